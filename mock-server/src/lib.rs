@@ -1,1 +1,5 @@
 //! See the README.
+
+mod problem;
+
+pub use problem::{PROBLEM_JSON, Problem};
