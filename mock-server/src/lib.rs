@@ -6,4 +6,6 @@ mod process;
 
 pub use agent::{Agent, Exit, ExitStatus, LaunchError, Outlet, Output, Running, StderrSummary, Undelivered};
 pub use problem::{PROBLEM_JSON, Problem};
-pub use process::{MAX_STDERR_LINE_BYTES, StderrCapture};
+pub use process::{
+    CommandLineError, MAX_STDERR_LINE_BYTES, MAX_STDOUT_LINE_BYTES, ProcessAgent, StderrCapture,
+};

@@ -1,0 +1,142 @@
+//! The conversations the agent holds.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use serde_json::{Value, json};
+
+use crate::turn::{Cancel, chunk};
+
+/// All sessions, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// How many ids were handed out.
+    issued: u64,
+    sessions: BTreeMap<String, Session>,
+}
+
+/// One conversation.
+#[derive(Debug, Clone, Default)]
+struct Session {
+    cwd: String,
+    mode: Option<String>,
+    model: Option<String>,
+    /// Every update a reload has to repeat.
+    history: Vec<Value>,
+    /// The running turn, if there is one.
+    turn: Option<Arc<Cancel>>,
+}
+
+impl Sessions {
+    /// Makes a session, a copy of another one if that is given; gives back its id.
+    pub(crate) fn create(&self, cwd: &Value, origin: Option<&str>) -> String {
+        let mut table = self.table();
+        table.issued += 1;
+        // The process id keeps the ids of two lives of the agent apart.
+        let id = format!("stub-{}-{}", std::process::id(), table.issued);
+        let mut session = origin.and_then(|id| table.sessions.get(id)).cloned().unwrap_or_default();
+        session.turn = None;
+        session.set_cwd(cwd);
+        table.sessions.insert(id.clone(), session);
+        id
+    }
+
+    /// Opens a session under a given id and gives back its history.
+    pub(crate) fn open(&self, id: &str, cwd: &Value) -> Vec<Value> {
+        let mut table = self.table();
+        let session = table.sessions.entry(id.to_owned()).or_default();
+        session.set_cwd(cwd);
+        session.history.clone()
+    }
+
+    pub(crate) fn remove(&self, id: &str) {
+        if let Some(session) = self.table().sessions.remove(id) {
+            session.turn.iter().for_each(|turn| turn.cancel());
+        }
+    }
+
+    pub(crate) fn list(&self) -> Value {
+        let table = self.table();
+        table.sessions.iter().map(|(id, session)| json!({ "sessionId": id, "cwd": session.cwd })).collect()
+    }
+
+    /// Begins a turn; `None` when there is no such session, or a turn runs in it.
+    pub(crate) fn begin(&self, id: &str, prompt: &str) -> Option<Arc<Cancel>> {
+        let mut table = self.table();
+        let session = table.sessions.get_mut(id).filter(|session| session.turn.is_none())?;
+        session.history.push(chunk("user_message_chunk", prompt));
+        let cancel = Arc::new(Cancel::default());
+        session.turn = Some(Arc::clone(&cancel));
+        Some(cancel)
+    }
+
+    /// Ends the turn, so that the next one may begin.
+    pub(crate) fn finish(&self, id: &str) {
+        self.change(id, |session| session.turn = None);
+    }
+
+    /// Keeps what was said, for a later reload.
+    pub(crate) fn remember(&self, id: &str, said: &str) {
+        self.change(id, |session| session.history.push(chunk("agent_message_chunk", said)));
+    }
+
+    pub(crate) fn cancel(&self, id: &str) {
+        let turn = self.table().sessions.get(id).and_then(|session| session.turn.clone());
+        turn.iter().for_each(|turn| turn.cancel());
+    }
+
+    pub(crate) fn set_mode(&self, id: &str, mode: &Value) {
+        self.change(id, |session| session.mode = mode.as_str().map(str::to_owned));
+    }
+
+    pub(crate) fn set_model(&self, id: &str, model: &Value) {
+        self.change(id, |session| session.model = model.as_str().map(str::to_owned));
+    }
+
+    /// The settings of a session as `session/new` and its kin report them.
+    pub(crate) fn settings(&self, id: &str) -> Value {
+        let session = self.table().sessions.get(id).cloned().unwrap_or_default();
+        let mode = session.mode.as_deref().unwrap_or("build");
+        let model = session.model.as_deref().unwrap_or("stub-small");
+        let modes = json!([{ "id": "build", "name": "Build" }, { "id": "plan", "name": "Plan" }]);
+        let models = json!([
+            { "modelId": "stub-small", "name": "Stub Small" },
+            { "modelId": "stub-large", "name": "Stub Large" },
+        ]);
+        let options = json!([
+            { "value": "stub-small", "name": "Stub Small" },
+            { "value": "stub-large", "name": "Stub Large" },
+        ]);
+        json!({
+            "modes": { "currentModeId": mode, "availableModes": modes },
+            "models": { "currentModelId": model, "availableModels": models },
+            "configOptions": [{
+                "id": "model", "name": "Model", "category": "model", "type": "select",
+                "currentValue": model, "options": options,
+            }],
+        })
+    }
+
+    fn change(&self, id: &str, change: impl FnOnce(&mut Session)) {
+        self.table().sessions.get_mut(id).map(change);
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    fn set_cwd(&mut self, cwd: &Value) {
+        if let Some(cwd) = cwd.as_str() {
+            self.cwd = cwd.to_owned();
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! An agent that is a command.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use tokio::process::Command;
+
+use super::running::RunningProcess;
+use crate::agent::{Agent, LaunchError, Outlet, Running};
+
+/// How long a process may take to end after it was asked to, before it is killed.
+const DEFAULT_GRACE: Duration = Duration::from_secs(1);
+
+/// Any command that speaks ACP on its standard streams, one JSON message a line.
+///
+/// Each launch is a process of its own at the head of a new process group. It inherits the environment and
+/// the working directory of the server unless told otherwise. When its last handle goes, the group gets
+/// SIGTERM and, after a grace period, SIGKILL; processes the agent leaves behind in its group are killed
+/// when it exits. A process that leaves the group by itself is out of reach.
+///
+/// ```no_run
+/// # use mock_server::ProcessAgent;
+/// let agent = ProcessAgent::new("npx").args(["some-agent", "--acp"]).env("NO_COLOR", "1");
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct ProcessAgent {
+    /// The program, found on `PATH` unless it names a directory.
+    program: OsString,
+    /// What follows the program.
+    args: Vec<OsString>,
+    /// Variables set on top of the inherited ones.
+    env: Vec<(OsString, OsString)>,
+    /// Where it runs, if not where the server does.
+    cwd: Option<PathBuf>,
+    /// Time between SIGTERM and SIGKILL.
+    grace: Duration,
+}
+
+/// A command line that cannot be taken apart.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandLineError {
+    /// There is no word in it.
+    #[error("the command line is empty")]
+    Empty,
+    /// A quotation mark or a backslash has no counterpart.
+    #[error("the command line has an unfinished quotation")]
+    Unfinished,
+}
+
+impl ProcessAgent {
+    /// An agent that runs `program` without arguments.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self { program: program.into(), args: Vec::new(), env: Vec::new(), cwd: None, grace: DEFAULT_GRACE }
+    }
+
+    /// An agent from one line, split into words as a shell would; nothing in it is expanded.
+    pub fn from_command_line(line: &str) -> Result<Self, CommandLineError> {
+        let mut words = shlex::split(line).ok_or(CommandLineError::Unfinished)?.into_iter();
+        let program = words.next().filter(|word| !word.is_empty()).ok_or(CommandLineError::Empty)?;
+        Ok(Self::new(program).args(words))
+    }
+
+    /// Adds one argument.
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets one environment variable.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the working directory.
+    pub fn cwd(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.cwd = Some(directory.into());
+        self
+    }
+
+    /// Sets how long the process may take to end between SIGTERM and SIGKILL; one second by default.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// The program this agent runs.
+    pub fn program(&self) -> &OsStr {
+        &self.program
+    }
+
+    fn start(&self, outlet: Outlet) -> io::Result<RunningProcess> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        if let Some(cwd) = &self.cwd {
+            command.current_dir(cwd);
+        }
+        RunningProcess::start(&mut command, self.grace, outlet)
+    }
+}
+
+impl Agent for ProcessAgent {
+    fn launch(&self, outlet: Outlet) -> BoxFuture<'static, Result<Arc<dyn Running>, LaunchError>> {
+        let started = self.start(outlet);
+        Box::pin(async move { Ok(Arc::new(started?) as Arc<dyn Running>) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_is_split_like_a_shell_would() {
+        let agent = ProcessAgent::from_command_line(r#"node "my agent.js" --flag='a b' c\ d"#).unwrap();
+        assert_eq!(agent.program(), "node");
+        assert_eq!(agent.args, ["my agent.js", "--flag=a b", "c d"]);
+    }
+
+    #[test]
+    fn a_command_line_that_names_no_program_is_refused() {
+        for line in ["", "   ", "''"] {
+            assert_eq!(ProcessAgent::from_command_line(line).unwrap_err(), CommandLineError::Empty);
+        }
+        let unfinished = ProcessAgent::from_command_line("sh -c 'oops");
+        assert_eq!(unfinished.unwrap_err(), CommandLineError::Unfinished);
+    }
+}

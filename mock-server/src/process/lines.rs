@@ -1,0 +1,115 @@
+//! Cutting a byte stream into lines of bounded length.
+
+/// How many bytes one line of standard output may have.
+///
+/// Far above any message an agent has reason to send. Only the first [`SHORTENED_BYTES`] of a longer line
+/// are passed on; they are no JSON any more, so the line is reported as unparsed instead of lost.
+pub const MAX_STDOUT_LINE_BYTES: usize = 64 * 1024 * 1024;
+
+/// How much of an overlong line is passed on.
+const SHORTENED_BYTES: usize = 64 * 1024;
+
+/// Collects bytes until a line is whole.
+///
+/// Lines end in LF or CRLF. Lines of nothing but blanks are skipped, as every server of this protocol does.
+#[derive(Debug)]
+pub(super) struct Lines {
+    /// The line whose end has not been seen.
+    open: Vec<u8>,
+    /// Whether the open line grew past the limit; it then holds its beginning only.
+    overlong: bool,
+    /// The largest line that is passed on whole.
+    limit: usize,
+}
+
+impl Lines {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { open: Vec::new(), overlong: false, limit }
+    }
+
+    /// Takes the next bytes and gives every line they complete to `sink`.
+    pub(super) fn push(&mut self, mut bytes: &[u8], mut sink: impl FnMut(Vec<u8>)) {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            self.extend(&bytes[..end]);
+            self.end_line(&mut sink);
+            bytes = &bytes[end + 1..];
+        }
+        self.extend(bytes);
+    }
+
+    /// Ends the stream: a last line without an end is a line all the same.
+    pub(super) fn finish(&mut self, mut sink: impl FnMut(Vec<u8>)) {
+        self.end_line(&mut sink);
+    }
+
+    fn extend(&mut self, bytes: &[u8]) {
+        if self.overlong {
+            return;
+        }
+        // One byte more than the limit, because a carriage return may still belong to the line's end.
+        if self.open.len() + bytes.len() > self.limit + 1 {
+            self.overlong = true;
+            let room = SHORTENED_BYTES.saturating_sub(self.open.len()).min(bytes.len());
+            self.open.extend_from_slice(&bytes[..room]);
+            self.open.truncate(SHORTENED_BYTES);
+            self.open.shrink_to_fit();
+            return;
+        }
+        self.open.extend_from_slice(bytes);
+    }
+
+    fn end_line(&mut self, sink: &mut impl FnMut(Vec<u8>)) {
+        let mut line = std::mem::take(&mut self.open);
+        if !std::mem::take(&mut self.overlong) && line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        if !line.iter().all(u8::is_ascii_whitespace) {
+            sink(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(chunks: &[&[u8]], limit: usize) -> Vec<String> {
+        let mut lines = Lines::new(limit);
+        let mut seen = Vec::new();
+        for chunk in chunks {
+            lines.push(chunk, |line| seen.push(line));
+        }
+        lines.finish(|line| seen.push(line));
+        seen.into_iter().map(|line| String::from_utf8(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn every_cut_gives_the_same_lines() {
+        let stream = b"{\"a\":1}\r\n\n  \t\r\n[2]\n\"x\r\"\nlast";
+        let expected = ["{\"a\":1}", "[2]", "\"x\r\"", "last"];
+        for cut in 0..=stream.len() {
+            assert_eq!(split(&[&stream[..cut], &stream[cut..]], 1024), expected, "cut at {cut}");
+        }
+        let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+        assert_eq!(split(&bytes, 1024), expected);
+    }
+
+    #[test]
+    fn a_line_at_the_limit_is_whole_and_a_longer_one_is_shortened() {
+        let limit = SHORTENED_BYTES * 2;
+        let whole = "x".repeat(limit);
+        assert_eq!(split(&[whole.as_bytes(), b"\r\nnext\n"], limit), [whole.as_str(), "next"]);
+        let long = "y".repeat(limit * 3);
+        let chunks: Vec<&[u8]> = long.as_bytes().chunks(1000).chain([b"\nnext".as_slice()]).collect();
+        assert_eq!(split(&chunks, limit), ["y".repeat(SHORTENED_BYTES).as_str(), "next"]);
+    }
+
+    #[test]
+    fn an_endless_line_stays_in_bounded_memory() {
+        let mut lines = Lines::new(4 * SHORTENED_BYTES);
+        for _ in 0..1000 {
+            lines.push(&[b'z'; 10_000], |_| panic!("no line has ended"));
+        }
+        assert!(lines.open.capacity() <= 4 * SHORTENED_BYTES);
+    }
+}

@@ -1,0 +1,224 @@
+//! One launched process: its pipes, its tasks and its end.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::{ChildStdin, Command},
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::Instant,
+};
+
+use super::{
+    group::{Group, Pipes},
+    lines::{Lines, MAX_STDOUT_LINE_BYTES},
+    stderr::StderrCapture,
+};
+use crate::agent::{Exit, ExitStatus, Outlet, Running, Undelivered};
+
+/// How many messages may wait for the process to read its input.
+const INPUT_QUEUE: usize = 64;
+
+/// How many bytes are read from a pipe at once; as many as a Linux pipe holds.
+const READ_BYTES: usize = 64 * 1024;
+
+/// How long the pipes of a dead process are read before its exit is reported.
+///
+/// What a process wrote before it ended is in the pipes and read in no time. The limit only matters when a
+/// process outside the group still holds them open.
+const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// How many of the last lines of standard error the server quotes.
+const QUOTED_LINES: usize = 16;
+
+/// A process that runs, or ran.
+#[derive(Debug)]
+pub(super) struct RunningProcess {
+    /// Messages for the writer task, each with the place where its outcome is awaited.
+    input: mpsc::Sender<Message>,
+    /// What the owner wants of the process. Dropping it asks the tasks to end the process.
+    wish: watch::Sender<Wish>,
+    /// Filled by the stderr task, read by whoever quotes it; held for single pushes and copies only.
+    stderr: Arc<Mutex<StderrCapture>>,
+}
+
+/// One line for the process, and where to tell that it was written.
+#[derive(Debug)]
+struct Message {
+    line: Vec<u8>,
+    written: oneshot::Sender<()>,
+}
+
+/// What the owner of a process wants of it; each wish includes the ones before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Wish {
+    /// Go on.
+    Run,
+    /// Take no more input.
+    CloseInput,
+    /// End at once.
+    Kill,
+}
+
+impl RunningProcess {
+    /// Starts `command` and the tasks that serve it. Must be called inside a tokio runtime.
+    pub(super) fn start(command: &mut Command, grace: Duration, outlet: Outlet) -> io::Result<Self> {
+        let (group, pipes) = Group::spawn(command)?;
+        let (input, messages) = mpsc::channel(INPUT_QUEUE);
+        let (wish, wishes) = watch::channel(Wish::Run);
+        let stderr = Arc::new(Mutex::new(StderrCapture::default()));
+        let supervisor = Supervisor { group, wishes, grace, outlet, stderr: Arc::clone(&stderr) };
+        // The task owns the process. It ends with the process, and ends the process when this handle goes.
+        tokio::spawn(supervisor.run(pipes, messages));
+        Ok(Self { input, wish, stderr })
+    }
+
+    fn want(&self, wish: Wish) {
+        self.wish.send_if_modified(|current| {
+            let stronger = wish > *current;
+            if stronger {
+                *current = wish;
+            }
+            stronger
+        });
+    }
+}
+
+impl Running for RunningProcess {
+    fn deliver(&self, message: Value) -> BoxFuture<'_, Result<(), Undelivered>> {
+        let mut line = message.to_string().into_bytes();
+        line.push(b'\n');
+        Box::pin(async move {
+            let (written, outcome) = oneshot::channel();
+            self.input.send(Message { line, written }).await.map_err(|_| Undelivered)?;
+            outcome.await.map_err(|_| Undelivered)
+        })
+    }
+
+    fn stderr_tail(&self) -> Vec<String> {
+        lock(&self.stderr).last_lines(QUOTED_LINES)
+    }
+
+    fn close_input(&self) {
+        self.want(Wish::CloseInput);
+    }
+
+    fn kill(&self) {
+        self.want(Wish::Kill);
+    }
+}
+
+/// The owner of a process: runs its pumps, ends it when asked, and reports its end.
+#[derive(Debug)]
+struct Supervisor {
+    group: Group,
+    wishes: watch::Receiver<Wish>,
+    grace: Duration,
+    outlet: Outlet,
+    stderr: Arc<Mutex<StderrCapture>>,
+}
+
+impl Supervisor {
+    async fn run(mut self, pipes: Pipes, messages: mpsc::Receiver<Message>) {
+        let mut writer = JoinSet::new();
+        writer.spawn(write_input(pipes.stdin, messages, self.wishes.clone()));
+        let mut readers = JoinSet::new();
+        readers.spawn(read_output(pipes.stdout, self.outlet.clone()));
+        readers.spawn(read_errors(pipes.stderr, Arc::clone(&self.stderr)));
+
+        let status = self.ended().await;
+        writer.shutdown().await;
+        let drained =
+            tokio::time::timeout(DRAIN_LIMIT, async { while readers.join_next().await.is_some() {} });
+        if drained.await.is_err() {
+            tracing::debug!("the agent is gone, but another process holds its pipes open");
+            readers.shutdown().await;
+        }
+        let stderr = lock(&self.stderr).summary();
+        tracing::debug!(?status, stderr_lines = stderr.total_lines, "agent process ended");
+        self.outlet.exited(Exit { status, stderr });
+    }
+
+    /// Waits until the process has ended, and sees to it when its owner wants that or is gone.
+    async fn ended(&mut self) -> ExitStatus {
+        let mut watching = true;
+        let mut deadline: Option<Instant> = None;
+        loop {
+            let last_call = deadline.unwrap_or_else(Instant::now);
+            tokio::select! {
+                status = self.group.wait() => return status,
+                changed = self.wishes.changed(), if watching => match changed {
+                    Ok(()) if *self.wishes.borrow_and_update() == Wish::Kill => {
+                        watching = false;
+                        self.group.kill();
+                    }
+                    Ok(()) => {}
+                    Err(_) => {
+                        watching = false;
+                        self.group.terminate();
+                        deadline = Some(Instant::now() + self.grace);
+                    }
+                },
+                () = tokio::time::sleep_until(last_call), if deadline.is_some() => {
+                    deadline = None;
+                    self.group.kill();
+                }
+            }
+        }
+    }
+}
+
+/// Writes messages until the input is to be closed, the process stops reading, or nobody sends any more.
+///
+/// The task owns the pipe, so a caller that goes away in the middle of a message cannot tear it.
+async fn write_input(
+    mut stdin: ChildStdin,
+    mut messages: mpsc::Receiver<Message>,
+    mut wishes: watch::Receiver<Wish>,
+) {
+    let work = async {
+        while let Some(message) = messages.recv().await {
+            if stdin.write_all(&message.line).await.is_err() {
+                return;
+            }
+            // The sender may have gone away; that is its own affair.
+            let _ = message.written.send(());
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        _ = wishes.wait_for(|wish| *wish >= Wish::CloseInput) => {}
+    }
+}
+
+/// Passes every line of standard output on.
+async fn read_output(stdout: impl AsyncRead + Unpin, outlet: Outlet) {
+    let mut lines = Lines::new(MAX_STDOUT_LINE_BYTES);
+    pump(stdout, |bytes| lines.push(bytes, |line| outlet.line(line))).await;
+    lines.finish(|line| outlet.line(line));
+}
+
+/// Keeps what matters of standard error.
+async fn read_errors(stderr: impl AsyncRead + Unpin, capture: Arc<Mutex<StderrCapture>>) {
+    pump(stderr, |bytes| lock(&capture).push(bytes)).await;
+}
+
+/// Reads to the end. A pipe that cannot be read any more has ended too.
+async fn pump(mut pipe: impl AsyncRead + Unpin, mut sink: impl FnMut(&[u8])) {
+    let mut buffer = vec![0; READ_BYTES];
+    while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
+        sink(&buffer[..length]);
+    }
+}
+
+/// A capture is whole between any two pushes, so one that was poisoned elsewhere is still good.
+fn lock(capture: &Mutex<StderrCapture>) -> std::sync::MutexGuard<'_, StderrCapture> {
+    capture.lock().unwrap_or_else(PoisonError::into_inner)
+}
