@@ -1,11 +1,23 @@
 //! See the README.
 
 mod agent;
+mod control;
+mod face;
+mod fault;
+mod hub;
 mod problem;
 mod process;
+mod server;
+mod stream;
 
-pub use agent::{Agent, Exit, ExitStatus, LaunchError, Outlet, Output, Running, StderrSummary, Undelivered};
+pub use agent::{
+    Agent, AgentAnswer, Crash, Exit, ExitStatus, LaunchError, Outlet, Output, Permission, PermissionOption,
+    Running, Script, StderrSummary, Step, Terminal, ToolCall, Turn, Undelivered, text_triggers,
+};
+pub use fault::{Cut, Fault, LineEnding, Reply, Rule, RuleId};
+pub use control::{AGENT_IDS, ControlPlane, ControlPlaneBuilder, DEFAULT_BODY_LIMIT};
 pub use problem::{PROBLEM_JSON, Problem};
 pub use process::{
     CommandLineError, MAX_STDERR_LINE_BYTES, MAX_STDOUT_LINE_BYTES, ProcessAgent, StderrCapture,
 };
+pub use server::{Builder, Echo, MockServer, RecordedRequest, State};

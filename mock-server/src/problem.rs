@@ -29,13 +29,13 @@ pub struct Problem {
     /// What went wrong this time.
     detail: Option<String>,
     /// Further top-level members: `agent`, `sessionId`, `details` and whatever a test wants.
-    members: Map<String, Value>,
+    members: Box<Map<String, Value>>,
 }
 
 impl Problem {
     /// A problem without detail and extension members.
     pub fn new(status: StatusCode, suffix: impl Into<String>, title: impl Into<String>) -> Self {
-        Self { suffix: suffix.into(), title: title.into(), status, detail: None, members: Map::new() }
+        Self { suffix: suffix.into(), title: title.into(), status, detail: None, members: Box::default() }
     }
 
     /// Sets the detail, as it stands.
@@ -203,7 +203,7 @@ impl Serialize for Problem {
         if let Some(detail) = &self.detail {
             map.serialize_entry("detail", detail)?;
         }
-        for (name, value) in &self.members {
+        for (name, value) in self.members.iter() {
             map.serialize_entry(name, value)?;
         }
         map.end()

@@ -4,11 +4,27 @@
 //! process: it takes one JSON message at a time on its input, prints lines through its [`Outlet`] and ends
 //! with one [`Exit`]. The hub treats a scripted agent and a real process alike.
 
+mod answers;
+mod ask;
+mod instance;
+mod script;
+mod step;
+mod trigger;
+
 use std::fmt;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
+
+pub use answers::AgentAnswer;
+pub(crate) use answers::Answers;
+pub use script::{Script, Turn};
+pub use step::{Crash, Permission, PermissionOption, Step, Terminal, ToolCall};
+pub use trigger::text_triggers;
+
+use crate::fault::Faults;
+use crate::server::Panics;
 
 /// A recipe for an agent; launched once per server entry, and again after each exit.
 pub trait Agent: fmt::Debug + Send + Sync + 'static {
@@ -59,12 +75,34 @@ pub enum Output {
 #[derive(Clone)]
 pub struct Outlet {
     sink: Arc<dyn Fn(Output) + Send + Sync>,
+    surroundings: Surroundings,
+}
+
+/// What a scripted agent shares with its server besides its output.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Surroundings {
+    /// Faults that change what the agent does.
+    pub(crate) faults: Arc<Faults>,
+    /// The answers the agent was given.
+    pub(crate) answers: Answers,
+    /// Where a panic in a script is reported.
+    pub(crate) panics: Panics,
 }
 
 impl Outlet {
     /// An outlet that hands every output to `sink`.
     pub fn new(sink: impl Fn(Output) + Send + Sync + 'static) -> Self {
-        Self { sink: Arc::new(sink) }
+        Self { sink: Arc::new(sink), surroundings: Surroundings::default() }
+    }
+
+    /// The same outlet inside a server.
+    pub(crate) fn within(self, surroundings: Surroundings) -> Self {
+        Self { surroundings, ..self }
+    }
+
+    /// What the agent shares with its server.
+    pub(crate) fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
     }
 
     /// Publishes one line of standard output.

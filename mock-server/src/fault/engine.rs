@@ -1,0 +1,215 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use super::kind::Fault;
+use super::rule::{Rule, RuleId};
+
+/// One request as far as it is known when the engine is asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment<'a> {
+    /// The HTTP verb.
+    pub(crate) verb: &'a str,
+    /// The path without its query.
+    pub(crate) path: &'a str,
+    /// The JSON-RPC method, once the body was read.
+    pub(crate) method: Option<&'a str>,
+}
+
+/// What happens to one event on one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventFate {
+    /// It is sent.
+    Once,
+    /// It is left out.
+    Never,
+    /// It is sent twice.
+    Twice,
+}
+
+/// The rules in force and the count of strikes.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// Guards rules and counts; held for a scan of a short list only.
+    state: Mutex<State>,
+    /// The number of rules, so that a server without faults pays one atomic load per event.
+    armed: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rules: Vec<Armed>,
+    next_id: u64,
+    fired: BTreeMap<&'static str, usize>,
+}
+
+#[derive(Debug)]
+struct Armed {
+    id: u64,
+    rule: Rule,
+    skip: usize,
+    left: Option<usize>,
+    since: Instant,
+}
+
+impl Faults {
+    /// Puts a rule in force.
+    pub(crate) fn arm(&self, rule: Rule) -> RuleId {
+        let mut state = self.lock();
+        state.next_id += 1;
+        let id = state.next_id;
+        let (skip, left) = rule.budget();
+        state.rules.push(Armed { id, rule, skip, left, since: Instant::now() });
+        self.armed.store(state.rules.len(), Ordering::SeqCst);
+        RuleId(id)
+    }
+
+    /// Takes one rule out of force.
+    pub(crate) fn lift(&self, id: RuleId) {
+        let mut state = self.lock();
+        state.rules.retain(|armed| armed.id != id.0);
+        self.armed.store(state.rules.len(), Ordering::SeqCst);
+    }
+
+    /// Takes every rule out of force. The counts stay.
+    pub(crate) fn clear(&self) {
+        let mut state = self.lock();
+        state.rules.clear();
+        self.armed.store(0, Ordering::SeqCst);
+    }
+
+    /// How often each fault struck.
+    pub(crate) fn fired(&self) -> BTreeMap<&'static str, usize> {
+        self.lock().fired.clone()
+    }
+
+    /// Counts a strike of a fault that acts outside the rules.
+    pub(crate) fn count(&self, fault: &Fault) {
+        *self.lock().fired.entry(fault.name()).or_default() += 1;
+    }
+
+    /// The first rule in force that fits `moment` and that `pick` takes, counted as one strike.
+    pub(crate) fn strike<T>(&self, moment: &Moment<'_>, pick: impl Fn(&Fault) -> Option<T>) -> Option<T> {
+        self.strike_since(moment, |fault, _| pick(fault))
+    }
+
+    /// As [`Faults::strike`]; `pick` is told when the rule was put in force.
+    pub(crate) fn strike_since<T>(
+        &self,
+        moment: &Moment<'_>,
+        pick: impl Fn(&Fault, Instant) -> Option<T>,
+    ) -> Option<T> {
+        self.scan(|armed| {
+            let fits = armed.rule.fits(moment.verb, moment.path, moment.method);
+            fits.then(|| pick(armed.rule.fault(), armed.since)).flatten()
+        })
+    }
+
+    /// As [`Faults::strike`], for rules without a method condition only: the body was not read yet.
+    pub(crate) fn strike_unread<T>(
+        &self,
+        moment: &Moment<'_>,
+        pick: impl Fn(&Fault) -> Option<T>,
+    ) -> Option<T> {
+        self.scan(|armed| {
+            let fits = !armed.rule.needs_method() && armed.rule.fits(moment.verb, moment.path, None);
+            fits.then(|| pick(armed.rule.fault())).flatten()
+        })
+    }
+
+    /// As [`Faults::strike`], without counting: the rule stays as it is.
+    pub(crate) fn peek<T>(&self, moment: &Moment<'_>, pick: impl Fn(&Fault) -> Option<T>) -> Option<T> {
+        if self.armed.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let state = self.lock();
+        let mut fitting = state.rules.iter().filter(|armed| armed.left != Some(0)).filter(|armed| {
+            !armed.rule.needs_method() && armed.rule.fits(moment.verb, moment.path, moment.method)
+        });
+        fitting.find_map(|armed| pick(armed.rule.fault()))
+    }
+
+    /// What happens to the event with this id.
+    pub(crate) fn event_fate(&self, id: u64) -> EventFate {
+        self.scan(|armed| match armed.rule.fault() {
+            Fault::Hole { id: hole } if *hole == id => Some(EventFate::Never),
+            Fault::Repeat { id: again } if *again == id => Some(EventFate::Twice),
+            _ => None,
+        })
+        .unwrap_or(EventFate::Once)
+    }
+
+    fn scan<T>(&self, mut pick: impl FnMut(&Armed) -> Option<T>) -> Option<T> {
+        if self.armed.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut state = self.lock();
+        let State { rules, fired, .. } = &mut *state;
+        for armed in rules {
+            if armed.left == Some(0) {
+                continue;
+            }
+            let Some(taken) = pick(armed) else { continue };
+            if armed.skip > 0 {
+                armed.skip -= 1;
+                continue;
+            }
+            if let Some(left) = &mut armed.left {
+                *left -= 1;
+            }
+            *fired.entry(armed.rule.fault().name()).or_default() += 1;
+            return Some(taken);
+        }
+        None
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn post(method: &'static str) -> Moment<'static> {
+        Moment { verb: "POST", path: "/v1/rpc", method: Some(method) }
+    }
+
+    fn hangs(faults: &Faults, method: &'static str) -> bool {
+        faults.strike(&post(method), |fault| (*fault == Fault::PostHangs).then_some(())).is_some()
+    }
+
+    #[tokio::test]
+    async fn a_rule_strikes_after_its_skips_and_only_as_often_as_it_may() {
+        let faults = Faults::default();
+        faults.arm(Fault::PostHangs.on_method("session/prompt").skip(1).times(2));
+        let struck: Vec<bool> =
+            ["session/new", "session/prompt", "session/prompt", "session/prompt", "session/prompt"]
+                .into_iter()
+                .map(|method| hangs(&faults, method))
+                .collect();
+        assert_eq!(struck, [false, false, true, true, false]);
+        assert_eq!(faults.fired()["PostHangs"], 2);
+    }
+
+    #[tokio::test]
+    async fn a_lifted_rule_strikes_no_more() {
+        let faults = Faults::default();
+        let id = faults.arm(Fault::PostHangs.into());
+        assert!(hangs(&faults, "x"));
+        faults.lift(id);
+        assert!(!hangs(&faults, "x"));
+    }
+
+    #[tokio::test]
+    async fn a_rule_about_a_method_is_not_asked_before_the_body_was_read() {
+        let faults = Faults::default();
+        faults.arm(Fault::PostResetBeforeRead.on_method("a"));
+        let unread = Moment { verb: "POST", path: "/v1/rpc", method: None };
+        assert!(faults.strike_unread(&unread, |_| Some(())).is_none());
+        assert!(faults.strike(&post("a"), |_| Some(())).is_some());
+    }
+}

@@ -1,0 +1,58 @@
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::kind::Fault;
+use crate::stream::Log;
+
+/// Does what a fault that acts at once does to one log.
+pub(crate) fn apply_to_log(fault: &Fault, log: &Log) {
+    match fault {
+        Fault::SequenceReset => log.reset_sequence(),
+        Fault::RingOverflow => overflow(log),
+        Fault::StaleRing { count } => stale(log, *count),
+        Fault::OversizeEvent { bytes } => {
+            log.publish(notification("_mock/oversize", json!({ "text": "x".repeat(*bytes) })));
+        }
+        Fault::NonObjectEvent(text) | Fault::MalformedEvent(text) => {
+            log.publish(text.clone());
+        }
+        Fault::InvalidUtf8Event => {
+            log.publish(Bytes::from_static(
+                b"{\"jsonrpc\":\"2.0\",\"method\":\"_mock/invalid_utf8\",\"params\":{\"text\":\"a\xffb\"}}",
+            ));
+        }
+        _ => {}
+    }
+}
+
+/// Publishes one message more than the ring holds. A ring without bound cannot overflow; it gets as many
+/// messages as the standard ring holds.
+fn overflow(log: &Log) {
+    const LARGEST: usize = 65_536;
+    let count = log.capacity().min(LARGEST) + 1;
+    log.publish_all((0..count).map(|number| notification("_mock/overflow", json!({ "number": number }))));
+}
+
+/// Responses another client got long ago, under the ids a counting client would choose, and a permission
+/// request that nobody waits for.
+fn stale(log: &Log, count: u64) {
+    let response = |id: Value| {
+        Bytes::from(json!({ "jsonrpc": "2.0", "id": id, "result": { "stale": true } }).to_string())
+    };
+    let numbers = (0..=count).flat_map(|id| [response(json!(id)), response(json!(id.to_string()))]);
+    let request = json!({
+        "jsonrpc": "2.0",
+        "id": "agent_req_stale",
+        "method": "session/request_permission",
+        "params": {
+            "sessionId": "stale-session",
+            "toolCall": { "toolCallId": "stale-call", "title": "Asked and answered long ago" },
+            "options": [{ "optionId": "allow", "name": "Allow", "kind": "allow_once" }],
+        },
+    });
+    log.publish_all(numbers.chain([Bytes::from(request.to_string())]));
+}
+
+fn notification(method: &str, params: Value) -> Bytes {
+    Bytes::from(json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string())
+}

@@ -1,0 +1,136 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use super::envelope::session_of;
+use super::session::metadata;
+use super::state::{Hub, Slot, State};
+use crate::agent::{Agent, Outlet, Running, Surroundings};
+use crate::problem::Problem;
+
+/// An agent that is up, and which launch of it this is.
+pub(super) struct Launched {
+    pub(super) running: Arc<dyn Running>,
+    pub(super) launch: u64,
+}
+
+impl Hub {
+    /// The agent a message goes to.
+    pub(super) fn agent_for(
+        &self,
+        connection: &str,
+        method: &str,
+        params: &Value,
+    ) -> Result<String, Problem> {
+        let named =
+            metadata(params).and_then(|meta| meta.get("agent")).and_then(Value::as_str).map(str::trim);
+        let named = named.filter(|name| !name.is_empty()).map(str::to_owned);
+        if matches!(method, "initialize" | "session/new") {
+            let name = named.or_else(|| self.core.config.default_agent.clone());
+            return self.known(name.ok_or_else(|| {
+                Problem::invalid_request(format!(
+                    "{method} requires params._meta[\"sandboxagent.dev\"].agent"
+                ))
+            })?);
+        }
+        let state = self.lock();
+        let session = session_of(params);
+        if let Some(session) = session.and_then(|id| state.sessions.get(id)) {
+            return Ok(session.agent.clone());
+        }
+        let given = params.get("agent").and_then(Value::as_str).map(str::to_owned).or(named);
+        let may_fall_back =
+            session.is_none() || matches!(method, "session/load" | "session/resume" | "session/fork");
+        let own = || state.connections.get(connection)?.agents.first().cloned();
+        let name = given.or_else(|| may_fall_back.then(own).flatten());
+        drop(state);
+        self.known(name.ok_or_else(|| {
+            let why = match session {
+                Some(id) => format!("when sessionId '{id}' is unknown"),
+                None => "when params.sessionId is absent".to_owned(),
+            };
+            Problem::invalid_request(format!("{method} requires params.agent {why}"))
+        })?)
+    }
+
+    fn known(&self, name: String) -> Result<String, Problem> {
+        if self.core.config.agents.contains_key(&name) {
+            Ok(name)
+        } else {
+            Err(Problem::unsupported_agent(name))
+        }
+    }
+
+    /// The running agent of this name, launched now if it is not up.
+    pub(super) async fn launched(self: &Arc<Self>, name: &str) -> Result<Launched, Problem> {
+        let agent = self.core.config.agents.get(name).cloned();
+        let agent = agent.ok_or_else(|| Problem::unsupported_agent(name))?;
+        let (cell, launch, initialize) = {
+            let mut state = self.lock();
+            let slot = state.slot(name);
+            (Arc::clone(&slot.running), slot.launch, slot.initialize.clone())
+        };
+        let running = cell
+            .get_or_try_init(|| self.launch(agent, name.to_owned(), launch, initialize))
+            .await
+            .cloned()?;
+        Ok(Launched { running, launch })
+    }
+
+    async fn launch(
+        self: &Arc<Self>,
+        agent: Arc<dyn Agent>,
+        name: String,
+        launch: u64,
+        initialize: Option<Value>,
+    ) -> Result<Arc<dyn Running>, Problem> {
+        let hub = Arc::downgrade(self);
+        let outlet = Outlet::new(move |output| {
+            if let Some(hub) = hub.upgrade() {
+                hub.output(&name, launch, output);
+            }
+        });
+        let surroundings = Surroundings {
+            faults: Arc::clone(&self.core.faults),
+            answers: self.core.answers.clone(),
+            panics: self.core.panics.clone(),
+        };
+        let launched = agent.launch(outlet.within(surroundings)).await;
+        let running = launched
+            .map_err(|error| Problem::stream_error(format!("failed to start agent process: {}", error.0)))?;
+        if let Some(params) = initialize {
+            // The agent before this one was initialised by a client; this one must not notice the change.
+            let message = json!({
+                "jsonrpc": "2.0", "id": format!("runtime_req_{launch}"), "method": "initialize", "params": params,
+            });
+            // An agent that is down again says so by its exit.
+            let _ = running.deliver(message).await;
+        }
+        Ok(running)
+    }
+}
+
+impl State {
+    /// The slot of an agent, made on first use.
+    pub(super) fn slot(&mut self, name: &str) -> &mut Slot {
+        if !self.agents.contains_key(name) {
+            let slot =
+                Slot { launch: self.next_launch(), running: Arc::new(OnceCell::new()), initialize: None };
+            self.agents.insert(name.to_owned(), slot);
+        }
+        self.agents.entry(name.to_owned()).or_insert_with(|| Slot {
+            launch: 0,
+            running: Arc::new(OnceCell::new()),
+            initialize: None,
+        })
+    }
+
+    /// Puts a fresh slot in place of an agent that exited; what it was initialised with is kept.
+    pub(super) fn renew(&mut self, name: &str) {
+        let launch = self.next_launch();
+        let slot = self.slot(name);
+        slot.launch = launch;
+        slot.running = Arc::new(OnceCell::new());
+    }
+}

@@ -1,0 +1,261 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, oneshot};
+
+use super::session::Session;
+use crate::agent::Running;
+use crate::problem::Problem;
+use crate::server::{Core, Echo};
+use crate::stream::Log;
+
+/// The name of the one connection of a server that hands out no ids.
+const THE_CONNECTION: &str = "";
+
+/// The state of `/v1/rpc`.
+pub(crate) struct Hub {
+    pub(super) core: Arc<Core>,
+    /// Guards everything below. Held for lookups and publishing, never across an await.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) connections: BTreeMap<String, Connection>,
+    /// Running agents by name.
+    pub(super) agents: BTreeMap<String, Slot>,
+    pub(super) sessions: BTreeMap<String, Session>,
+    /// Requests of clients, by the id the agent was given.
+    pub(super) pending: HashMap<String, Pending>,
+    /// Requests of agents, by the id the client was given.
+    pub(super) asked: HashMap<String, Asked>,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    connections: u64,
+    requests: u64,
+    asked: u64,
+    launches: u64,
+}
+
+/// One client connection, or the only one there is.
+pub(super) struct Connection {
+    pub(super) log: Arc<Log>,
+    /// The agents it was initialised with; the first is its default.
+    pub(super) agents: Vec<String>,
+    /// The sessions whose messages it gets.
+    pub(super) attached: BTreeSet<String>,
+}
+
+/// One agent by name. A new cell is put in place when the agent exits.
+pub(super) struct Slot {
+    pub(super) launch: u64,
+    pub(super) running: Arc<OnceCell<Arc<dyn Running>>>,
+    /// The parameters of the last `initialize`, repeated to an agent that is launched again.
+    pub(super) initialize: Option<Value>,
+}
+
+/// A client's request on its way through an agent.
+pub(super) struct Pending {
+    pub(super) connection: String,
+    /// The id the client chose.
+    pub(super) id: Value,
+    pub(super) method: String,
+    pub(super) params: Value,
+    pub(super) agent: String,
+    pub(super) echo: Echo,
+    pub(super) waiter: oneshot::Sender<Value>,
+}
+
+/// An agent's request on its way to a client.
+pub(super) struct Asked {
+    pub(super) connection: String,
+    /// The agent and the id it chose; none for a request made up by a test.
+    pub(super) agent: Option<(String, Value)>,
+    pub(super) method: String,
+    pub(super) params: Value,
+}
+
+impl Hub {
+    /// An empty hub. Without connection ids the one connection is there from the start.
+    pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
+        let mut state = State::default();
+        if core.config.connection_ids.is_none() {
+            state.connections.insert(THE_CONNECTION.to_owned(), Connection::new(core.new_log()));
+        }
+        Arc::new(Self { core, state: Mutex::new(state) })
+    }
+
+    /// Finds the connection of a request, by its header.
+    pub(super) fn connection(&self, header: Option<&str>) -> Result<String, Problem> {
+        if self.core.config.connection_ids.is_none() {
+            return Ok(THE_CONNECTION.to_owned());
+        }
+        let header = header.map(str::trim).filter(|id| !id.is_empty());
+        let Some(id) = header else {
+            let name = self.core.config.connection_ids.as_deref().unwrap_or_default().to_lowercase();
+            return Err(Problem::invalid_request(format!("missing {name} header")));
+        };
+        if self.lock().connections.contains_key(id) { Ok(id.to_owned()) } else { Err(unknown_client(id)) }
+    }
+
+    /// Makes a connection, for the first `initialize` of a client.
+    pub(super) fn new_connection(&self) -> String {
+        let log = self.core.new_log();
+        let mut state = self.lock();
+        state.counters.connections += 1;
+        let id = format!("acp_conn_{}", state.counters.connections);
+        state.connections.insert(id.clone(), Connection::new(log));
+        id
+    }
+
+    /// The log of a connection.
+    pub(crate) fn log(&self, header: Option<&str>) -> Result<Arc<Log>, Problem> {
+        let id = self.connection(header)?;
+        let state = self.lock();
+        state
+            .connections
+            .get(&id)
+            .map(|connection| Arc::clone(&connection.log))
+            .ok_or_else(|| unknown_client(&id))
+    }
+
+    /// Closes a connection. Agents and sessions live on; agents that wait for an answer are told that none
+    /// will come.
+    pub(crate) async fn close(&self, header: Option<&str>) -> Result<(), Problem> {
+        let id = match self.connection(header) {
+            Ok(id) => id,
+            Err(problem) if problem.status() == 404 => return Ok(()),
+            Err(problem) => return Err(problem),
+        };
+        let orphans: Vec<_> = {
+            let mut state = self.lock();
+            if id == THE_CONNECTION {
+                if let Some(connection) = state.connections.get_mut(&id) {
+                    connection.log.close();
+                    connection.attached.clear();
+                }
+            } else if let Some(connection) = state.connections.remove(&id) {
+                connection.log.close();
+            }
+            let ids: Vec<String> = state
+                .asked
+                .iter()
+                .filter(|(_, asked)| asked.connection == id)
+                .map(|(id, _)| id.clone())
+                .collect();
+            let agents: Vec<_> = ids.iter().filter_map(|id| state.asked.remove(id)?.agent).collect();
+            agents.into_iter().filter_map(|(agent, id)| Some((state.running(&agent)?, id))).collect()
+        };
+        for (agent, id) in orphans {
+            let error = json!({ "code": -32001, "message": "no attached ACP client for session request" });
+            // An agent that died meanwhile needs no answer.
+            let _ = agent.deliver(json!({ "jsonrpc": "2.0", "id": id, "error": error })).await;
+        }
+        Ok(())
+    }
+
+    /// Publishes any text on every connection, as an agent would.
+    pub(crate) fn emit(&self, data: &Bytes) {
+        let state = self.lock();
+        for connection in state.connections.values() {
+            connection.log.publish(data.clone());
+        }
+    }
+
+    /// Publishes a request of no agent on every connection and returns its id.
+    pub(crate) fn emit_request(&self, mut request: Value) -> String {
+        let mut state = self.lock();
+        let id = state.next_asked();
+        request["jsonrpc"] = "2.0".into();
+        request["id"] = id.clone().into();
+        let asked = Asked {
+            connection: state.connections.keys().next().cloned().unwrap_or_default(),
+            agent: None,
+            method: request.get("method").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            params: request.get("params").cloned().unwrap_or(Value::Null),
+        };
+        state.asked.insert(id.clone(), asked);
+        for connection in state.connections.values() {
+            connection.log.publish(request.to_string());
+        }
+        id
+    }
+
+    /// The newest event id of the one connection, or of the busiest.
+    pub(crate) fn last_event_id(&self) -> u64 {
+        self.lock().connections.values().map(|connection| connection.log.last_id()).max().unwrap_or(0)
+    }
+
+    /// Every session as `GET /v1/sessions` shows it, sorted by id.
+    pub(crate) fn session_infos(&self) -> Vec<Value> {
+        self.lock().sessions.iter().map(|(id, session)| session.info(id)).collect()
+    }
+
+    /// One session as `GET /v1/sessions/{id}` shows it.
+    pub(crate) fn session_info(&self, id: &str) -> Option<Value> {
+        self.lock().sessions.get(id).map(|session| session.info(id))
+    }
+
+    /// Marks every active session as suspended and says how many there were.
+    pub(crate) fn suspend_sessions(&self) -> usize {
+        self.lock().sessions.values_mut().map(|session| usize::from(session.suspend())).sum()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Hub").finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    fn new(log: Arc<Log>) -> Self {
+        Self { log, agents: Vec::new(), attached: BTreeSet::new() }
+    }
+}
+
+impl State {
+    pub(super) fn next_request(&mut self) -> String {
+        self.counters.requests += 1;
+        format!("srv_req_{}", self.counters.requests)
+    }
+
+    pub(super) fn next_asked(&mut self) -> String {
+        self.counters.asked += 1;
+        format!("agent_req_{}", self.counters.asked)
+    }
+
+    pub(super) fn next_launch(&mut self) -> u64 {
+        self.counters.launches += 1;
+        self.counters.launches
+    }
+
+    /// The agent of this name, if it is up.
+    pub(super) fn running(&self, agent: &str) -> Option<Arc<dyn Running>> {
+        self.agents.get(agent)?.running.get().cloned()
+    }
+
+    /// Publishes `message` on one connection.
+    pub(super) fn publish(&self, connection: &str, message: &Value) {
+        if let Some(connection) = self.connections.get(connection) {
+            connection.log.publish(message.to_string());
+        }
+    }
+}
+
+/// An unknown connection, in the wording of the early extension server.
+pub(super) fn unknown_client(id: &str) -> Problem {
+    Problem::new(axum::http::StatusCode::NOT_FOUND, "client_not_found", "ACP client not found")
+        .detail("unknown ACP client id")
+        .with("sessionId", id)
+}

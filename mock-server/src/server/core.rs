@@ -1,0 +1,209 @@
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::journal::Journal;
+use super::tasks::{Panics, Tasks};
+use crate::agent::{Agent, Answers};
+use crate::fault::{Fault, Faults, Rule, RuleId, apply_to_log};
+use crate::stream::{Log, StreamCount};
+
+/// Where the response to a request goes on `/v1/rpc`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Echo {
+    /// In the body and, after the updates that led to it, on the stream. The contract's own way.
+    #[default]
+    BodyAndStream,
+    /// In the body only, as the early extension server does it.
+    BodyOnly,
+    /// On the stream only; the POST gets 202.
+    StreamOnly,
+}
+
+/// What was decided when the server was built.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// The agents by name.
+    pub(crate) agents: BTreeMap<String, Arc<dyn Agent>>,
+    /// The agent of an `initialize` or `session/new` that names none.
+    pub(crate) default_agent: Option<String>,
+    /// How many messages each ring keeps.
+    pub(crate) ring: usize,
+    /// How long a stream may be silent before a comment is sent.
+    pub(crate) heartbeat: Duration,
+    /// How long a request may wait for its agent.
+    pub(crate) request_timeout: Duration,
+    /// The largest body; none for what each face has by itself.
+    pub(crate) body_limit: Option<usize>,
+    /// Where responses go on `/v1/rpc`.
+    pub(crate) echo: Echo,
+    /// The header under which `/v1/rpc` hands out connection ids; none for the one connection.
+    pub(crate) connection_ids: Option<String>,
+    /// Whether `/v1/acp` hangs where the released server hangs.
+    pub(crate) released_quirks: bool,
+    /// Whether `/acp` sets a cookie at `initialize` and requires it afterwards.
+    pub(crate) sticky_cookie: bool,
+    /// Whether `/acp` requires `Acp-Session-Id` on answers to session-scoped requests.
+    pub(crate) strict_session_header: bool,
+}
+
+/// What lives as long as the server and survives its restarts.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) journal: Journal,
+    pub(crate) answers: Answers,
+    pub(crate) panics: Panics,
+    /// Work that outlives its request, such as executing a POST that was reset.
+    pub(crate) background: Tasks,
+    pub(crate) streams: StreamCount,
+    pub(crate) tokens: Tokens,
+    /// Every log there is, for the faults that act on all of them. Guards the list only.
+    logs: Mutex<Vec<Weak<Log>>>,
+    /// Faults that act at once and were given before the first log existed.
+    initial: Vec<Fault>,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, token: Option<String>, record: usize, rules: Vec<Rule>) -> Self {
+        let panics = Panics::default();
+        let faults = Arc::new(Faults::default());
+        let mut initial = Vec::new();
+        for rule in rules {
+            if rule.fault().acts_at_once() {
+                initial.push(rule.fault().clone());
+            } else {
+                faults.arm(rule);
+            }
+        }
+        Self {
+            config,
+            faults,
+            journal: Journal::new(record),
+            answers: Answers::default(),
+            background: Tasks::new(panics.clone()),
+            panics,
+            streams: StreamCount::default(),
+            tokens: Tokens::new(token),
+            logs: Mutex::default(),
+            initial,
+        }
+    }
+
+    /// A new log that faults can reach.
+    pub(crate) fn new_log(&self) -> Arc<Log> {
+        let log = Arc::new(Log::new(self.config.ring));
+        for fault in &self.initial {
+            apply_to_log(fault, &log);
+            self.faults.count(fault);
+        }
+        let mut logs = self.lock_logs();
+        logs.retain(|log| log.strong_count() > 0);
+        logs.push(Arc::downgrade(&log));
+        log
+    }
+
+    /// Every log that is still in use.
+    pub(crate) fn logs(&self) -> Vec<Arc<Log>> {
+        self.lock_logs().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Puts a rule in force, or does at once what the fault does at once.
+    pub(crate) fn inject(&self, rule: Rule) -> RuleId {
+        if !rule.fault().acts_at_once() {
+            if matches!(rule.fault(), Fault::TokenExpiresAfter { .. }) {
+                self.tokens.count_afresh();
+            }
+            return self.faults.arm(rule);
+        }
+        for log in self.logs() {
+            apply_to_log(rule.fault(), &log);
+        }
+        self.faults.count(rule.fault());
+        // A rule that may never strike again, so that the caller has an id to lift all the same.
+        self.faults.arm(rule.times(0))
+    }
+
+    fn lock_logs(&self) -> MutexGuard<'_, Vec<Weak<Log>>> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The tokens that are let in.
+pub(crate) struct Tokens {
+    /// Guards both sets; held for a comparison.
+    state: Mutex<TokenState>,
+}
+
+#[derive(Default)]
+struct TokenState {
+    /// Valid tokens; none at all means that everybody is let in.
+    valid: Option<HashSet<String>>,
+    /// Tokens that ran out.
+    expired: HashSet<String>,
+    /// How many requests each token was let in for.
+    used: BTreeMap<String, usize>,
+}
+
+impl Tokens {
+    fn new(token: Option<String>) -> Self {
+        let valid = token.map(|token| HashSet::from([token]));
+        Self { state: Mutex::new(TokenState { valid, ..TokenState::default() }) }
+    }
+
+    /// Lets in this token from now on, and no expired one.
+    pub(crate) fn accept(&self, token: String) {
+        let mut state = self.lock();
+        state.expired.remove(&token);
+        state.used.remove(&token);
+        state.valid.get_or_insert_default().insert(token);
+    }
+
+    /// Forgets how often tokens were used.
+    pub(crate) fn count_afresh(&self) {
+        self.lock().used.clear();
+    }
+
+    /// Whether a request with this bearer token passes, when each token is good for `limit` requests.
+    pub(crate) fn admit(&self, token: Option<&str>, limit: Option<usize>) -> Admission {
+        let mut state = self.lock();
+        let Some(valid) = &state.valid else { return Admission::Passed };
+        let Some(token) = token.filter(|token| valid.contains(*token) && !state.expired.contains(*token))
+        else {
+            return Admission::Refused;
+        };
+        let token = token.to_owned();
+        let used = state.used.entry(token.clone()).or_default();
+        if let Some(limit) = limit
+            && *used >= limit
+        {
+            state.expired.insert(token);
+            return Admission::Expired;
+        }
+        *used += 1;
+        Admission::Passed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TokenState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}
+
+/// What the door says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Come in.
+    Passed,
+    /// No token or a wrong one.
+    Refused,
+    /// The token ran out with this request.
+    Expired,
+}

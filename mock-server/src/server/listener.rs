@@ -1,0 +1,67 @@
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+
+use hyper::rt::Executor;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::gate::Gate;
+use super::socket::{Socket, Wire};
+use super::tasks::Tasks;
+
+/// Accepts connections for as long as its task lives, and serves HTTP/1.1 and HTTP/2 on each.
+pub(crate) async fn accept(listener: TcpListener, gate: Gate, tasks: Tasks) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let connection = serve(stream, gate.clone(), tasks.clone());
+                tasks.spawn(connection);
+            }
+            Err(error) => {
+                // Out of file descriptors or an aborted handshake; neither ends the server.
+                tracing::warn!(%error, "accept failed");
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, gate: Gate, tasks: Tasks) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no delay refused");
+    }
+    let socket = Arc::new(Socket::default());
+    let wire = Wire::new(stream, Arc::clone(&socket));
+    let service = {
+        let socket = Arc::clone(&socket);
+        service_fn(move |request| {
+            let response = gate.clone().serve(request, Arc::clone(&socket));
+            async move { Ok::<_, Infallible>(response.await) }
+        })
+    };
+    let builder = auto::Builder::new(OwnedExecutor(tasks));
+    let connection = builder.serve_connection(TokioIo::new(wire), service);
+    tokio::select! {
+        served = connection => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "connection ended");
+            }
+        }
+        () = socket.ended() => {}
+    }
+}
+
+/// Runs the tasks of an HTTP/2 connection under the server's own care.
+#[derive(Debug, Clone)]
+struct OwnedExecutor(Tasks);
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for OwnedExecutor {
+    fn execute(&self, future: F) {
+        self.0.spawn(async move {
+            future.await;
+        });
+    }
+}

@@ -1,0 +1,287 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::builder::Builder;
+use super::core::Core;
+use super::gate::{Gate, authorize};
+use super::journal::RecordedRequest;
+use super::listener::accept;
+use super::tasks::Tasks;
+use crate::agent::AgentAnswer;
+use crate::face::rpc_routes;
+use crate::fault::{Rule, RuleId};
+use crate::hub::Hub;
+use crate::problem::Problem;
+
+/// What becomes of sessions, agents and event logs when the server is restarted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// They are still there, as behind a proxy that was restarted.
+    Kept,
+    /// They are gone, and events count from 1 again.
+    Lost,
+}
+
+/// A server on a port of its own.
+///
+/// Dropping it ends everything at once: connections, tasks and agents. If a task of the server panicked,
+/// the drop (or the next call) panics in turn, so that the test which owns the server fails.
+pub struct MockServer {
+    core: Arc<Core>,
+    address: SocketAddr,
+    /// The listener and its connections.
+    connections: Tasks,
+    /// What a restart may lose. Guards the handle only.
+    world: Mutex<World>,
+}
+
+/// Everything a restart may lose.
+#[derive(Debug, Clone)]
+struct World {
+    hub: Arc<Hub>,
+}
+
+impl MockServer {
+    /// Starts a server with one agent, `mock`, that obeys words in the prompt.
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// Sets up a server.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    pub(super) async fn listen(core: Arc<Core>, address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        let world = World::new(&core);
+        let connections = Tasks::new(core.panics.clone());
+        let server = Self { core, address, connections, world: Mutex::new(world) };
+        server.serve(listener);
+        Ok(server)
+    }
+
+    /// `http://ADDRESS:PORT`, without a slash at the end.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Where the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Every request so far, oldest first.
+    pub fn requests(&self) -> Vec<RecordedRequest> {
+        self.check();
+        self.core.journal.all()
+    }
+
+    /// The requests with this HTTP verb and path.
+    pub fn requests_to(&self, verb: &str, path: &str) -> Vec<RecordedRequest> {
+        let mut requests = self.requests();
+        requests.retain(|request| request.method == verb && request.path == path);
+        requests
+    }
+
+    /// The bodies of all POSTs with this JSON-RPC method, oldest first.
+    pub fn messages(&self, method: &str) -> Vec<Value> {
+        let requests = self.requests();
+        let bodies =
+            requests.iter().filter(|request| request.method == "POST").filter_map(RecordedRequest::json);
+        bodies.filter(|body| body.get("method").and_then(Value::as_str) == Some(method)).collect()
+    }
+
+    /// Forgets the requests so far.
+    pub fn forget_requests(&self) {
+        self.core.journal.clear();
+    }
+
+    /// Waits until `done` says so of the recorded requests, at most for `limit`. Returns whether it did.
+    pub async fn wait_for(&self, done: impl Fn(&[RecordedRequest]) -> bool, limit: Duration) -> bool {
+        let bell = self.core.journal.bell();
+        self.wait(bell, limit, || done(&self.core.journal.all())).await
+    }
+
+    /// What agents asked of clients and were told, oldest first.
+    pub fn answers(&self) -> Vec<AgentAnswer> {
+        self.check();
+        self.core.answers.all()
+    }
+
+    /// Waits until `done` says so of the answers agents got, at most for `limit`. Returns whether it did.
+    pub async fn wait_for_answers(&self, done: impl Fn(&[AgentAnswer]) -> bool, limit: Duration) -> bool {
+        let bell = self.core.answers.bell();
+        self.wait(bell, limit, || done(&self.core.answers.all())).await
+    }
+
+    /// How many event streams are open now.
+    pub fn open_streams(&self) -> usize {
+        self.check();
+        self.core.streams.get()
+    }
+
+    /// The id of the newest event on `/v1/rpc`, 0 before the first.
+    pub fn last_event_id(&self) -> u64 {
+        self.check();
+        self.world().hub.last_event_id()
+    }
+
+    /// Puts a fault in force. Faults that act at once act on every event log there is.
+    pub fn inject(&self, rule: impl Into<Rule>) -> RuleId {
+        self.check();
+        self.core.inject(rule.into())
+    }
+
+    /// Takes one fault out of force.
+    pub fn lift(&self, id: RuleId) {
+        self.core.faults.lift(id);
+    }
+
+    /// Takes every fault out of force.
+    pub fn clear_faults(&self) {
+        self.core.faults.clear();
+    }
+
+    /// How often each fault struck, by the name of its variant.
+    pub fn faults_fired(&self) -> BTreeMap<&'static str, usize> {
+        self.check();
+        self.core.faults.fired()
+    }
+
+    /// How often the fault with this name struck.
+    pub fn fired(&self, name: &str) -> usize {
+        self.faults_fired().get(name).copied().unwrap_or(0)
+    }
+
+    /// Lets in this token from now on, besides those that did not expire.
+    pub fn accept_token(&self, token: impl Into<String>) {
+        self.core.tokens.accept(token.into());
+    }
+
+    /// Publishes any JSON value on the stream of `/v1/rpc`, as an agent would.
+    pub fn emit(&self, value: impl Into<Value>) {
+        self.emit_raw(value.into().to_string());
+    }
+
+    /// Publishes any text as the data of one event on `/v1/rpc`. It must not hold line ends.
+    pub fn emit_raw(&self, data: impl Into<Bytes>) {
+        self.check();
+        self.world().hub.emit(&data.into());
+    }
+
+    /// Publishes a request with this `method` and these `params`, as an agent would, and returns its id.
+    /// The answer is found in [`MockServer::answers`].
+    pub fn emit_request(&self, request: Value) -> String {
+        self.check();
+        self.world().hub.emit_request(request)
+    }
+
+    /// The session as `GET /v1/sessions/{id}` shows it.
+    pub fn session(&self, id: &str) -> Option<Value> {
+        self.check();
+        self.world().hub.session_info(id)
+    }
+
+    /// Stops listening and closes every connection; new ones are refused until the server is
+    /// [restarted](MockServer::restart).
+    pub async fn stop(&self) {
+        self.connections.shutdown().await;
+        self.core.background.shutdown().await;
+    }
+
+    /// Stops, and listens again on the same port.
+    ///
+    /// # Panics
+    /// When another process took the port meanwhile.
+    pub async fn restart(&self, state: State) {
+        self.check();
+        self.stop().await;
+        if state == State::Lost {
+            let world = World::new(&self.core);
+            *self.world_slot() = world;
+        }
+        match TcpListener::bind(self.address).await {
+            Ok(listener) => self.serve(listener),
+            Err(error) => panic!("the mock server cannot listen again on {}: {error}", self.address),
+        }
+    }
+
+    /// Marks every active session as suspended and says how many there were.
+    pub fn suspend_sessions(&self) -> usize {
+        self.world().hub.suspend_sessions()
+    }
+
+    fn serve(&self, listener: TcpListener) {
+        let gate = Gate { core: Arc::clone(&self.core), routes: self.world().routes(&self.core) };
+        self.connections.spawn(accept(listener, gate, self.connections.clone()));
+    }
+
+    async fn wait(&self, mut bell: watch::Receiver<u64>, limit: Duration, done: impl Fn() -> bool) -> bool {
+        let waited = tokio::time::timeout(limit, async {
+            while !done() {
+                if bell.changed().await.is_err() {
+                    break;
+                }
+            }
+        });
+        let in_time = waited.await.is_ok();
+        self.check();
+        in_time && done()
+    }
+
+    /// Fails the caller if a task of the server panicked.
+    fn check(&self) {
+        if let Some(panic) = self.core.panics.take() {
+            panic!("a task of the mock server panicked: {panic}");
+        }
+    }
+
+    fn world(&self) -> World {
+        self.world_slot().clone()
+    }
+
+    fn world_slot(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for MockServer {
+    fn drop(&mut self) {
+        self.connections.abort();
+        self.core.background.abort();
+        if !std::thread::panicking() {
+            self.check();
+        }
+    }
+}
+
+impl fmt::Debug for MockServer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("MockServer").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl World {
+    fn new(core: &Arc<Core>) -> Self {
+        Self { hub: Hub::new(Arc::clone(core)) }
+    }
+
+    fn routes(&self, core: &Arc<Core>) -> Router {
+        let guarded = rpc_routes(Arc::clone(core), Arc::clone(&self.hub))
+            .route_layer(from_fn_with_state(Arc::clone(core), authorize));
+        guarded.fallback(|| async { Problem::unknown_endpoint() })
+    }
+}

@@ -1,0 +1,120 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::stream;
+use tokio::sync::watch;
+
+use super::log::{Event, Log, Position, Read};
+use crate::fault::{EventFate, Faults};
+
+/// How many events one read takes from the log; bounds what a slow reader can keep alive.
+const BATCH: usize = 64;
+
+/// What is sent in silence.
+const HEARTBEAT: &[u8] = b": heartbeat\n\n";
+
+/// The number of streams that are open right now.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StreamCount(Arc<AtomicUsize>);
+
+impl StreamCount {
+    /// The number of open streams.
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn enter(&self) -> Entered {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Entered(self.clone())
+    }
+}
+
+/// Counts one open stream for as long as it lives.
+#[derive(Debug)]
+struct Entered(StreamCount);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// One open stream of a log, read as a response body.
+pub(crate) struct Tap {
+    log: Arc<Log>,
+    position: Position,
+    bell: watch::Receiver<u64>,
+    heartbeat: Duration,
+    faults: Arc<Faults>,
+    /// Counts the stream for as long as it is open.
+    _entered: Entered,
+}
+
+impl Tap {
+    /// Opens `log` at `position`.
+    pub(crate) fn open(
+        log: Arc<Log>,
+        position: Position,
+        heartbeat: Duration,
+        faults: Arc<Faults>,
+        count: &StreamCount,
+    ) -> Self {
+        let bell = log.bell();
+        Self { log, position, bell, heartbeat, faults, _entered: count.enter() }
+    }
+
+    /// The response body that reads this stream until the log ends it or the reader goes away.
+    pub(crate) fn into_body(self) -> Body {
+        Body::from_stream(stream::unfold(self, |mut tap| async move {
+            let chunk = tap.next().await?;
+            Some((Ok::<_, std::convert::Infallible>(chunk), tap))
+        }))
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            self.bell.mark_unchanged();
+            match self.log.read(self.position, BATCH) {
+                Read::Closed => return None,
+                Read::Events(events, position) => {
+                    self.position = position;
+                    let chunk = self.encode(&events);
+                    if !chunk.is_empty() {
+                        return Some(chunk);
+                    }
+                }
+                Read::Nothing => match tokio::time::timeout(self.heartbeat, self.bell.changed()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return None,
+                    Err(_) => return Some(Bytes::from_static(HEARTBEAT)),
+                },
+            }
+        }
+    }
+
+    fn encode(&self, events: &[Event]) -> Bytes {
+        let mut buffer = BytesMut::new();
+        for event in events {
+            let copies = match self.faults.event_fate(event.id) {
+                EventFate::Once => 1,
+                EventFate::Never => 0,
+                EventFate::Twice => 2,
+            };
+            for _ in 0..copies {
+                Self::frame(event, &mut buffer);
+            }
+        }
+        buffer.freeze()
+    }
+
+    fn frame(event: &Event, buffer: &mut BytesMut) {
+        buffer.put_slice(b"event: message\nid: ");
+        buffer.put_slice(event.id.to_string().as_bytes());
+        buffer.put_slice(b"\ndata: ");
+        buffer.put_slice(&event.data);
+        buffer.put_slice(b"\n\n");
+    }
+}

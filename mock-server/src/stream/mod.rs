@@ -1,0 +1,7 @@
+//! The event stream: a numbered log with a ring, and the bodies that read it.
+
+mod body;
+mod log;
+
+pub(crate) use body::{StreamCount, Tap};
+pub(crate) use log::Log;

@@ -1,0 +1,4 @@
+//! The mock server over real sockets.
+
+mod client;
+mod rpc;
