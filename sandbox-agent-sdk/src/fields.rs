@@ -1,5 +1,6 @@
 //! Reading JSON objects whose members come in two spellings and sometimes in the wrong type.
 
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 /// The members of a JSON object that have not been read yet.
@@ -45,10 +46,37 @@ impl Fields {
         self.take(spellings, Value::as_i64)
     }
 
+    /// All strings of a list; what is no string among them is passed over.
+    pub(crate) fn strings(&mut self, spellings: &[&str]) -> Option<Vec<String>> {
+        self.take(spellings, |value| {
+            Some(value.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        })
+    }
+
     /// Everything that was not taken.
     pub(crate) fn rest(self) -> Map<String, Value> {
         self.0
     }
+}
+
+/// An object came without a member that it makes no sense without.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{object} without a {member}")]
+#[non_exhaustive]
+pub struct MissingMember {
+    /// What the object is about.
+    pub object: &'static str,
+    /// The member that is missing or of the wrong type.
+    pub member: &'static str,
+}
+
+/// Reads a member that is `null` as its default, the same as one that is absent.
+pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// Writes a member unless there is nothing to write: optional members are left out rather than sent as `null`.
