@@ -14,8 +14,8 @@ pub use agent::{
     Agent, AgentAnswer, Crash, Exit, ExitStatus, LaunchError, Outlet, Output, Permission, PermissionOption,
     Running, Script, StderrSummary, Step, Terminal, ToolCall, Turn, Undelivered, text_triggers,
 };
-pub use fault::{Cut, Fault, LineEnding, Reply, Rule, RuleId};
 pub use control::{AGENT_IDS, ControlPlane, ControlPlaneBuilder, DEFAULT_BODY_LIMIT};
+pub use fault::{Cut, Fault, LineEnding, Reply, Rule, RuleId};
 pub use problem::{PROBLEM_JSON, Problem};
 pub use process::{
     CommandLineError, MAX_STDERR_LINE_BYTES, MAX_STDOUT_LINE_BYTES, ProcessAgent, StderrCapture,

@@ -14,9 +14,13 @@ use super::step::{Permission, PermissionOption, Step, ToolCall};
 use super::{Exit, ExitStatus, Outlet, Running, Undelivered};
 use crate::fault::{Fault, Moment};
 use crate::process::StderrCapture;
+use crate::server::Panicked;
 
 /// How many updates of a flood are printed before other tasks get a turn.
 const FLOOD_BATCH: usize = 64;
+
+/// The exit code of a Rust process that panicked.
+const PANICKED: i32 = 101;
 
 /// A launched [`Script`]. Dropping it ends its tasks.
 pub(super) struct Instance(Arc<Player>);
@@ -145,7 +149,13 @@ impl Player {
                 self.open(id, session);
             }
             "session/new" => self.open(id, self.script.next_session_id()),
-            "session/fork" => self.open(id, self.script.next_session_id()),
+            "session/fork" => {
+                // The conversation that is forked from is known again, too.
+                if let Some(source) = session_id(&params) {
+                    self.state().sessions.entry(source.to_owned()).or_default();
+                }
+                self.open(id, self.script.next_session_id());
+            }
             "session/resume" => self.open(id, session_id(&params).unwrap_or_default().to_owned()),
             "session/close" | "session/delete" => {
                 let known = session_id(&params).and_then(|id| self.state().sessions.remove(id)).is_some();
@@ -365,8 +375,15 @@ impl Player {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
     }
 
-    fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        let guarded = self.outlet.surroundings().panics.clone().guard(future);
+    /// Starts a task. A panic in it is recorded and ends the agent as it would end a process.
+    fn spawn(self: &Arc<Self>, future: impl Future<Output = ()> + Send + 'static) {
+        let player = Arc::clone(self);
+        let guarded = async move {
+            let panics = player.outlet.surroundings().panics.clone();
+            if let Err(Panicked(message)) = panics.guard(future).await {
+                player.die(ExitStatus::Code(PANICKED), &[message]);
+            }
+        };
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(guarded);

@@ -16,4 +16,4 @@ pub(crate) use gate::EchoOverride;
 pub use journal::RecordedRequest;
 pub use mock::{MockServer, State};
 pub(crate) use socket::Socket;
-pub(crate) use tasks::Panics;
+pub(crate) use tasks::{Panicked, Panics};

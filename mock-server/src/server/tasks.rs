@@ -12,10 +12,9 @@ pub(crate) struct Panics(Arc<Mutex<Option<String>>>);
 
 impl Panics {
     /// Runs `future` and records a panic in it. The first panic is kept; it is the cause of the others.
-    pub(crate) async fn guard(self, future: impl Future<Output = ()>) {
-        if let Err(panic) = AssertUnwindSafe(future).catch_unwind().await {
-            self.record(panic.as_ref());
-        }
+    pub(crate) async fn guard(self, future: impl Future<Output = ()>) -> Result<(), Panicked> {
+        let ran = AssertUnwindSafe(future).catch_unwind().await;
+        ran.map_err(|panic| self.record(panic.as_ref()))
     }
 
     /// The first panic, taken out.
@@ -23,19 +22,24 @@ impl Panics {
         self.lock().take()
     }
 
-    fn record(&self, panic: &(dyn Any + Send)) {
+    fn record(&self, panic: &(dyn Any + Send)) -> Panicked {
         let text = panic
             .downcast_ref::<&str>()
             .map(|text| (*text).to_owned())
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "a panic without a message".to_owned());
-        self.lock().get_or_insert(text);
+        self.lock().get_or_insert(text.clone());
+        Panicked(text)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// The message of a panic that was recorded.
+#[derive(Debug)]
+pub(crate) struct Panicked(pub(crate) String);
 
 /// Tasks with one owner: when the last handle goes, they end.
 #[derive(Debug, Clone)]
@@ -53,7 +57,11 @@ impl Tasks {
 
     /// Starts a task.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        let guarded = self.panics.clone().guard(future);
+        let panics = self.panics.clone();
+        let guarded = async move {
+            // The record is what matters; the owner of the server is told by it.
+            let _ = panics.guard(future).await;
+        };
         let mut set = self.lock();
         // Finished tasks are let go as new ones come, so that the set does not grow with the server's age.
         while set.try_join_next().is_some() {}

@@ -8,13 +8,13 @@ use mock_server::MockServer;
 use serde_json::{Value, json};
 
 /// How long a test waits for something that must come.
-pub const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// How long a test waits to be sure that nothing comes.
-pub const QUIET: Duration = Duration::from_millis(150);
+pub(crate) const QUIET: Duration = Duration::from_millis(150);
 
 /// The parameters of an `initialize` for the agent `mock`.
-pub fn initialize_params() -> Value {
+pub(crate) fn initialize_params() -> Value {
     json!({
         "protocolVersion": 1,
         "clientCapabilities": {},
@@ -22,38 +22,38 @@ pub fn initialize_params() -> Value {
     })
 }
 
-pub fn request(id: impl Into<Value>, method: &str, params: Value) -> Value {
+pub(crate) fn request(id: impl Into<Value>, method: &str, params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id.into(), "method": method, "params": params })
 }
 
-pub fn prompt(id: impl Into<Value>, session: &str, text: &str) -> Value {
+pub(crate) fn prompt(id: impl Into<Value>, session: &str, text: &str) -> Value {
     let blocks = json!([{ "type": "text", "text": text }]);
     request(id, "session/prompt", json!({ "sessionId": session, "prompt": blocks }))
 }
 
-pub struct Client {
-    pub http: reqwest::Client,
-    pub url: String,
+pub(crate) struct Client {
+    pub(crate) http: reqwest::Client,
+    pub(crate) url: String,
 }
 
 impl Client {
-    pub fn new(server: &MockServer) -> Self {
+    pub(crate) fn new(server: &MockServer) -> Self {
         Self::at(format!("{}/v1/rpc", server.url()))
     }
 
-    pub fn at(url: String) -> Self {
+    pub(crate) fn at(url: String) -> Self {
         let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy();
         Self { http: http.build().unwrap(), url }
     }
 
     /// Sends one message.
-    pub async fn send(&self, message: &Value) -> reqwest::Result<reqwest::Response> {
+    pub(crate) async fn send(&self, message: &Value) -> reqwest::Result<reqwest::Response> {
         let post = self.http.post(&self.url).header("content-type", "application/json");
         post.body(message.to_string()).send().await
     }
 
     /// Sends one message and returns status and body.
-    pub async fn post(&self, message: Value) -> (u16, Value) {
+    pub(crate) async fn post(&self, message: Value) -> (u16, Value) {
         let response = tokio::time::timeout(SOON, self.send(&message)).await.unwrap().unwrap();
         let status = response.status().as_u16();
         let body = response.bytes().await.unwrap();
@@ -61,14 +61,14 @@ impl Client {
     }
 
     /// Sends one request and returns its result.
-    pub async fn result(&self, message: Value) -> Value {
+    pub(crate) async fn result(&self, message: Value) -> Value {
         let (status, body) = self.post(message).await;
         assert_eq!(status, 200, "{body}");
         body.get("result").unwrap_or_else(|| panic!("no result in {body}")).clone()
     }
 
     /// Initialises and makes a session.
-    pub async fn session(&self) -> String {
+    pub(crate) async fn session(&self) -> String {
         self.result(request("init", "initialize", initialize_params())).await;
         let meta = json!({ "sandboxagent.dev": { "agent": "mock" } });
         let params = json!({ "cwd": "/", "mcpServers": [], "_meta": meta });
@@ -76,7 +76,7 @@ impl Client {
         result["sessionId"].as_str().unwrap().to_owned()
     }
 
-    pub async fn get(&self, last_event_id: Option<u64>) -> reqwest::Response {
+    pub(crate) async fn get(&self, last_event_id: Option<u64>) -> reqwest::Response {
         let mut get = self.http.get(&self.url).header("accept", "text/event-stream");
         if let Some(id) = last_event_id {
             get = get.header("last-event-id", id.to_string());
@@ -85,7 +85,7 @@ impl Client {
     }
 
     /// Opens the stream.
-    pub async fn stream(&self, last_event_id: Option<u64>) -> Events {
+    pub(crate) async fn stream(&self, last_event_id: Option<u64>) -> Events {
         let response = self.get(last_event_id).await;
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
@@ -95,30 +95,30 @@ impl Client {
 
 /// One event of a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
-    pub id: Option<u64>,
-    pub data: String,
+pub(crate) struct Event {
+    pub(crate) id: Option<u64>,
+    pub(crate) data: String,
 }
 
 impl Event {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.data).unwrap_or(Value::Null)
     }
 }
 
 /// Reads events with line feeds only; byte-level tests read [`Events::bytes`].
-pub struct Events {
+pub(crate) struct Events {
     body: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     buffer: Vec<u8>,
 }
 
 impl Events {
-    pub fn new(response: reqwest::Response) -> Self {
+    pub(crate) fn new(response: reqwest::Response) -> Self {
         Self { body: response.bytes_stream().boxed(), buffer: Vec::new() }
     }
 
     /// The next event; none when the stream ended cleanly.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub(crate) async fn next(&mut self) -> Option<Event> {
         loop {
             while let Some(end) = self.buffer.windows(2).position(|window| window == b"\n\n") {
                 let frame: Vec<u8> = self.buffer.drain(..end + 2).collect();
@@ -132,7 +132,7 @@ impl Events {
     }
 
     /// The next events up to and with the one `last` accepts.
-    pub async fn until(&mut self, last: impl Fn(&Value) -> bool) -> Vec<Event> {
+    pub(crate) async fn until(&mut self, last: impl Fn(&Value) -> bool) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
             let event = self.next().await.expect("the stream goes on");
@@ -145,17 +145,17 @@ impl Events {
     }
 
     /// The next events up to and with the response to `id`.
-    pub async fn until_response(&mut self, id: &str) -> Vec<Event> {
+    pub(crate) async fn until_response(&mut self, id: &str) -> Vec<Event> {
         self.until(|message| message.get("method").is_none() && message["id"] == id).await
     }
 
     /// Whether nothing at all arrives for a while.
-    pub async fn is_quiet(&mut self) -> bool {
+    pub(crate) async fn is_quiet(&mut self) -> bool {
         self.buffer.is_empty() && tokio::time::timeout(QUIET, self.body.next()).await.is_err()
     }
 
     /// Everything up to the end of the stream, and how it ended.
-    pub async fn bytes(mut self) -> (Vec<u8>, Result<(), reqwest::Error>) {
+    pub(crate) async fn bytes(mut self) -> (Vec<u8>, Result<(), reqwest::Error>) {
         loop {
             match tokio::time::timeout(SOON, self.body.next()).await.expect("the stream to end") {
                 None => return (self.buffer, Ok(())),
@@ -166,7 +166,7 @@ impl Events {
     }
 
     /// At least `count` bytes from the stream, which may stay open.
-    pub async fn at_least(&mut self, count: usize) -> Vec<u8> {
+    pub(crate) async fn at_least(&mut self, count: usize) -> Vec<u8> {
         while self.buffer.len() < count {
             let chunk = tokio::time::timeout(SOON, self.body.next()).await.expect("bytes in time");
             self.buffer.extend_from_slice(&chunk.expect("an open stream").expect("a whole chunk"));
@@ -176,7 +176,7 @@ impl Events {
 }
 
 /// The ids of events.
-pub fn ids(events: &[Event]) -> Vec<u64> {
+pub(crate) fn ids(events: &[Event]) -> Vec<u64> {
     events.iter().filter_map(|event| event.id).collect()
 }
 

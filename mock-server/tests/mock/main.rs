@@ -1,4 +1,10 @@
 //! The mock server over real sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod agent_faults;
 mod client;
+mod life;
+mod log_faults;
+mod post_faults;
 mod rpc;
+mod stream_faults;

@@ -1,0 +1,114 @@
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use mock_server::{MockServer, Script, State};
+use serde_json::json;
+use tokio::net::TcpStream;
+
+use crate::client::{Client, SOON, ids, prompt};
+
+#[tokio::test]
+async fn a_server_is_ready_in_well_under_fifty_milliseconds() {
+    let started = Instant::now();
+    let server = MockServer::start().await;
+    TcpStream::connect(server.address()).await.unwrap();
+    assert!(started.elapsed() < Duration::from_millis(50), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn dropping_the_server_ends_its_connections_at_once() {
+    let server = MockServer::start().await;
+    let client = Client::new(&server);
+    client.session().await;
+    let events = client.stream(None).await;
+    let address = server.address();
+    drop(server);
+    let (_, end) = events.bytes().await;
+    assert!(end.is_err(), "the stream breaks");
+    let refused = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, refused).await.expect("the port is closed");
+}
+
+#[tokio::test]
+async fn a_panic_in_a_script_fails_the_owner_of_the_server() {
+    let server =
+        MockServer::builder().agent("mock", Script::new(|_| panic!("a mistake in the test"))).start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let (_, body) = client.post(prompt("p", &session, "x")).await;
+    assert_eq!(body["error"]["data"]["terminationInfo"]["exitCode"], 101);
+    let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(server)));
+    let panic = dropped.expect_err("the drop panics");
+    assert!(panic.downcast_ref::<String>().unwrap().contains("a mistake in the test"));
+}
+
+#[tokio::test]
+async fn a_panic_also_fails_the_next_call() {
+    let server =
+        MockServer::builder().agent("mock", Script::new(|_| panic!("a mistake in the test"))).start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let (_, body) = client.post(prompt("p", &session, "x")).await;
+    assert_eq!(body["error"]["data"]["terminationInfo"]["exitCode"], 101);
+    let waited = AssertUnwindSafe(server.wait_for(|_| true, SOON)).catch_unwind().await;
+    assert!(waited.is_err());
+}
+
+#[tokio::test]
+async fn a_restart_that_keeps_its_state_goes_on_where_it_was() {
+    let server = MockServer::start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let before = server.last_event_id();
+    let events = client.stream(Some(before)).await;
+    let url = server.url();
+    server.restart(State::Kept).await;
+    assert_eq!(server.url(), url);
+    assert!(events.bytes().await.1.is_err(), "the old stream broke");
+    client.result(prompt("p", &session, "again")).await;
+    let seen = client.stream(Some(before)).await.until_response("p").await;
+    assert_eq!(ids(&seen)[0], before + 1);
+}
+
+#[tokio::test]
+async fn a_restart_that_loses_its_state_knows_no_session_and_counts_from_one() {
+    let server = MockServer::start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    server.restart(State::Lost).await;
+    assert_eq!(server.last_event_id(), 0);
+    assert_eq!(client.post(prompt("p", &session, "again")).await.0, 400);
+    let new = client.session().await;
+    assert_ne!(new, session, "no id is used twice in the life of a server");
+    assert_eq!(ids(&client.stream(None).await.until_response("new").await), [1, 2]);
+}
+
+#[tokio::test]
+async fn a_stopped_server_refuses_connections_until_it_is_restarted() {
+    let server = MockServer::start().await;
+    server.stop().await;
+    assert!(TcpStream::connect(server.address()).await.is_err());
+    server.restart(State::Kept).await;
+    assert!(TcpStream::connect(server.address()).await.is_ok());
+}
+
+#[tokio::test]
+async fn every_request_is_recorded_with_all_its_parts() {
+    let server = MockServer::start().await;
+    let client = Client::new(&server);
+    let url = format!("{}?a=1", client.url);
+    let body = json!({ "jsonrpc": "2.0", "method": "x" });
+    let post = client.http.post(url).header("x-test", "yes").header("content-type", "application/json");
+    post.body(body.to_string()).send().await.unwrap();
+    assert!(server.wait_for(|requests| requests.len() == 1, SOON).await);
+    let request = server.requests_to("POST", "/v1/rpc").pop().unwrap();
+    assert_eq!((request.query.as_str(), request.header("x-test")), ("a=1", Some("yes")));
+    assert_eq!((request.json(), request.rpc_method()), (Some(body), Some("x".to_owned())));
+    server.forget_requests();
+    assert!(server.requests().is_empty());
+}
