@@ -1,0 +1,101 @@
+//! `/v1/agents`: which agents there are, and installing them.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    routing::{get, post},
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    catalog::{Entry, Installation},
+    extract::Parameters,
+    plane::Shared,
+};
+use crate::problem::Problem;
+
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/v1/agents", get(list))
+        .route("/v1/agents/{agent}", get(show))
+        .route("/v1/agents/{agent}/install", post(install))
+}
+
+/// What a caller wants to know of an agent.
+#[derive(Debug, Deserialize)]
+struct Detail {
+    /// Whether version, path and options are wanted.
+    #[serde(default)]
+    config: bool,
+    /// Nothing is cached here, but a value that is no boolean is refused all the same.
+    #[serde(default, rename = "no_cache")]
+    _no_cache: bool,
+}
+
+/// How an agent is to be installed.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wish {
+    #[serde(default)]
+    reinstall: Option<bool>,
+    #[serde(default)]
+    agent_version: Option<String>,
+    #[serde(default)]
+    agent_process_version: Option<String>,
+}
+
+async fn list(State(shared): State<Arc<Shared>>, Parameters(detail): Parameters<Detail>) -> Json<Value> {
+    let agents: Vec<Value> = Entry::all().map(|entry| info(&shared, entry, &detail)).collect();
+    Json(json!({ "agents": agents }))
+}
+
+async fn show(
+    State(shared): State<Arc<Shared>>,
+    Path(agent): Path<String>,
+    Parameters(detail): Parameters<Detail>,
+) -> Result<Json<Value>, Problem> {
+    let entry = Entry::of(&agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
+    Ok(Json(info(&shared, entry, &detail)))
+}
+
+async fn install(
+    State(shared): State<Arc<Shared>>,
+    Path(agent): Path<String>,
+    Json(wish): Json<Wish>,
+) -> Result<Json<Value>, Problem> {
+    let entry = Entry::of(&agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
+    match shared.catalog.install(entry.id, wish.reinstall.unwrap_or(false)) {
+        Installation::Already => Ok(Json(json!({ "already_installed": true, "artifacts": [] }))),
+        Installation::Done => {
+            let artifacts =
+                entry.artifacts(wish.agent_version.as_deref(), wish.agent_process_version.as_deref());
+            Ok(Json(json!({ "already_installed": false, "artifacts": artifacts })))
+        }
+        Installation::Failed(stderr) => Err(Problem::install_failed(entry.id, Some(stderr))),
+    }
+}
+
+/// One agent as the released server describes it.
+fn info(shared: &Shared, entry: Entry, detail: &Detail) -> Value {
+    let installed = shared.catalog.is_installed(entry.id);
+    let mut info = Map::new();
+    info.insert("id".to_owned(), entry.id.into());
+    info.insert("installed".to_owned(), installed.into());
+    info.insert("credentialsAvailable".to_owned(), entry.credentials.into());
+    if detail.config && installed {
+        info.insert("version".to_owned(), entry.version().into());
+        info.insert("path".to_owned(), entry.path().into());
+    }
+    info.insert("capabilities".to_owned(), entry.capabilities());
+    if let Some(uptime) = (shared.uptime)(entry.id) {
+        let millis = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
+        info.insert("serverStatus".to_owned(), json!({ "status": "running", "uptimeMs": millis }));
+    }
+    if detail.config {
+        info.insert("configOptions".to_owned(), entry.config_options());
+    }
+    info.into()
+}

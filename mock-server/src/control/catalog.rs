@@ -1,0 +1,232 @@
+//! The agents the server knows of, and which of them are installed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use serde_json::{Map, Value, json};
+
+/// Every agent id, in the order of the released server's list.
+pub const AGENT_IDS: [&str; 7] = ["claude", "codex", "opencode", "amp", "pi", "cursor", "mock"];
+
+/// Where agents are said to be installed.
+const BIN_DIRECTORY: &str = "/opt/sandbox-agent/bin";
+
+/// What an agent may be able to do, in the released server's order.
+const CAPABILITIES: [&str; 18] = [
+    "planMode",
+    "permissions",
+    "questions",
+    "toolCalls",
+    "toolResults",
+    "textMessages",
+    "images",
+    "fileAttachments",
+    "sessionLifecycle",
+    "errorEvents",
+    "reasoning",
+    "status",
+    "commandExecution",
+    "fileChanges",
+    "mcpTools",
+    "streamingDeltas",
+    "itemStarted",
+    "sharedProcess",
+];
+
+/// What is true of an agent whether it is installed or not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    /// One of [`AGENT_IDS`].
+    pub(super) id: &'static str,
+    /// Whether it needs no credentials, or has them.
+    pub(super) credentials: bool,
+    /// One bit per capability, the first one leftmost.
+    capabilities: &'static str,
+    /// The choices of its `model` option, as value and name.
+    models: &'static [(&'static str, &'static str)],
+}
+
+const ENTRIES: [Entry; 7] = [
+    Entry {
+        id: "claude",
+        credentials: false,
+        capabilities: "011111000000001100",
+        models: &[("default", "Default"), ("sonnet", "Sonnet"), ("opus", "Opus"), ("haiku", "Haiku")],
+    },
+    Entry { id: "codex", credentials: false, capabilities: "110111111111111110", models: &[] },
+    Entry { id: "opencode", credentials: false, capabilities: "000111111100001110", models: &[] },
+    Entry {
+        id: "amp",
+        credentials: false,
+        capabilities: "000111000100001000",
+        models: &[("amp-default", "Amp Default")],
+    },
+    Entry { id: "pi", credentials: true, capabilities: "000111101100000110", models: &[] },
+    Entry { id: "cursor", credentials: true, capabilities: "110111101100000110", models: &[] },
+    Entry {
+        id: "mock",
+        credentials: true,
+        capabilities: "111111111111111110",
+        models: &[("mock", "Mock"), ("mock-fast", "Mock Fast")],
+    },
+];
+
+impl Entry {
+    /// The entry of an agent, if there is such an agent.
+    pub(super) fn of(agent: &str) -> Option<Self> {
+        ENTRIES.into_iter().find(|entry| entry.id == agent)
+    }
+
+    /// Every entry, in order.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        ENTRIES.into_iter()
+    }
+
+    /// The eighteen booleans.
+    pub(super) fn capabilities(self) -> Value {
+        let bits = self.capabilities.bytes().map(|bit| Value::Bool(bit == b'1'));
+        CAPABILITIES.iter().map(|name| (*name).to_owned()).zip(bits).collect::<Map<_, _>>().into()
+    }
+
+    /// The version that is reported once installed.
+    pub(super) fn version(self) -> &'static str {
+        if self.id == "mock" { "builtin" } else { "1.0.0" }
+    }
+
+    /// Where its binary is said to be.
+    pub(super) fn path(self) -> String {
+        format!("{BIN_DIRECTORY}/{}", self.id)
+    }
+
+    /// Its options: models, and for the mock also a mode and a thought level.
+    pub(super) fn config_options(self) -> Value {
+        let mut options = Vec::new();
+        if !self.models.is_empty() {
+            options.push(select("model", "Model", self.models));
+        }
+        if self.id == "mock" {
+            options.push(select("mode", "Mode", &[("normal", "Normal"), ("plan", "Plan")]));
+            let levels = [("low", "Low"), ("medium", "Medium"), ("high", "High")];
+            options.push(select("thought_level", "Thought Level", &levels));
+        }
+        options.into()
+    }
+
+    /// What installing it is said to have produced.
+    pub(super) fn artifacts(self, agent_version: Option<&str>, process_version: Option<&str>) -> Value {
+        let launcher = format!("{BIN_DIRECTORY}/agent_processes/{}-acp", self.id);
+        if self.id == "mock" {
+            return json!([artifact("agent_process", launcher, "builtin", Some("builtin"))]);
+        }
+        json!([
+            artifact("native_agent", self.path(), "fallback", agent_version),
+            artifact("agent_process", launcher, "registry", process_version),
+        ])
+    }
+}
+
+/// An option with a fixed list of choices, the first of them chosen.
+fn select(id: &str, name: &str, choices: &[(&str, &str)]) -> Value {
+    let options: Vec<Value> =
+        choices.iter().map(|(value, name)| json!({ "name": name, "value": value })).collect();
+    json!({
+        "category": id,
+        "currentValue": choices.first().map(|(value, _)| value),
+        "id": id,
+        "name": name,
+        "options": options,
+        "type": "select",
+    })
+}
+
+fn artifact(kind: &str, path: String, source: &str, version: Option<&str>) -> Value {
+    json!({ "kind": kind, "path": path, "source": source, "version": version })
+}
+
+/// Which agents are installed, and which refuse to be.
+#[derive(Debug)]
+pub(super) struct Catalog {
+    /// Guards both sets; held for single look-ups and changes only.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    installed: BTreeSet<String>,
+    /// What the installer of an agent prints when it fails.
+    failing: BTreeMap<String, String>,
+}
+
+/// How an installation went.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Installation {
+    /// There was nothing to do.
+    Already,
+    /// It was done.
+    Done,
+    /// It failed, and this is what the installer printed.
+    Failed(String),
+}
+
+impl Catalog {
+    pub(super) fn new(installed: impl IntoIterator<Item = String>) -> Self {
+        let state = State { installed: installed.into_iter().collect(), failing: BTreeMap::new() };
+        Self { state: Mutex::new(state) }
+    }
+
+    pub(super) fn is_installed(&self, agent: &str) -> bool {
+        Entry::of(agent).is_some() && self.state().installed.contains(agent)
+    }
+
+    pub(super) fn set_installed(&self, agent: &str, installed: bool) {
+        let mut state = self.state();
+        if installed {
+            state.installed.insert(agent.to_owned());
+        } else {
+            state.installed.remove(agent);
+        }
+    }
+
+    pub(super) fn fail_install(&self, agent: &str, stderr: String) {
+        self.state().failing.insert(agent.to_owned(), stderr);
+    }
+
+    /// Installs an agent, also over an installed one if `reinstall` says so.
+    pub(super) fn install(&self, agent: &str, reinstall: bool) -> Installation {
+        let mut state = self.state();
+        if state.installed.contains(agent) && !reinstall {
+            return Installation::Already;
+        }
+        if let Some(stderr) = state.failing.get(agent) {
+            return Installation::Failed(stderr.clone());
+        }
+        state.installed.insert(agent.to_owned());
+        Installation::Done
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_ids_and_complete() {
+        assert_eq!(Entry::all().map(|entry| entry.id).collect::<Vec<_>>(), AGENT_IDS);
+        for entry in Entry::all() {
+            assert_eq!(entry.capabilities().as_object().unwrap().len(), CAPABILITIES.len(), "{}", entry.id);
+        }
+    }
+
+    #[test]
+    fn an_unknown_agent_is_never_installed() {
+        let catalog = Catalog::new(["nope".to_owned(), "mock".to_owned()]);
+        assert!(catalog.is_installed("mock"));
+        assert!(!catalog.is_installed("nope"));
+    }
+}

@@ -1,0 +1,36 @@
+//! What the handlers have in common: reading a query and running blocking work.
+
+use axum::{
+    extract::FromRequestParts,
+    http::{StatusCode, request::Parts},
+};
+use serde::de::DeserializeOwned;
+
+use crate::problem::Problem;
+
+/// The query of a request; one that does not fit is refused in plain text, in the released server's words.
+pub(super) struct Parameters<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
+    type Rejection = (StatusCode, String);
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Self::Rejection> {
+        let query = parts.uri.query().unwrap_or_default();
+        serde_urlencoded::from_str(query).map(Self).map_err(|error| {
+            (StatusCode::BAD_REQUEST, format!("Failed to deserialize query string: {error}"))
+        })
+    }
+}
+
+/// Runs file system work where it may block. A panic in it goes on in the caller.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Problem::stream_error("the server is shutting down")),
+        },
+    }
+}

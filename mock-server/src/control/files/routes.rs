@@ -1,0 +1,260 @@
+//! The routes and what each of them takes and gives.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use axum::{
+    Json, Router,
+    body::{Body, BodyDataStream},
+    extract::{Request, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{delete, get, post},
+};
+use futures::{Stream, StreamExt};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
+
+use super::{
+    entry::{DirectoryEntry, Stat},
+    path::VirtualPath,
+    root::{Contents, Existing},
+    unpack,
+    write::Draft,
+};
+use crate::{
+    control::{
+        extract::{Parameters, blocking},
+        plane::Shared,
+    },
+    problem::Problem,
+};
+
+/// How much of a file is read at once.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// How much of a body beyond the limit is read and thrown away, so that the sender gets to see the answer
+/// instead of a broken connection.
+const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
+
+pub(in crate::control) fn router() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/v1/fs/entries", get(entries))
+        .route("/v1/fs/file", get(read).put(write))
+        .route("/v1/fs/entry", delete(remove))
+        .route("/v1/fs/mkdir", post(make_directory))
+        .route("/v1/fs/move", post(rename))
+        .route("/v1/fs/stat", get(stat))
+        .route("/v1/fs/upload-batch", post(upload))
+}
+
+#[derive(Debug, Deserialize)]
+struct PathQuery {
+    path: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct OptionalPathQuery {
+    #[serde(default)]
+    path: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct DeleteQuery {
+    path: String,
+    #[serde(default)]
+    recursive: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Move {
+    from: String,
+    to: String,
+    #[serde(default)]
+    overwrite: Option<bool>,
+}
+
+/// Why a streamed body was not taken.
+#[derive(Debug)]
+enum Refusal {
+    Problem(Problem),
+    TooLarge,
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Problem(problem) => problem.into_response(),
+            Self::TooLarge => {
+                let text = "Failed to buffer the request body: length limit exceeded";
+                (StatusCode::PAYLOAD_TOO_LARGE, text).into_response()
+            }
+        }
+    }
+}
+
+async fn entries(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<OptionalPathQuery>,
+) -> Result<Json<Vec<DirectoryEntry>>, Problem> {
+    let path = VirtualPath::parse(&query.path)?;
+    blocking(move || shared.files.entries(&path)).await.map(Json)
+}
+
+async fn stat(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<PathQuery>,
+) -> Result<Json<Stat>, Problem> {
+    let path = VirtualPath::parse(&query.path)?;
+    blocking(move || shared.files.stat(&path)).await.map(Json)
+}
+
+async fn read(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<PathQuery>,
+) -> Result<Response, Problem> {
+    let path = VirtualPath::parse(&query.path)?;
+    let (file, size) = blocking(move || shared.files.open_file(&path)).await?;
+    // The length was promised; what is appended meanwhile is not part of the answer.
+    let content = tokio::fs::File::from_std(file).take(size);
+    let body = Body::from_stream(ReaderStream::with_capacity(content, CHUNK_BYTES));
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, size.to_string()),
+    ];
+    Ok((headers, body).into_response())
+}
+
+async fn write(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<PathQuery>,
+    request: Request,
+) -> Result<Json<Value>, Refusal> {
+    let path = VirtualPath::parse(&query.path)?;
+    let shown = path.shown().to_owned();
+    let limit = shared.body_limit;
+    if announced_length(&request) > Some(limit as u64) {
+        return Err(discard(request.into_body().into_data_stream()).await);
+    }
+    let mut draft = blocking(move || Draft::begin(&shared.files, path)).await?;
+    let mut body = request.into_body().into_data_stream();
+    let mut taken = 0;
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk.map_err(|error| Problem::stream_error(error.to_string()))?;
+        taken += chunk.len();
+        if taken > limit {
+            drop(draft);
+            return Err(discard(body).await);
+        }
+        draft.write(&chunk).await?;
+    }
+    let written = draft.finish().await?;
+    Ok(Json(json!({ "path": shown, "bytesWritten": written })))
+}
+
+async fn remove(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<DeleteQuery>,
+) -> Result<Json<Value>, Problem> {
+    let path = VirtualPath::parse(&query.path)?;
+    let contents = if query.recursive { Contents::Delete } else { Contents::Keep };
+    blocking(move || {
+        shared.files.delete(&path, contents)?;
+        Ok(Json(json!({ "path": path.shown() })))
+    })
+    .await
+}
+
+async fn make_directory(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<PathQuery>,
+) -> Result<Json<Value>, Problem> {
+    let path = VirtualPath::parse(&query.path)?;
+    blocking(move || {
+        shared.files.make_directory(&path)?;
+        Ok(Json(json!({ "path": path.shown() })))
+    })
+    .await
+}
+
+async fn rename(State(shared): State<Arc<Shared>>, Json(order): Json<Move>) -> Result<Json<Value>, Problem> {
+    let from = VirtualPath::parse(&order.from)?;
+    let to = VirtualPath::parse(&order.to)?;
+    let existing = if order.overwrite == Some(true) { Existing::Replace } else { Existing::Refuse };
+    blocking(move || {
+        shared.files.rename(&from, &to, existing)?;
+        Ok(Json(json!({ "from": from.shown(), "to": to.shown() })))
+    })
+    .await
+}
+
+async fn upload(
+    State(shared): State<Arc<Shared>>,
+    Parameters(query): Parameters<OptionalPathQuery>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let base = VirtualPath::parse(&query.path)?;
+    let limit = shared.body_limit;
+    let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    if !content_type.is_some_and(|value| value.starts_with("application/x-tar")) {
+        return Err(Problem::invalid_request("content-type must be application/x-tar").into());
+    }
+    if announced_length(&request) > Some(limit as u64) {
+        return Err(discard(request.into_body().into_data_stream()).await);
+    }
+    let exceeded = Arc::new(AtomicBool::new(false));
+    let body = limited(request.into_body().into_data_stream(), limit, Arc::clone(&exceeded));
+    let archive = SyncIoBridge::new(StreamReader::new(Box::pin(body)));
+    let unpacked = blocking(move || unpack::unpack(&shared.files, &base, archive)).await;
+    if exceeded.load(Ordering::Relaxed) {
+        return Err(Refusal::TooLarge);
+    }
+    Ok(Json(unpacked?).into_response())
+}
+
+fn announced_length(request: &Request) -> Option<u64> {
+    request.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Reads on for a while without keeping anything.
+async fn discard(mut body: BodyDataStream) -> Refusal {
+    let mut discarded = 0;
+    while let Some(Ok(chunk)) = body.next().await {
+        discarded += chunk.len();
+        if discarded > MAX_DISCARDED_BYTES {
+            break;
+        }
+    }
+    Refusal::TooLarge
+}
+
+/// A body that fails once it is larger than the limit, and notes that.
+fn limited(
+    body: BodyDataStream,
+    limit: usize,
+    exceeded: Arc<AtomicBool>,
+) -> impl Stream<Item = io::Result<bytes::Bytes>> {
+    let mut taken = 0;
+    body.map(move |chunk| {
+        let chunk = chunk.map_err(io::Error::other)?;
+        taken += chunk.len();
+        if taken > limit {
+            exceeded.store(true, Ordering::Relaxed);
+            return Err(io::Error::other("length limit exceeded"));
+        }
+        Ok(chunk)
+    })
+}

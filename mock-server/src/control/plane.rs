@@ -1,0 +1,166 @@
+//! The control plane as one value: its settings, its state and its routes.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{Json, Router, extract::DefaultBodyLimit, routing::get};
+use serde_json::{Value, json};
+
+use super::{agents, catalog::Catalog, config, files};
+
+/// How large a request body may be unless told otherwise: 2 MiB, as in the released server.
+pub const DEFAULT_BODY_LIMIT: usize = 2 * 1024 * 1024;
+
+/// Health, agent catalogue, files and configuration behind one router.
+///
+/// Clones share their state. The files live in a temporary directory that goes with the last clone, unless
+/// a root was given. Authentication and the answer to unknown paths are left to the server around it.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let control = mock_server::ControlPlane::builder().installed(["mock", "claude"]).build()?;
+/// std::fs::write(control.root().join("notes.txt"), "seen by clients as /notes.txt")?;
+/// let router: axum::Router = control.router();
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct ControlPlane {
+    shared: Arc<Shared>,
+}
+
+/// What the routes of a control plane share.
+pub(super) struct Shared {
+    pub(super) catalog: Catalog,
+    pub(super) files: files::Root,
+    pub(super) config: config::Store,
+    /// The largest request body.
+    pub(super) body_limit: usize,
+    /// How long a server of an agent has been running, if there is one.
+    pub(super) uptime: Box<Uptime>,
+}
+
+type Uptime = dyn Fn(&str) -> Option<Duration> + Send + Sync;
+
+/// Settings of a [`ControlPlane`].
+#[must_use]
+pub struct ControlPlaneBuilder {
+    root: Option<PathBuf>,
+    body_limit: usize,
+    installed: Vec<String>,
+    uptime: Box<Uptime>,
+}
+
+impl ControlPlane {
+    /// A builder with the defaults: a temporary root, bodies up to 2 MiB, only `mock` installed.
+    pub fn builder() -> ControlPlaneBuilder {
+        ControlPlaneBuilder {
+            root: None,
+            body_limit: DEFAULT_BODY_LIMIT,
+            installed: vec!["mock".to_owned()],
+            uptime: Box::new(|_| None),
+        }
+    }
+
+    /// The directory that clients see as `/`.
+    pub fn root(&self) -> &Path {
+        self.shared.files.path()
+    }
+
+    /// Whether an agent is installed; an unknown one never is.
+    pub fn is_installed(&self, agent: &str) -> bool {
+        self.shared.catalog.is_installed(agent)
+    }
+
+    /// Says whether an agent is installed.
+    pub fn set_installed(&self, agent: &str, installed: bool) {
+        self.shared.catalog.set_installed(agent, installed);
+    }
+
+    /// Makes installing an agent fail from now on, with this text as the installer's standard error.
+    pub fn fail_install(&self, agent: &str, stderr: impl Into<String>) {
+        self.shared.catalog.fail_install(agent, stderr.into());
+    }
+
+    /// The routes: `/`, `/v1/health`, `/v1/agents…`, `/v1/fs/…` and `/v1/config/…`.
+    pub fn router(&self) -> Router {
+        Router::new()
+            .route("/", get(root))
+            .route("/v1/health", get(health))
+            .merge(agents::router())
+            .merge(files::router())
+            .merge(config::router())
+            .layer(DefaultBodyLimit::max(self.shared.body_limit))
+            .with_state(Arc::clone(&self.shared))
+    }
+}
+
+impl ControlPlaneBuilder {
+    /// Serves the files of this directory, which is kept. It has to exist.
+    pub fn root(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.root = Some(directory.into());
+        self
+    }
+
+    /// Sets how large a request body may be.
+    pub fn body_limit(mut self, bytes: usize) -> Self {
+        self.body_limit = bytes;
+        self
+    }
+
+    /// Sets which agents are installed from the start, in place of `mock` alone.
+    pub fn installed(mut self, agents: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.installed = agents.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Tells for how long an agent's server has been running, which shows in its `serverStatus`.
+    pub fn uptime(mut self, uptime: impl Fn(&str) -> Option<Duration> + Send + Sync + 'static) -> Self {
+        self.uptime = Box::new(uptime);
+        self
+    }
+
+    /// Opens the root, or makes a temporary one.
+    pub fn build(self) -> io::Result<ControlPlane> {
+        let files = match self.root {
+            Some(directory) => files::Root::open(&directory)?,
+            None => files::Root::temporary()?,
+        };
+        let shared = Shared {
+            catalog: Catalog::new(self.installed),
+            config: config::Store::new(files.clone()),
+            files,
+            body_limit: self.body_limit,
+            uptime: self.uptime,
+        };
+        Ok(ControlPlane { shared: Arc::new(shared) })
+    }
+}
+
+impl fmt::Debug for ControlPlane {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ControlPlane").field("root", &self.root()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ControlPlaneBuilder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ControlPlaneBuilder")
+            .field("root", &self.root)
+            .field("body_limit", &self.body_limit)
+            .field("installed", &self.installed)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn root() -> Json<Value> {
+    Json(json!({ "docs": "https://sandboxagent.dev", "name": "Sandbox Agent" }))
+}
+
+async fn health() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
