@@ -8,5 +8,7 @@ mod crash;
 mod life;
 #[path = "process/probe.rs"]
 mod probe;
+#[path = "process/served.rs"]
+mod served;
 #[path = "process/talk.rs"]
 mod talk;

@@ -1,0 +1,189 @@
+//! Crashes of a real process, as a client of the whole server sees them.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use mock_server::MockServer;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use serde_json::{Value, json};
+
+use crate::probe::{group_is_gone, pid_of, stub};
+
+/// No step takes longer than this, also when the machine is busy.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A server with the stub agent, and a client of it.
+struct Client {
+    server: MockServer,
+    http: reqwest::Client,
+}
+
+impl Client {
+    async fn start(args: &[&str]) -> Self {
+        let server = MockServer::builder().agent("stub", stub(args)).start().await;
+        let http = reqwest::Client::builder().no_proxy().timeout(LIMIT).build().unwrap();
+        Self { server, http }
+    }
+
+    async fn call(&self, id: &str, method: &str, params: Value) -> Value {
+        let body = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
+        let post =
+            self.http.post(format!("{}/v1/rpc", self.server.url())).header(CONTENT_TYPE, "application/json");
+        let answer = post.body(body).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{method}");
+        serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap()
+    }
+
+    /// Shakes hands and opens a session.
+    async fn session(&self) -> String {
+        let meta = json!({ "sandboxagent.dev": { "agent": "stub" } });
+        let params = json!({ "protocolVersion": 1, "clientCapabilities": {}, "_meta": meta });
+        self.call("init", "initialize", params).await;
+        self.new_session("new").await
+    }
+
+    async fn new_session(&self, id: &str) -> String {
+        let meta = json!({ "sandboxagent.dev": { "agent": "stub" } });
+        let created =
+            self.call(id, "session/new", json!({ "cwd": "/", "mcpServers": [], "_meta": meta })).await;
+        created["result"]["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    async fn prompt(&self, id: &str, session: &str, text: &str) -> Value {
+        let prompt = json!([{ "type": "text", "text": text }]);
+        self.call(id, "session/prompt", json!({ "sessionId": session, "prompt": prompt })).await
+    }
+
+    /// Everything published so far, up to and including the first message that fits.
+    async fn published(&self, last: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let get = self.http.get(format!("{}/v1/rpc", self.server.url())).header(ACCEPT, "text/event-stream");
+        let mut stream = get.send().await.unwrap().bytes_stream();
+        let mut bytes = Vec::new();
+        loop {
+            bytes.extend_from_slice(&stream.next().await.expect("the stream goes on").unwrap());
+            let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+            let text = String::from_utf8_lossy(&bytes[..whole]);
+            let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+            let messages: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+            if let Some(end) = messages.iter().position(&last) {
+                return messages[..=end].to_vec();
+            }
+        }
+    }
+
+    async fn ended(&self, session: &str) -> Value {
+        let messages = self.published(|message| message["params"]["session_id"] == session).await;
+        messages.last().unwrap()["params"]["data"].clone()
+    }
+}
+
+fn numbered(lines: std::ops::RangeInclusive<u64>) -> String {
+    lines.map(|number| format!("stderr line {number}")).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_exact_for_every_way_to_die() {
+    let table = [
+        ("exit 0", json!({ "reason": "completed", "terminated_by": "agent" })),
+        ("stderr 5; exit 0", json!({ "reason": "completed", "terminated_by": "agent" })),
+        (
+            "exit 3",
+            json!({
+                "reason": "error", "terminated_by": "agent", "exit_code": 3,
+                "message": "agent exited with status ExitStatus(unix_wait_status(768))",
+            }),
+        ),
+        (
+            "stderr 2; exit 1",
+            json!({
+                "reason": "error", "terminated_by": "agent", "exit_code": 1,
+                "message": "agent exited with status ExitStatus(unix_wait_status(256))",
+                "stderr": { "head": numbered(1..=2), "truncated": false, "total_lines": 2 },
+            }),
+        ),
+        (
+            "stderr 101; signal KILL",
+            json!({
+                "reason": "error", "terminated_by": "agent", "signal": "SIGKILL",
+                "message": "agent exited with status ExitStatus(unix_wait_status(9))",
+                "stderr": {
+                    "head": numbered(1..=50), "tail": numbered(52..=101), "truncated": true, "total_lines": 101,
+                },
+            }),
+        ),
+    ];
+    for (steps, expected) in table {
+        let client = Client::start(&[]).await;
+        let session = client.session().await;
+        let answer = client.prompt("turn", &session, steps).await;
+        assert_eq!(answer["error"]["code"], -32000, "{steps}: {answer}");
+        assert_eq!(client.ended(&session).await, expected, "{steps}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_comes_once_for_each_session_and_before_the_prompts_error() {
+    let client = Client::start(&[]).await;
+    let first = client.session().await;
+    let second = client.new_session("second").await;
+    let crash = async {
+        client.published(|message| message["method"] == "session/request_permission").await;
+        client.prompt("crash", &second, "exit 9").await
+    };
+    let (answer, _) = tokio::join!(client.prompt("turn", &first, "updates 3; permission"), crash);
+    assert_eq!(answer["error"]["data"]["terminationInfo"]["exitCode"], 9);
+    let messages = client.published(|message| message["id"] == "turn").await;
+    let ended: Vec<&Value> =
+        messages.iter().filter(|message| message["method"] == "_sandboxagent/session/ended").collect();
+    let mut sessions: Vec<&str> =
+        ended.iter().map(|message| message["params"]["session_id"].as_str().unwrap()).collect();
+    sessions.sort_unstable();
+    let mut expected = [first.as_str(), second.as_str()];
+    expected.sort_unstable();
+    assert_eq!(sessions, expected);
+}
+
+#[tokio::test]
+async fn a_crash_before_the_handshake_fails_the_handshake() {
+    let client = Client::start(&["--on", "initialize", "stderr 2; exit 4"]).await;
+    let meta = json!({ "sandboxagent.dev": { "agent": "stub" } });
+    let params = json!({ "protocolVersion": 1, "clientCapabilities": {}, "_meta": meta });
+    let answer = client.call("init", "initialize", params).await;
+    assert_eq!(answer["error"]["code"], -32000, "{answer}");
+}
+
+#[tokio::test]
+async fn a_crashed_agent_comes_back_when_its_session_is_loaded() {
+    let client = Client::start(&[]).await;
+    let session = client.session().await;
+    client.prompt("crash", &session, "signal SEGV").await;
+    let refused = client.prompt("early", &session, "say hello").await;
+    assert_eq!(refused["error"]["message"], "session already ended");
+    let load = json!({ "sessionId": session, "cwd": "/", "mcpServers": [] });
+    client.call("load", "session/load", load).await;
+    let answer = client.prompt("late", &session, "say hello").await;
+    assert_eq!(answer["result"]["stopReason"], "end_turn");
+}
+
+#[tokio::test]
+async fn lines_that_are_not_json_are_published_as_unparsed() {
+    let client = Client::start(&[]).await;
+    let session = client.session().await;
+    client.prompt("turn", &session, "garbage").await;
+    let messages = client.published(|message| message["id"] == "turn").await;
+    let unparsed: Vec<&str> = messages
+        .iter()
+        .filter(|message| message["method"] == "_sandboxagent/agent/unparsed")
+        .map(|message| message["params"]["raw"].as_str().unwrap())
+        .collect();
+    assert_eq!(unparsed, ["this is not json", "{\"half\":"]);
+    assert!(messages.contains(&json!(42)) && messages.contains(&json!([1, 2])), "other JSON passes");
+}
+
+#[tokio::test]
+async fn a_server_that_goes_takes_its_stubborn_agents_with_it() {
+    let client = Client::start(&["--ignore-eof", "--ignore-sigterm"]).await;
+    let session = client.session().await;
+    drop(client);
+    group_is_gone(pid_of(&session)).await;
+}
