@@ -91,8 +91,7 @@ impl TryFrom<Map<String, Value>> for SessionInfo {
         let mut fields = Fields::new(map);
         let session_id = fields.string(&["sessionId", "session_id", "id"]);
         // Under the same name one form has the server's milliseconds and the other the agent's text.
-        let by_agent = fields.string(&["updatedAt"]);
-        let last_activity = fields.string(&["lastActivity"]).or(by_agent);
+        let last_activity = fields.string(&["lastActivity", "updatedAt"]);
         let info = Self {
             session_id: session_id.ok_or(MissingMember { object: "a session", member: "sessionId" })?,
             agent: fields.string(&["agent"]),

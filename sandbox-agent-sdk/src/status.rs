@@ -48,7 +48,7 @@ pub enum StatusEvent {
     /// Somebody cleans up by hand. A suspended session stays suspended; what has outlived its time is deleted instead, see
     /// [`RetentionPolicy`].
     ManualCleanup,
-    /// The user archives the session. Nothing else ever does.
+    /// The user archives the session. Nothing else ever does, and only an active session can be archived.
     Archive,
     /// An error after which the session cannot go on. An agent's crash is none.
     FatalError,

@@ -13,7 +13,7 @@ mod tests;
 pub use rules::{ResultRules, Severity};
 
 /// What every inline error starts with, so that a person scanning a thread finds them.
-pub(crate) const INLINE_ERROR: &str = "❌ ";
+const INLINE_ERROR: &str = "❌ ";
 
 open_enum! {
     /// The kind of thing a thread shows.

@@ -86,6 +86,12 @@ fn what_was_read_is_written_and_read_again_the_same() {
         assert_eq!(read(serde_json::to_value(&info).unwrap()), info);
     }
     assert_eq!(serde_json::to_value(read(record())).unwrap(), record());
+    let twice = read(json!({"sessionId": "s", "lastActivity": 0, "updatedAt": "today", "updated_at": 5}));
+    assert_eq!(
+        (twice.last_activity.as_deref(), twice.updated_at),
+        (Some("today"), Some(Timestamp::from_millis(5)))
+    );
+    assert_eq!(read(serde_json::to_value(&twice).unwrap()), twice);
 }
 
 #[test]
