@@ -48,7 +48,7 @@ struct Wish {
 }
 
 async fn list(State(shared): State<Arc<Shared>>, Parameters(detail): Parameters<Detail>) -> Json<Value> {
-    let agents: Vec<Value> = Entry::all().map(|entry| info(&shared, entry, &detail)).collect();
+    let agents: Vec<Value> = shared.catalog.entries().map(|entry| info(&shared, &entry, &detail)).collect();
     Json(json!({ "agents": agents }))
 }
 
@@ -57,8 +57,8 @@ async fn show(
     Path(agent): Path<String>,
     Parameters(detail): Parameters<Detail>,
 ) -> Result<Json<Value>, Problem> {
-    let entry = Entry::of(&agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
-    Ok(Json(info(&shared, entry, &detail)))
+    let entry = shared.catalog.entry(&agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
+    Ok(Json(info(&shared, &entry, &detail)))
 }
 
 async fn install(
@@ -66,23 +66,23 @@ async fn install(
     Path(agent): Path<String>,
     Json(wish): Json<Wish>,
 ) -> Result<Json<Value>, Problem> {
-    let entry = Entry::of(&agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
-    match shared.catalog.install(entry.id, wish.reinstall.unwrap_or(false)) {
+    let entry = shared.catalog.entry(&agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
+    match shared.catalog.install(&entry.id, wish.reinstall.unwrap_or(false)) {
         Installation::Already => Ok(Json(json!({ "already_installed": true, "artifacts": [] }))),
         Installation::Done => {
             let artifacts =
                 entry.artifacts(wish.agent_version.as_deref(), wish.agent_process_version.as_deref());
             Ok(Json(json!({ "already_installed": false, "artifacts": artifacts })))
         }
-        Installation::Failed(stderr) => Err(Problem::install_failed(entry.id, Some(stderr))),
+        Installation::Failed(stderr) => Err(Problem::install_failed(entry.id.as_ref(), Some(stderr))),
     }
 }
 
 /// One agent as the released server describes it.
-fn info(shared: &Shared, entry: Entry, detail: &Detail) -> Value {
-    let installed = shared.catalog.is_installed(entry.id);
+fn info(shared: &Shared, entry: &Entry, detail: &Detail) -> Value {
+    let installed = shared.catalog.is_installed(&entry.id);
     let mut info = Map::new();
-    info.insert("id".to_owned(), entry.id.into());
+    info.insert("id".to_owned(), entry.id.as_ref().into());
     info.insert("installed".to_owned(), installed.into());
     info.insert("credentialsAvailable".to_owned(), entry.credentials.into());
     if detail.config && installed {
@@ -90,7 +90,7 @@ fn info(shared: &Shared, entry: Entry, detail: &Detail) -> Value {
         info.insert("path".to_owned(), entry.path().into());
     }
     info.insert("capabilities".to_owned(), entry.capabilities());
-    if let Some(uptime) = (shared.uptime)(entry.id) {
+    if let Some(uptime) = (shared.uptime)(&entry.id) {
         let millis = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
         info.insert("serverStatus".to_owned(), json!({ "status": "running", "uptimeMs": millis }));
     }

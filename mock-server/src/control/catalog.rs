@@ -1,6 +1,7 @@
 //! The agents the server knows of, and which of them are installed.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -36,10 +37,10 @@ const CAPABILITIES: [&str; 18] = [
 ];
 
 /// What is true of an agent whether it is installed or not.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Entry {
-    /// One of [`AGENT_IDS`].
-    pub(super) id: &'static str,
+    /// One of [`AGENT_IDS`], or the name of an agent of the server's own.
+    pub(super) id: Cow<'static, str>,
     /// Whether it needs no credentials, or has them.
     pub(super) credentials: bool,
     /// One bit per capability, the first one leftmost.
@@ -50,23 +51,28 @@ pub(super) struct Entry {
 
 const ENTRIES: [Entry; 7] = [
     Entry {
-        id: "claude",
+        id: Cow::Borrowed("claude"),
         credentials: false,
         capabilities: "011111000000001100",
         models: &[("default", "Default"), ("sonnet", "Sonnet"), ("opus", "Opus"), ("haiku", "Haiku")],
     },
-    Entry { id: "codex", credentials: false, capabilities: "110111111111111110", models: &[] },
-    Entry { id: "opencode", credentials: false, capabilities: "000111111100001110", models: &[] },
+    Entry { id: Cow::Borrowed("codex"), credentials: false, capabilities: "110111111111111110", models: &[] },
     Entry {
-        id: "amp",
+        id: Cow::Borrowed("opencode"),
+        credentials: false,
+        capabilities: "000111111100001110",
+        models: &[],
+    },
+    Entry {
+        id: Cow::Borrowed("amp"),
         credentials: false,
         capabilities: "000111000100001000",
         models: &[("amp-default", "Amp Default")],
     },
-    Entry { id: "pi", credentials: true, capabilities: "000111101100000110", models: &[] },
-    Entry { id: "cursor", credentials: true, capabilities: "110111101100000110", models: &[] },
+    Entry { id: Cow::Borrowed("pi"), credentials: true, capabilities: "000111101100000110", models: &[] },
+    Entry { id: Cow::Borrowed("cursor"), credentials: true, capabilities: "110111101100000110", models: &[] },
     Entry {
-        id: "mock",
+        id: Cow::Borrowed("mock"),
         credentials: true,
         capabilities: "111111111111111110",
         models: &[("mock", "Mock"), ("mock-fast", "Mock Fast")],
@@ -74,34 +80,35 @@ const ENTRIES: [Entry; 7] = [
 ];
 
 impl Entry {
-    /// The entry of an agent, if there is such an agent.
-    pub(super) fn of(agent: &str) -> Option<Self> {
-        ENTRIES.into_iter().find(|entry| entry.id == agent)
-    }
-
-    /// Every entry, in order.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
+    /// The released server's agents, in order.
+    fn released() -> impl Iterator<Item = Self> {
         ENTRIES.into_iter()
     }
 
+    /// An agent the released server does not have. It can do all that the mock can.
+    fn own(id: &str) -> Self {
+        let capabilities = "111111111111111110";
+        Self { id: Cow::Owned(id.to_owned()), credentials: true, capabilities, models: &[] }
+    }
+
     /// The eighteen booleans.
-    pub(super) fn capabilities(self) -> Value {
+    pub(super) fn capabilities(&self) -> Value {
         let bits = self.capabilities.bytes().map(|bit| Value::Bool(bit == b'1'));
         CAPABILITIES.iter().map(|name| (*name).to_owned()).zip(bits).collect::<Map<_, _>>().into()
     }
 
     /// The version that is reported once installed.
-    pub(super) fn version(self) -> &'static str {
+    pub(super) fn version(&self) -> &'static str {
         if self.id == "mock" { "builtin" } else { "1.0.0" }
     }
 
     /// Where its binary is said to be.
-    pub(super) fn path(self) -> String {
+    pub(super) fn path(&self) -> String {
         format!("{BIN_DIRECTORY}/{}", self.id)
     }
 
     /// Its options: models, and for the mock also a mode and a thought level.
-    pub(super) fn config_options(self) -> Value {
+    pub(super) fn config_options(&self) -> Value {
         let mut options = Vec::new();
         if !self.models.is_empty() {
             options.push(select("model", "Model", self.models));
@@ -115,7 +122,7 @@ impl Entry {
     }
 
     /// What installing it is said to have produced.
-    pub(super) fn artifacts(self, agent_version: Option<&str>, process_version: Option<&str>) -> Value {
+    pub(super) fn artifacts(&self, agent_version: Option<&str>, process_version: Option<&str>) -> Value {
         let launcher = format!("{BIN_DIRECTORY}/agent_processes/{}-acp", self.id);
         if self.id == "mock" {
             return json!([artifact("agent_process", launcher, "builtin", Some("builtin"))]);
@@ -145,9 +152,11 @@ fn artifact(kind: &str, path: String, source: &str, version: Option<&str>) -> Va
     json!({ "kind": kind, "path": path, "source": source, "version": version })
 }
 
-/// Which agents are installed, and which refuse to be.
+/// Which agents there are, which are installed, and which refuse to be.
 #[derive(Debug)]
 pub(super) struct Catalog {
+    /// Agents beyond the released server's. They are always installed.
+    own: BTreeSet<String>,
     /// Guards both sets; held for single look-ups and changes only.
     state: Mutex<State>,
 }
@@ -171,13 +180,30 @@ pub(super) enum Installation {
 }
 
 impl Catalog {
-    pub(super) fn new(installed: impl IntoIterator<Item = String>) -> Self {
+    pub(super) fn new(
+        installed: impl IntoIterator<Item = String>,
+        own: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let own = own.into_iter().filter(|id| !AGENT_IDS.contains(&id.as_str())).collect();
         let state = State { installed: installed.into_iter().collect(), failing: BTreeMap::new() };
-        Self { state: Mutex::new(state) }
+        Self { own, state: Mutex::new(state) }
+    }
+
+    /// Every agent: the released server's first.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+        Entry::released().chain(self.own.iter().map(|id| Entry::own(id)))
+    }
+
+    /// The entry of an agent, if there is such an agent.
+    pub(super) fn entry(&self, agent: &str) -> Option<Entry> {
+        self.entries().find(|entry| entry.id == agent)
     }
 
     pub(super) fn is_installed(&self, agent: &str) -> bool {
-        Entry::of(agent).is_some() && self.state().installed.contains(agent)
+        if AGENT_IDS.contains(&agent) {
+            return self.state().installed.contains(agent);
+        }
+        self.own.contains(agent)
     }
 
     pub(super) fn set_installed(&self, agent: &str, installed: bool) {
@@ -195,10 +221,10 @@ impl Catalog {
 
     /// Installs an agent, also over an installed one if `reinstall` says so.
     pub(super) fn install(&self, agent: &str, reinstall: bool) -> Installation {
-        let mut state = self.state();
-        if state.installed.contains(agent) && !reinstall {
+        if self.is_installed(agent) && !reinstall {
             return Installation::Already;
         }
+        let mut state = self.state();
         if let Some(stderr) = state.failing.get(agent) {
             return Installation::Failed(stderr.clone());
         }
@@ -217,16 +243,24 @@ mod tests {
 
     #[test]
     fn the_table_is_in_the_order_of_the_ids_and_complete() {
-        assert_eq!(Entry::all().map(|entry| entry.id).collect::<Vec<_>>(), AGENT_IDS);
-        for entry in Entry::all() {
+        assert_eq!(Entry::released().map(|entry| entry.id).collect::<Vec<_>>(), AGENT_IDS);
+        for entry in Entry::released() {
             assert_eq!(entry.capabilities().as_object().unwrap().len(), CAPABILITIES.len(), "{}", entry.id);
         }
     }
 
     #[test]
     fn an_unknown_agent_is_never_installed() {
-        let catalog = Catalog::new(["nope".to_owned(), "mock".to_owned()]);
+        let catalog = Catalog::new(["nope".to_owned(), "mock".to_owned()], []);
         assert!(catalog.is_installed("mock"));
         assert!(!catalog.is_installed("nope"));
+    }
+
+    #[test]
+    fn agents_of_the_servers_own_come_last_and_are_installed() {
+        let catalog = Catalog::new([], ["zed", "mock", "alpha"].map(str::to_owned));
+        let ids: Vec<_> = catalog.entries().map(|entry| entry.id).collect();
+        assert_eq!(ids[6..], ["mock", "alpha", "zed"]);
+        assert!(catalog.is_installed("zed") && !catalog.is_installed("mock"));
     }
 }

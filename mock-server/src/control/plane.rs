@@ -51,6 +51,7 @@ pub struct ControlPlaneBuilder {
     root: Option<PathBuf>,
     body_limit: usize,
     installed: Vec<String>,
+    own_agents: Vec<String>,
     uptime: Box<Uptime>,
 }
 
@@ -61,6 +62,7 @@ impl ControlPlane {
             root: None,
             body_limit: DEFAULT_BODY_LIMIT,
             installed: vec!["mock".to_owned()],
+            own_agents: Vec::new(),
             uptime: Box::new(|_| None),
         }
     }
@@ -117,6 +119,12 @@ impl ControlPlaneBuilder {
         self
     }
 
+    /// Adds agents the released server does not have; they count as installed.
+    pub fn own_agents(mut self, agents: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.own_agents.extend(agents.into_iter().map(Into::into));
+        self
+    }
+
     /// Tells for how long an agent's server has been running, which shows in its `serverStatus`.
     pub fn uptime(mut self, uptime: impl Fn(&str) -> Option<Duration> + Send + Sync + 'static) -> Self {
         self.uptime = Box::new(uptime);
@@ -130,7 +138,7 @@ impl ControlPlaneBuilder {
             None => files::Root::temporary()?,
         };
         let shared = Shared {
-            catalog: Catalog::new(self.installed),
+            catalog: Catalog::new(self.installed, self.own_agents),
             config: config::Store::new(files.clone()),
             files,
             body_limit: self.body_limit,
@@ -153,6 +161,7 @@ impl fmt::Debug for ControlPlaneBuilder {
             .field("root", &self.root)
             .field("body_limit", &self.body_limit)
             .field("installed", &self.installed)
+            .field("own_agents", &self.own_agents)
             .finish_non_exhaustive()
     }
 }

@@ -144,3 +144,15 @@ async fn a_running_server_shows_in_the_status_of_its_agent() {
     assert_eq!(mock["serverStatus"], json!({ "status": "running", "uptimeMs": 1500 }));
     assert_eq!(server.get("/v1/agents/codex").await.json(200).get("serverStatus"), None);
 }
+
+#[tokio::test]
+async fn agents_of_the_servers_own_are_listed_after_the_released_ones() {
+    let server = Server::with(ControlPlane::builder().own_agents(["stub"])).await;
+    let listed = server.get("/v1/agents").await.json(200);
+    assert_eq!(listed["agents"].as_array().unwrap().len(), 8);
+    assert_eq!(listed["agents"][7]["id"], "stub");
+    let stub = server.get("/v1/agents/stub?config=true").await.json(200);
+    assert_eq!((&stub["installed"], &stub["configOptions"]), (&json!(true), &json!([])));
+    let install = server.send(Method::POST, "/v1/agents/stub/install", JSON, "{}").await;
+    assert_eq!(install.json(200)["already_installed"], true);
+}
