@@ -119,8 +119,8 @@ impl Extension {
 }
 
 impl Extensions {
-    /// Reads the advertisement out of the result with which a connection is made. Empty when there is none, or none that
-    /// can be read.
+    /// Reads the advertisement out of the result with which a connection is made. Empty when there is none,
+    /// or none that can be read.
     #[must_use]
     pub fn from_initialize(result: &Value) -> Self {
         let capabilities = result.get("agentCapabilities").or_else(|| result.get("agent_capabilities"));
@@ -142,7 +142,8 @@ impl Extensions {
         self.entries.is_empty()
     }
 
-    /// Whether the server has the ability: its flag says so, or, where there is no flag, its method is listed.
+    /// Whether the server has the ability: its flag says so, or, where there is no flag, its method is
+    /// listed.
     #[must_use]
     pub fn supports(&self, extension: Extension) -> bool {
         match self.flag(extension.flag()) {

@@ -5,8 +5,9 @@ use serde_json::{Map, Value};
 
 /// The members of a JSON object that have not been read yet.
 ///
-/// Servers write one and the same member in snake case in one place and in camel case in another. Each `take`
-/// names every spelling; what is never taken, or has a type nobody expected, is left over and can be kept.
+/// Servers write one and the same member in snake case in one place and in camel case in another. Each
+/// `take` names every spelling; what is never taken, or has a type nobody expected, is left over and can be
+/// kept.
 #[derive(Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
@@ -15,8 +16,8 @@ impl Fields {
         Self(map)
     }
 
-    /// The first of the spellings that `read` accepts. It is used up together with the others that say the same thing in
-    /// a good type, and with the first spelling, under which the value will be written again.
+    /// The first of the spellings that `read` accepts. It is used up together with the others that say the
+    /// same thing in a good type, and with the first spelling, under which the value will be written again.
     ///
     /// A `null` says no more than an absent member and is used up in any case.
     pub(crate) fn take<T>(&mut self, spellings: &[&str], read: impl Fn(&Value) -> Option<T>) -> Option<T> {
@@ -79,7 +80,8 @@ where
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Writes a member unless there is nothing to write: optional members are left out rather than sent as `null`.
+/// Writes a member unless there is nothing to write: optional members are left out rather than sent as
+/// `null`.
 pub(crate) fn put(map: &mut Map<String, Value>, name: &str, value: Option<impl Into<Value>>) {
     if let Some(value) = value {
         map.insert(name.to_owned(), value.into());

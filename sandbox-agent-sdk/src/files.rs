@@ -48,7 +48,8 @@ impl FsEntry {
 
 /// The entries of a directory, in no particular order.
 ///
-/// It is read from a bare list, as HTTP has it, or from an object with `entries`, as the extension method has it.
+/// It is read from a bare list, as HTTP has it, or from an object with `entries`, as the extension method
+/// has it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(from = "Listing")]
 #[non_exhaustive]

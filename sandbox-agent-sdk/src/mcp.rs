@@ -21,7 +21,8 @@ mod tests;
 /// ```
 /// use sandbox_agent_sdk::{LocalMcpServer, McpServerConfig};
 ///
-/// let config = McpServerConfig::from(LocalMcpServer::new("npx").args(["-y", "my-tools"]).env("TOKEN", "hush"));
+/// let server = LocalMcpServer::new("npx").args(["-y", "my-tools"]).env("TOKEN", "hush");
+/// let config = McpServerConfig::from(server);
 /// assert!(!format!("{config:?}").contains("hush"));
 /// ```
 #[derive(Debug, Clone, PartialEq)]

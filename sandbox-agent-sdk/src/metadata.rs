@@ -15,10 +15,12 @@ pub use key::MetadataKey;
 pub(crate) const NAMESPACE: &str = "sandboxagent.dev";
 const META: &str = "_meta";
 
-/// A session's metadata: the keys a server knows, and any others the application wants to keep with the session.
+/// A session's metadata: the keys a server knows, and any others the application wants to keep with the
+/// session.
 ///
-/// The getters give the keys that have a meaning in their type. Nothing is ever dropped: a key nobody knows, or a
-/// known key that holds a value of another type, stays where it is, is seen by [`get`](Self::get) and travels on.
+/// The getters give the keys that have a meaning in their type. Nothing is ever dropped: a key nobody
+/// knows, or a known key that holds a value of another type, stays where it is, is seen by
+/// [`get`](Self::get) and travels on.
 ///
 /// As a patch for an existing session, a key that is absent leaves the stored value alone, while a key that
 /// is [`null`](Self::with_null) replaces it: the server stores the `null`, and for the model and the
@@ -85,8 +87,8 @@ impl SessionMetadata {
         self.text(MetadataKey::PermissionMode)
     }
 
-    /// The skills the session was given. Servers pass the value through without looking at it, so it has no one
-    /// shape; `null` counts as none.
+    /// The skills the session was given. Servers pass the value through without looking at it, so it has no
+    /// one shape; `null` counts as none.
     #[must_use]
     pub fn skills(&self) -> Option<&Value> {
         self.typed(MetadataKey::Skills, Some)
@@ -258,8 +260,9 @@ impl SessionMetadata {
 
     /// Reads the metadata out of a message's parameters or result.
     ///
-    /// `None` when there is none: the message is not an object, has no `_meta`, or either `_meta` or the namespace
-    /// in it is something other than an object. A message with odd metadata is still a good message.
+    /// `None` when there is none: the message is not an object, has no `_meta`, or either `_meta` or the
+    /// namespace in it is something other than an object. A message with odd metadata is still a good
+    /// message.
     #[must_use]
     pub fn read_from(message: &Value) -> Option<Self> {
         Self::read_from_meta(message.get(META)?.as_object()?)
@@ -277,8 +280,9 @@ impl SessionMetadata {
     ///
     /// # Errors
     ///
-    /// When the message, its `_meta` or the namespace in it is there but is no object, there is no place for the metadata
-    /// that would not destroy something of the caller's. The message is then left as it was.
+    /// When the message, its `_meta` or the namespace in it is there but is no object, there is no place
+    /// for the metadata that would not destroy something of the caller's. The message is then left as it
+    /// was.
     pub fn write_into(&self, message: &mut Value) -> Result<(), MetadataPlaceError> {
         if self.is_empty() {
             return Ok(());
@@ -295,7 +299,8 @@ impl SessionMetadata {
         }
     }
 
-    /// Writes the metadata into the content of a `_meta` member; otherwise like [`write_into`](Self::write_into).
+    /// Writes the metadata into the content of a `_meta` member; otherwise like
+    /// [`write_into`](Self::write_into).
     ///
     /// # Errors
     ///

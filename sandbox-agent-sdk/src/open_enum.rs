@@ -2,8 +2,8 @@
 
 /// Defines an enum over strings whose last variant, `Other`, holds any string without a variant of its own.
 ///
-/// Servers grow new values. A closed enum would turn one of them into a message that cannot be decoded, so every
-/// string enum that travels is open and writes back exactly the string it was read from, or the first
+/// Servers grow new values. A closed enum would turn one of them into a message that cannot be decoded, so
+/// every string enum that travels is open and writes back exactly the string it was read from, or the first
 /// spelling of a variant that has several.
 macro_rules! open_enum {
     (

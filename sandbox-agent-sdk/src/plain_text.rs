@@ -5,8 +5,8 @@ const LINE_CHARS: usize = 400;
 
 /// One line without terminal escapes and control characters, cut to a length a person may read.
 ///
-/// Agents colour their output, and whatever they print may end up in somebody's terminal, where an escape sequence can do
-/// more than colour.
+/// Agents colour their output, and whatever they print may end up in somebody's terminal, where an escape
+/// sequence can do more than colour.
 pub(crate) fn plain_line(text: &str) -> String {
     let mut plain = String::new();
     let mut length = 0;
@@ -39,7 +39,8 @@ pub(crate) fn plain_line(text: &str) -> String {
 
 type Characters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-/// Skips what follows an escape character: a control sequence, an operating system command, or one character.
+/// Skips what follows an escape character: a control sequence, an operating system command, or one
+/// character.
 fn skip_escape(characters: &mut Characters<'_>) {
     match characters.next() {
         Some('[') => skip_control_sequence(characters),

@@ -12,8 +12,9 @@ mod tests;
 
 /// What a server knows about a session, from whichever of its ways to ask for it.
 ///
-/// Servers tell of sessions in two forms: a flat record, and a list entry with the session's metadata. Both are
-/// read into this one type; what one form says in the metadata and the other in a member is in the field here.
+/// Servers tell of sessions in two forms: a flat record, and a list entry with the session's metadata. Both
+/// are read into this one type; what one form says in the metadata and the other in a member is in the
+/// field here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 #[non_exhaustive]
@@ -146,7 +147,8 @@ pub struct SessionPage {
     pub sessions: Vec<SessionInfo>,
     /// Where the next page starts; `None` on the last one.
     pub next_cursor: Option<String>,
-    /// Entries that could not be read as sessions, as the server wrote them. They cost the page nothing else.
+    /// Entries that could not be read as sessions, as the server wrote them. They cost the page nothing
+    /// else.
     pub unreadable: Vec<Value>,
 }
 

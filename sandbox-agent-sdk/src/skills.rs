@@ -11,7 +11,8 @@ use crate::open_enum::open_enum;
 /// ```
 /// use sandbox_agent_sdk::{SkillSource, SkillsConfig};
 ///
-/// let config = SkillsConfig::new([SkillSource::github("owner/repository").reference("main").skill("review")]);
+/// let source = SkillSource::github("owner/repository").reference("main").skill("review");
+/// let config = SkillsConfig::new([source]);
 /// assert_eq!(
 ///     serde_json::to_string(&config)?,
 ///     r#"{"sources":[{"type":"github","source":"owner/repository","skills":["review"],"ref":"main"}]}"#

@@ -43,10 +43,11 @@ pub enum StatusEvent {
     AgentExited,
     /// The agent's process was ended because nothing happened for a while. Changes nothing either.
     IdleCleanup,
-    /// The program or the server shuts down in good order. Suspends what is active and leaves the rest alone.
+    /// The program or the server shuts down in good order. Suspends what is active and leaves the rest
+    /// alone.
     Shutdown,
-    /// Somebody cleans up by hand. A suspended session stays suspended; what has outlived its time is deleted instead, see
-    /// [`RetentionPolicy`].
+    /// Somebody cleans up by hand. A suspended session stays suspended; what has outlived its time is
+    /// deleted instead, see [`RetentionPolicy`].
     ManualCleanup,
     /// The user archives the session. Nothing else ever does, and only an active session can be archived.
     Archive,
@@ -215,8 +216,8 @@ impl SessionStatus {
         }
     }
 
-    /// Reads a stored status, also one of the time when there were five: a `completed` session is active again, because
-    /// sessions no longer complete, and a `cancelled` one is archived.
+    /// Reads a stored status, also one of the time when there were five: a `completed` session is active
+    /// again, because sessions no longer complete, and a `cancelled` one is archived.
     ///
     /// # Errors
     ///

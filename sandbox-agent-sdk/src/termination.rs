@@ -63,8 +63,8 @@ open_enum! {
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 ///
-/// It is read from snake case, camel case or a mixture of both, and is written in camel case. A missing reason is
-/// taken from the exit code or the signal, or else is [`EndReason::Unknown`].
+/// It is read from snake case, camel case or a mixture of both, and is written in camel case. A missing
+/// reason is taken from the exit code or the signal, or else is [`EndReason::Unknown`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Map<String, Value>", into = "Map<String, Value>")]
 #[non_exhaustive]
@@ -115,8 +115,8 @@ impl TerminationInfo {
         self.reason == EndReason::Error && !self.requested
     }
 
-    /// The last lines of stderr, `count` at most, oldest first. Empty when the agent wrote nothing, or the server
-    /// did not say what.
+    /// The last lines of stderr, `count` at most, oldest first. Empty when the agent wrote nothing, or the
+    /// server did not say what.
     #[must_use]
     pub fn last_stderr_lines(&self, count: usize) -> Vec<&str> {
         self.stderr.as_ref().map(|stderr| stderr.last_lines(count)).unwrap_or_default()

@@ -89,8 +89,8 @@ impl AgentResult {
         self
     }
 
-    /// Reads a `result` entry as agents write it: `subtype`, `is_error`, and the text under `result`, `message`, `error`
-    /// or `errors`. A member of another type counts as missing.
+    /// Reads a `result` entry as agents write it: `subtype`, `is_error`, and the text under `result`,
+    /// `message`, `error` or `errors`. A member of another type counts as missing.
     #[must_use]
     pub fn from_value(entry: &Value) -> Self {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -155,8 +155,8 @@ impl TurnFailure {
 
     /// Whether there is a structured cause: an object or a list that says something.
     ///
-    /// The released server adds the agent's old stderr as `agentStderr` to the data of every error, which says nothing about
-    /// this one.
+    /// The released server adds the agent's old stderr as `agentStderr` to the data of every error, which
+    /// says nothing about this one.
     #[must_use]
     pub fn has_structured_cause(&self) -> bool {
         match &self.cause {
@@ -166,8 +166,8 @@ impl TurnFailure {
         }
     }
 
-    /// How the agent ended, also when only the cause tells of it: servers put it into the data of the calls that the end
-    /// made fail.
+    /// How the agent ended, also when only the cause tells of it: servers put it into the data of the calls
+    /// that the end made fail.
     fn end(&self) -> Option<TerminationInfo> {
         let in_cause =
             || TerminationReport::from_error_data(self.cause.as_ref()?).map(TerminationReport::into_info);

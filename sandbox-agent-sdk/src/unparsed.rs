@@ -16,7 +16,8 @@ pub struct AgentUnparsed {
 }
 
 impl AgentUnparsed {
-    /// Reads the parameters of `_sandboxagent/agent/unparsed`, or of the released server's `_adapter/invalid_stdout`.
+    /// Reads the parameters of `_sandboxagent/agent/unparsed`, or of the released server's
+    /// `_adapter/invalid_stdout`.
     ///
     /// Parameters of another shape are kept as text, so that the line is not lost.
     #[must_use]

@@ -59,7 +59,8 @@ impl MetadataKey {
         self.spellings()[0]
     }
 
-    /// The wire's spelling and the snake case one, which servers accept for some keys and therefore may hold.
+    /// The wire's spelling and the snake case one, which servers accept for some keys and therefore may
+    /// hold.
     pub(crate) const fn spellings(self) -> [&'static str; 2] {
         match self {
             Self::Title => ["title", "title"],

@@ -37,9 +37,11 @@ pub struct RetentionPolicy {
 }
 
 impl RetentionPolicy {
-    /// How long a session is kept after it was last active; `None` when it is kept until somebody deletes it.
+    /// How long a session is kept after it was last active; `None` when it is kept until somebody deletes
+    /// it.
     ///
-    /// Active sessions are in use, and archived ones were put away by a person who may want to find them again.
+    /// Active sessions are in use, and archived ones were put away by a person who may want to find them
+    /// again.
     #[must_use]
     pub const fn period(&self, status: SessionStatus, support: ResumeSupport) -> Option<Duration> {
         match status {
@@ -73,7 +75,8 @@ impl RetentionPolicy {
         self.kept_until(status, support, last_active).is_some_and(|kept_until| now > kept_until)
     }
 
-    /// Whether the session's agent has been idle for so long that its process may be ended. The session stays active.
+    /// Whether the session's agent has been idle for so long that its process may be ended. The session
+    /// stays active.
     ///
     /// Only active sessions have an agent running on their behalf.
     #[must_use]

@@ -8,7 +8,8 @@ use crate::fields::Fields;
 /// The prefix of the problem types of Sandbox Agent servers.
 const PROBLEM_PREFIX: &str = "urn:sandbox-agent:error:";
 
-/// Who said something, from the least to the best informed. Where two sources disagree, the better one is believed.
+/// Who said something, from the least to the best informed. Where two sources disagree, the better one is
+/// believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     /// A write to the agent failed. It is gone, but since when and why is not said.
@@ -25,10 +26,10 @@ type Said<T> = Option<(Source, T)>;
 
 /// One account of how an agent or a session ended. Every part of it may be missing.
 ///
-/// Servers tell of an end in pieces, in any order: a notice on the event stream, the late failure of a pending
-/// call, an entry in the session's info. Each piece becomes a report, [`merge`](Self::merge) joins them, and
-/// [`into_info`](Self::into_info) says what is known so far. Reports of different kinds give the same result in whatever
-/// order they are merged; of two reports of the same kind the first one counts.
+/// Servers tell of an end in pieces, in any order: a notice on the event stream, the late failure of a
+/// pending call, an entry in the session's info. Each piece becomes a report, [`merge`](Self::merge) joins
+/// them, and [`into_info`](Self::into_info) says what is known so far. Reports of different kinds give the
+/// same result in whatever order they are merged; of two reports of the same kind the first one counts.
 ///
 /// ```
 /// use sandbox_agent_sdk::TerminationReport;
@@ -57,20 +58,22 @@ pub struct TerminationReport {
     requested: bool,
     /// Whether a process was seen to have exited, however it did.
     exited: bool,
-    /// Whether a call was pending when the process exited. Without a code, that is how death by a signal looks.
+    /// Whether a call was pending when the process exited. Without a code, that is how death by a signal
+    /// looks.
     unanswered: bool,
 }
 
 impl TerminationReport {
     /// The report that this client asked for the end.
     ///
-    /// Merge it when the stop was asked for before the end was heard of: an exit that follows a stop of our own is
-    /// the stop, whatever its code, while an exit that came first is the agent's own doing.
+    /// Merge it when the stop was asked for before the end was heard of: an exit that follows a stop of our
+    /// own is the stop, whatever its code, while an exit that came first is the agent's own doing.
     pub fn requested() -> Self {
         Self { requested: true, ..Self::default() }
     }
 
-    /// Reads the parameters of a `_sandboxagent/session/ended` notification; `None` when they are no object.
+    /// Reads the parameters of a `_sandboxagent/session/ended` notification; `None` when they are no
+    /// object.
     ///
     /// A server that leaves out `data` has its members read from the parameters themselves.
     pub fn from_session_ended(params: &Value) -> Option<Self> {
@@ -94,10 +97,11 @@ impl TerminationReport {
         }
     }
 
-    /// Reads a problem that a server answered a call with; `None` when it is not about an agent that is gone.
+    /// Reads a problem that a server answered a call with; `None` when it is not about an agent that is
+    /// gone.
     ///
-    /// That is `agent_process_exited`, and the failure to write to the agent's stdin with which the released server answers
-    /// every call after the agent has died.
+    /// That is `agent_process_exited`, and the failure to write to the agent's stdin with which the
+    /// released server answers every call after the agent has died.
     pub fn from_problem(problem: &Value) -> Option<Self> {
         let text = |name: &str| problem.get(name).and_then(Value::as_str);
         let detail = |name: &str| problem.get("details").and_then(|details| details.get(name));
@@ -175,8 +179,8 @@ impl TerminationReport {
         }
     }
 
-    /// What is known so far. An end that this client asked for is `terminated`, unless the server itself says that the
-    /// agent had completed before.
+    /// What is known so far. An end that this client asked for is `terminated`, unless the server itself
+    /// says that the agent had completed before.
     #[must_use]
     pub fn into_info(self) -> TerminationInfo {
         let (reason, terminated_by) = (self.end_reason(), self.author());
@@ -192,7 +196,8 @@ impl TerminationReport {
         }
     }
 
-    /// The session that ended, if the report is about one session rather than an agent and all its sessions.
+    /// The session that ended, if the report is about one session rather than an agent and all its
+    /// sessions.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         self.session_id.as_ref().map(|(_, id)| id.as_str())
@@ -204,7 +209,8 @@ impl TerminationReport {
         self.agent.as_ref().map(|(_, agent)| agent.as_str())
     }
 
-    /// Whether the report has what the agent wrote to stderr. While it has not, a source that comes later may bring it.
+    /// Whether the report has what the agent wrote to stderr. While it has not, a source that comes later
+    /// may bring it.
     #[must_use]
     pub fn has_stderr(&self) -> bool {
         self.stderr.is_some()

@@ -21,15 +21,16 @@ pub enum Severity {
 /// The rules by which the end of a run becomes an entry of a thread.
 ///
 /// - `success` is the agent's answer.
-/// - `error_during_execution`, errors of tools, and subtypes that say explicitly that they are no error are shown inline: the
-///   conversation goes on.
-/// - `error_max_turns`, a missing subtype, and every other subtype that does not say that it is no error stop the run.
-/// - A failed turn is shown inline when it has a structured cause, such as a denied tool. Without one, or when the agent exited before
-///   its answer, it stops the run.
+/// - `error_during_execution`, errors of tools, and subtypes that say explicitly that they are no error are
+///   shown inline: the conversation goes on.
+/// - `error_max_turns`, a missing subtype, and every other subtype that does not say that it is no error
+///   stop the run.
+/// - A failed turn is shown inline when it has a structured cause, such as a denied tool. Without one, or
+///   when the agent exited before its answer, it stops the run.
 /// - An end that was asked for is no error.
 ///
-/// The name of a subtype counts for more than its error flag, because agents set the flag on failures that are recoverable too.
-/// New subtypes plug in by name:
+/// The name of a subtype counts for more than its error flag, because agents set the flag on failures that
+/// are recoverable too. New subtypes plug in by name:
 ///
 /// ```
 /// use sandbox_agent_sdk::{AgentResult, ResultRules, Severity, ThreadEntryKind};
@@ -108,7 +109,8 @@ impl Default for ResultRules {
     }
 }
 
-/// Whether one of the words of a subtype is "tool", as in `tool_error`, `error_tool_denied` or `tool-timeout`.
+/// Whether one of the words of a subtype is "tool", as in `tool_error`, `error_tool_denied` or
+/// `tool-timeout`.
 fn is_about_a_tool(subtype: &str) -> bool {
     subtype.split(['_', '-', '.', '/']).any(|word| word.eq_ignore_ascii_case("tool"))
 }
