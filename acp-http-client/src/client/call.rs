@@ -1,0 +1,397 @@
+//! One request, from its POST to its answer.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES as METHODS;
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::time::{Duration, Instant};
+
+use super::{
+    core::{Core, Echo, Loading, Settled},
+    ticket::Ticket,
+};
+use crate::{
+    Error, EventSource, MessageId, Phase, Timeout,
+    events::peek_session,
+    inbound::LinkState,
+    rpc::{Body, Message, Outgoing},
+    transport::{Post, PostFailure, Posted, Sent},
+};
+
+/// How long a server has to copy an answer to the stream before it is taken not to do so.
+const LEARN: Duration = Duration::from_millis(500);
+/// How long a POST may finish by itself after the stream has brought its answer, so that its connection can
+/// be used again.
+const FINISH: Duration = Duration::from_secs(1);
+/// A wait without an end.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What can be said about a single request.
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct RequestOptions {
+    deadline: Deadline,
+    ordered: Option<bool>,
+    cancel_on_drop: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum Deadline {
+    /// As [`Timeouts`](crate::Timeouts) says for the method.
+    #[default]
+    ByMethod,
+    After(Duration),
+    Never,
+}
+
+impl RequestOptions {
+    /// What the client's settings say.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Fails the request if it is not answered in this time.
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.deadline = Deadline::After(time);
+        self
+    }
+
+    /// Waits for the answer as long as it takes.
+    pub fn no_timeout(mut self) -> Self {
+        self.deadline = Deadline::Never;
+        self
+    }
+
+    /// Whether the answer comes only after every update that the server sent before it. On by default for
+    /// `session/prompt` and `session/load`.
+    pub fn ordered(mut self, ordered: bool) -> Self {
+        self.ordered = Some(ordered);
+        self
+    }
+
+    /// Whether the agent is told when the future is dropped before its answer.
+    pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
+        self.cancel_on_drop = Some(cancel);
+        self
+    }
+}
+
+type Posting = Pin<Box<dyn Future<Output = Result<Posted, PostFailure>> + Send>>;
+
+/// A request on its way.
+pub(crate) struct Exchange {
+    core: Arc<Core>,
+    ticket: Ticket,
+    method: Arc<str>,
+    session: Option<Arc<str>>,
+    ordered: bool,
+    body: Bytes,
+    started: Instant,
+    deadline: Option<Instant>,
+    /// An answer that waits for the updates before it.
+    held: Option<Held>,
+    /// What became of a POST whose outcome is unknown, and since when.
+    lost: Option<(Error, Instant)>,
+    _loading: Option<Loading>,
+}
+
+struct Held {
+    answer: Settled,
+    since: Instant,
+}
+
+impl Exchange {
+    /// Makes a place for the answer and writes the message. Nothing is sent yet.
+    pub(crate) fn new<P: Serialize + ?Sized>(
+        core: &Arc<Core>,
+        method: &str,
+        params: &P,
+        options: &RequestOptions,
+    ) -> Result<Self, Error> {
+        core.check_alive()?;
+        let name: Arc<str> = method.into();
+        let encode_error = |source| Error::Encode { method: method.to_owned(), source: Arc::new(source) };
+        let params = serde_json::value::to_raw_value(params).map_err(encode_error)?;
+        let session = peek_session(params.get().as_bytes());
+        let cancel = options.cancel_on_drop.unwrap_or(core.options.cancel_on_drop);
+        let ticket = Ticket::register(core, name.clone(), session.clone(), cancel);
+        // The connection may have ended between the look and the registration, and then nobody would wake us.
+        core.check_alive()?;
+        let body = Outgoing::request(&ticket.id(), method, &params).map_err(encode_error)?;
+        let started = Instant::now();
+        let time = match options.deadline {
+            Deadline::ByMethod => core.options.timeouts.for_method(method),
+            Deadline::After(time) => Some(time),
+            Deadline::Never => None,
+        };
+        let streams = method == METHODS.session_prompt || method == METHODS.session_load;
+        let loading = session.clone().filter(|_| method == METHODS.session_load);
+        Ok(Self {
+            ticket,
+            method: name,
+            ordered: options.ordered.unwrap_or(streams),
+            body,
+            started,
+            deadline: time.map(|time| started + time),
+            held: None,
+            lost: None,
+            _loading: loading.map(|session| core.loading(session)),
+            session,
+            core: core.clone(),
+        })
+    }
+
+    pub(crate) fn id(&self) -> MessageId {
+        self.ticket.id()
+    }
+
+    /// Sends the message and waits for its answer.
+    pub(crate) async fn run(mut self) -> Result<Bytes, Error> {
+        self.open_session_stream().await?;
+        let post = Post {
+            what: self.method.clone(),
+            body: std::mem::take(&mut self.body),
+            session: self.session.clone(),
+            bootstrap: false,
+            kind: Sent::Request,
+        };
+        self.ticket.sent = true;
+        let mut posting: Option<Posting> = Some(Box::pin(self.core.clone().post(post)));
+        let mut settled = false;
+        let answer = loop {
+            let wake = self.wake_at();
+            tokio::select! {
+                biased;
+                outcome = &mut self.ticket.receiver, if !settled => {
+                    settled = true;
+                    let outcome = outcome.unwrap_or_else(|_| Err(self.forgotten()));
+                    if let Some(answer) = self.on_settled(outcome)? {
+                        break answer;
+                    }
+                }
+                outcome = finished(&mut posting) => {
+                    posting = None;
+                    if let Some(answer) = self.on_posted(outcome)? {
+                        break answer;
+                    }
+                }
+                () = tokio::time::sleep_until(wake) => {
+                    if let Some(answer) = self.on_wake()? {
+                        break answer;
+                    }
+                }
+            }
+        };
+        self.ticket.done();
+        if let Some(posting) = posting {
+            self.core.tasks.spawn(async move {
+                let _ = tokio::time::timeout(FINISH, posting).await;
+            });
+        }
+        answer.outcome.map_err(|error| Error::Rpc { error, status: None })
+    }
+
+    /// On dialects with a stream for each session, the stream comes before the first message about it.
+    async fn open_session_stream(&mut self) -> Result<(), Error> {
+        let Some(session) = self.session.clone().filter(|_| self.core.options.profile.has_session_streams())
+        else {
+            return Ok(());
+        };
+        let link = self.core.links.start_session(&self.core, &session);
+        let patience =
+            self.core.options.timeouts.headers.min(self.deadline.map_or(FOREVER, |at| at - self.started));
+        // Without its stream the message is sent all the same: the server keeps what it has to say.
+        let _ = tokio::time::timeout(patience, link.opened()).await;
+        match link.failure() {
+            Some(error) => {
+                self.core.links.stop_session(&session);
+                self.ticket.done();
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The answer came on a stream, or the call was ended.
+    fn on_settled(&mut self, outcome: Result<Settled, Error>) -> Result<Option<Settled>, Error> {
+        match (outcome, self.held.take()) {
+            // The body may say more than its copy, and it was there first.
+            (_, Some(held)) => Ok(Some(held.answer)),
+            (Err(error), None) => Err(error),
+            (Ok(answer), None) if self.ordered && answer.via != Some(self.source()) => {
+                self.held = Some(Held { answer, since: Instant::now() });
+                Ok(None)
+            }
+            (Ok(answer), None) => Ok(Some(answer)),
+        }
+    }
+
+    fn on_posted(&mut self, outcome: Result<Posted, PostFailure>) -> Result<Option<Settled>, Error> {
+        match outcome {
+            Ok(Posted::Answer { status, content_type, body }) => {
+                let answer = self.read_answer(status, content_type, body)?;
+                self.core.mark_answer();
+                if self.ordered {
+                    self.held = Some(Held { answer, since: Instant::now() });
+                    return Ok(None);
+                }
+                Ok(Some(answer))
+            }
+            Ok(Posted::Accepted) => Ok(None),
+            Err(PostFailure::Unknown(error)) if self.core.echo() != Echo::BodyOnly => {
+                tracing::debug!(method = %self.method, %error, "the POST is lost, the stream may still answer");
+                self.ticket.mark_unconfirmed();
+                self.lost = Some((error, Instant::now()));
+                Ok(None)
+            }
+            Err(failure) => {
+                self.ticket.done();
+                Err(failure.into_error())
+            }
+        }
+    }
+
+    fn read_answer(&self, status: u16, content_type: Option<String>, body: Bytes) -> Result<Settled, Error> {
+        let message = Message::parse(body.clone()).ok();
+        let answer = message.and_then(|message| match message.body {
+            Body::Response { id, outcome } => {
+                let ours = self.core.ids.number(id.as_json()) == Some(self.ticket.number());
+                // A server that could not read the id answers with an error under `null`.
+                (ours || (id.as_json() == "null" && outcome.is_err())).then_some(outcome)
+            }
+            _ => None,
+        });
+        let Some(outcome) = answer else {
+            let start = String::from_utf8_lossy(&body).chars().take(1024).collect();
+            self.ticket.done();
+            return Err(Error::UnexpectedBody { status, content_type, start });
+        };
+        self.core.tapped_body(self.ticket.number(), &body);
+        if !self.ordered
+            && let Some(waiter) = self.core.pending().take(self.ticket.number())
+        {
+            self.core.on_answer(&waiter, &outcome);
+        }
+        Ok(Settled { outcome, via: None })
+    }
+
+    fn on_wake(&mut self) -> Result<Option<Settled>, Error> {
+        let now = Instant::now();
+        if self.held.is_some() {
+            return Ok(if self.hold_until(now) <= now {
+                self.held.take().map(|held| held.answer)
+            } else {
+                None
+            });
+        }
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            let phase = if self.lost.is_some() { Phase::Confirmation } else { Phase::Answer };
+            return Err(self.timeout(phase));
+        }
+        if self.confirmation_until().is_some_and(|until| until <= now) {
+            return Err(self.timeout(Phase::Confirmation));
+        }
+        Ok(None)
+    }
+
+    fn wake_at(&self) -> Instant {
+        let now = Instant::now();
+        if self.held.is_some() {
+            return self.hold_until(now);
+        }
+        let times = [self.deadline, self.confirmation_until()];
+        times.into_iter().flatten().min().unwrap_or(now + FOREVER)
+    }
+
+    /// When a held answer is given even though its copy has not passed.
+    fn hold_until(&self, now: Instant) -> Instant {
+        let Some(held) = &self.held else { return now };
+        let timeouts = &self.core.options.timeouts;
+        let link = self.core.links.get(self.session.as_ref());
+        let since = match link.state() {
+            LinkState::Ended => return now,
+            LinkState::Live { since } => since,
+            // A stream that is down gets a moment to come back, and no more.
+            _ => return held.since + timeouts.order,
+        };
+        let quiet_since = link.last_message().map_or(since, |at| at.max(since)).max(held.since);
+        // It came on another stream than the updates: there will be no copy on this one.
+        if held.answer.via.is_some() || self.core.echo() == Echo::BodyOnly {
+            return quiet_since + timeouts.quiet;
+        }
+        let learnt = self.core.mark_answer().max(since) + LEARN;
+        if self.core.echo() == Echo::Unknown && learnt <= now {
+            self.core.learn_echo(Echo::BodyOnly);
+            return quiet_since + timeouts.quiet;
+        }
+        let full = quiet_since + timeouts.order;
+        if self.core.echo() == Echo::Unknown { full.min(learnt) } else { full }
+    }
+
+    /// When a request with a lost POST is given up because the stream is silent.
+    fn confirmation_until(&self) -> Option<Instant> {
+        let (_, since) = self.lost.as_ref()?;
+        let patience = self.core.options.timeouts.confirmation?;
+        let last = self.core.links.get(self.session.as_ref()).last_message();
+        Some(last.map_or(*since, |at| at.max(*since)) + patience)
+    }
+
+    /// The stream that carries this request's updates.
+    fn source(&self) -> EventSource {
+        self.core.links.get(self.session.as_ref()).source().clone()
+    }
+
+    fn timeout(&self, phase: Phase) -> Error {
+        Error::Timeout(Box::new(Timeout {
+            phase,
+            what: self.method.to_string(),
+            elapsed: self.started.elapsed(),
+            last_event_age: self.core.last_event_age(),
+            state: self.core.state(),
+            cause: self.lost.as_ref().map(|(error, _)| Arc::new(error.clone())),
+        }))
+    }
+
+    /// The table lost the waiter without settling it, which happens only when the connection ends.
+    fn forgotten(&self) -> Error {
+        self.core
+            .check_alive()
+            .err()
+            .unwrap_or_else(|| Error::ServerRestarted { method: self.method.to_string() })
+    }
+}
+
+async fn finished(posting: &mut Option<Posting>) -> Result<Posted, PostFailure> {
+    match posting {
+        Some(posting) => posting.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sends a message that has no answer.
+pub(crate) async fn send_one_way(
+    core: &Arc<Core>,
+    what: &str,
+    body: Bytes,
+    session: Option<Arc<str>>,
+) -> Result<(), PostFailure> {
+    core.check_alive().map_err(PostFailure::NotTaken)?;
+    let post = Post { what: what.into(), body, session, bootstrap: false, kind: Sent::OneWay };
+    let started = Instant::now();
+    let patience = core.options.timeouts.headers;
+    match tokio::time::timeout(patience, core.clone().post(post)).await {
+        Ok(result) => {
+            core.mark_answer();
+            result.map(drop)
+        }
+        Err(_) => Err(PostFailure::Unknown(Error::Timeout(Box::new(Timeout {
+            phase: Phase::Headers,
+            what: what.to_owned(),
+            elapsed: started.elapsed(),
+            last_event_age: core.last_event_age(),
+            state: core.state(),
+            cause: None,
+        })))),
+    }
+}

@@ -1,0 +1,378 @@
+//! What every handle, call and task of one connection shares.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+};
+
+use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES as METHODS;
+use bytes::Bytes;
+use serde::Deserialize;
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Duration, Instant},
+};
+
+use super::{
+    courier::{self, Courier},
+    gate::Gate,
+    handle::Handle,
+    tasks::Tasks,
+    ticket::{Via, Waiter},
+};
+use crate::{
+    AcpHttpClient, ConnectionState, Direction, EndReason, Envelope, Error, Event, Limits, Profile,
+    ReconnectPolicy, RpcError, Timeouts,
+    error::Cause,
+    events::{Hub, Stored},
+    handler::AnyHandler,
+    inbound::{Links, OpenCalls},
+    rpc::{Ids, Pending},
+    tap::{Hook, Tap, TapBook},
+    transport::{Post, PostFailure, Posted, Transport},
+};
+
+/// How a connection behaves.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) profile: Profile,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) limits: Limits,
+    pub(crate) reconnect: ReconnectPolicy,
+    pub(crate) cancel_on_drop: bool,
+    pub(crate) resume_from: Option<String>,
+    pub(crate) handler: Arc<dyn AnyHandler>,
+    pub(crate) tap: Option<Tap>,
+    pub(crate) hook: Option<Hook>,
+}
+
+/// An answer to one of our requests.
+#[derive(Debug, Clone)]
+pub(crate) struct Settled {
+    pub(crate) outcome: Result<Bytes, RpcError>,
+    pub(crate) via: Via,
+}
+
+/// Whether a server copies its answers to the event stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Echo {
+    Unknown,
+    Copies,
+    /// Answers come in the body alone.
+    BodyOnly,
+}
+
+/// Counters for `diagnostics()`.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) messages: AtomicU64,
+    pub(crate) reconnects: AtomicU64,
+    pub(crate) gaps: AtomicU64,
+    pub(crate) repeats: AtomicU64,
+    pub(crate) malformed: AtomicU64,
+    pub(crate) oversize: AtomicU64,
+    pub(crate) restarts: AtomicU64,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) options: Options,
+    pub(crate) transport: Transport,
+    pub(crate) ids: Ids,
+    /// Guards the table of requests that wait; held for a look-up.
+    pending: Mutex<Pending<Waiter>>,
+    pub(crate) hub: Hub,
+    state: watch::Sender<ConnectionState>,
+    pub(crate) gate: Gate,
+    pub(crate) links: Links,
+    pub(crate) calls: OpenCalls,
+    pub(crate) tasks: Tasks,
+    pub(crate) courier: Courier,
+    pub(crate) stats: Stats,
+    echo: AtomicU8,
+    /// When the first answer came in a body, to learn whether it is copied to the stream.
+    first_body: OnceLock<Instant>,
+    /// Guards the sessions whose history is being replayed, with how many loads of each are pending.
+    loading: Mutex<HashMap<Arc<str>, usize>>,
+    posted: AtomicBool,
+    pub(crate) tap_book: TapBook,
+    pub(crate) handle: OnceLock<Weak<Handle>>,
+}
+
+impl Core {
+    pub(crate) fn new(options: Options, transport: Transport, bootstrap: bool) -> Self {
+        Self {
+            transport,
+            ids: Ids::new(),
+            pending: Mutex::default(),
+            hub: Hub::default(),
+            state: watch::Sender::new(ConnectionState::Connecting),
+            gate: Gate::new(bootstrap),
+            links: Links::new(),
+            calls: OpenCalls::default(),
+            tasks: Tasks::new(),
+            courier: Courier::default(),
+            stats: Stats::default(),
+            echo: AtomicU8::new(Echo::Unknown as u8),
+            first_body: OnceLock::new(),
+            loading: Mutex::default(),
+            posted: AtomicBool::new(false),
+            tap_book: TapBook::default(),
+            handle: OnceLock::new(),
+            options,
+        }
+    }
+
+    pub(crate) fn pending(&self) -> MutexGuard<'_, Pending<Waiter>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn client(&self) -> Option<AcpHttpClient> {
+        self.handle.get()?.upgrade().map(AcpHttpClient::from_handle)
+    }
+
+    pub(crate) fn state(&self) -> ConnectionState {
+        self.state.borrow().clone()
+    }
+
+    pub(crate) fn state_changes(&self) -> watch::Receiver<ConnectionState> {
+        self.state.subscribe()
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        match &*self.state.borrow() {
+            ConnectionState::Terminated(reason) => Err(Error::terminated(reason.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes the state, unless the connection has ended, and tells subscribers.
+    pub(crate) fn set_state(&self, new: ConnectionState) {
+        let changed = self.state.send_if_modified(|state| {
+            let changes = !state.is_terminated() && *state != new;
+            if changes {
+                *state = new.clone();
+            }
+            changes
+        });
+        if changed {
+            tracing::debug!(state = %new, "connection state");
+            self.publish(Event::State(new));
+        }
+    }
+
+    pub(crate) fn publish(&self, event: Event) {
+        self.hub.publish(Stored::Other(Box::new(event)));
+    }
+
+    /// The one end of a connection: every waiter fails with the reason, subscribers see it, every task ends.
+    /// Gives the tasks, for whoever wants to see them gone.
+    pub(crate) fn terminate(&self, reason: EndReason) -> Option<JoinSet<()>> {
+        let state = ConnectionState::Terminated(reason.clone());
+        let first = self.state.send_if_modified(|present| {
+            let first = !present.is_terminated();
+            if first {
+                *present = state.clone();
+            }
+            first
+        });
+        if !first {
+            return None;
+        }
+        match &reason {
+            EndReason::Closed | EndReason::Dropped => tracing::debug!(%reason, "connection ended"),
+            _ => tracing::error!(%reason, "connection ended"),
+        }
+        let waiters = self.pending().take_all();
+        for waiter in waiters {
+            waiter.settle(Err(Error::terminated(reason.clone())));
+        }
+        for body in self.tap_book.end() {
+            self.tap(Direction::Inbound, None, &body);
+        }
+        self.calls.clear();
+        self.options.handler.end();
+        self.links.end();
+        self.hub.end(Event::State(state));
+        self.tasks.end()
+    }
+
+    /// Fails the calls of one session, or all of them.
+    pub(crate) fn fail_calls(&self, session: Option<&str>, error: &Error) -> usize {
+        let waiters =
+            self.pending().take_where(|waiter| session.is_none() || waiter.session.as_deref() == session);
+        let count = waiters.len();
+        for waiter in waiters {
+            waiter.settle(Err(error.clone()));
+        }
+        count
+    }
+
+    pub(crate) fn interrupt(&self, session: Option<&str>, reason: Cause) -> usize {
+        self.fail_calls(session, &Error::Interrupted(reason))
+    }
+
+    /// The server began anew: what was sent to the old one and has no POST left to wait for is lost.
+    pub(crate) fn fail_unconfirmed(&self) {
+        let waiters = self.pending().take_where(|waiter| waiter.unconfirmed);
+        for waiter in waiters {
+            let method = waiter.method.to_string();
+            waiter.settle(Err(Error::ServerRestarted { method }));
+        }
+    }
+
+    pub(crate) fn echo(&self) -> Echo {
+        match self.echo.load(Ordering::Acquire) {
+            value if value == Echo::Copies as u8 => Echo::Copies,
+            value if value == Echo::BodyOnly as u8 => Echo::BodyOnly,
+            _ => Echo::Unknown,
+        }
+    }
+
+    pub(crate) fn learn_echo(&self, echo: Echo) {
+        self.echo.store(echo as u8, Ordering::Release);
+    }
+
+    /// A POST was answered in its body.
+    pub(crate) fn mark_answer(&self) -> Instant {
+        *self.first_body.get_or_init(Instant::now)
+    }
+
+    /// When the first POST was answered in its body.
+    pub(crate) fn first_answer(&self) -> Option<Instant> {
+        self.first_body.get().copied()
+    }
+
+    pub(crate) fn has_posted(&self) -> bool {
+        self.posted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn tap_outbound(&self, body: &Bytes) {
+        self.tap(Direction::Outbound, None, body);
+    }
+
+    /// An answer came in a body.
+    pub(crate) fn tapped_body(&self, number: u64, body: &Bytes) {
+        if self.options.tap.is_some()
+            && let Some(body) = self.tap_book.body(number, body, self.echo() == Echo::Copies)
+        {
+            self.tap(Direction::Inbound, None, &body);
+        }
+    }
+
+    pub(crate) fn tap(&self, direction: Direction, event_id: Option<&str>, raw: &Bytes) {
+        if let Some(Tap(tap)) = &self.options.tap {
+            tap(Envelope { direction, event_id, raw });
+        }
+    }
+
+    /// Posts a message, with everything that happens around a POST.
+    pub(crate) async fn post(self: Arc<Self>, mut post: Post) -> Result<Posted, PostFailure> {
+        self.start_streams();
+        let pass = self.gate.enter().await;
+        post.bootstrap = pass.is_some();
+        self.check_alive().map_err(PostFailure::NotTaken)?;
+        self.tap_outbound(&post.body);
+        let result = self.transport.post(&post).await;
+        match &result {
+            Ok(_) => {
+                self.posted.store(true, Ordering::Release);
+                self.gate.open();
+                self.start_streams();
+            }
+            Err(PostFailure::NotTaken(_)) => {}
+            Err(PostFailure::Failed(error) | PostFailure::Unknown(error)) => {
+                self.posted.store(true, Ordering::Release);
+                if self.is_gone(error) {
+                    let reason = EndReason::ServerGone(Arc::new(error.clone()));
+                    self.terminate(reason.clone());
+                    return Err(PostFailure::Failed(Error::terminated(reason)));
+                }
+            }
+        }
+        result
+    }
+
+    /// Whether an error means that the server has forgotten the connection id it gave us.
+    fn is_gone(&self, error: &Error) -> bool {
+        let status = error.http().map(|http| http.status);
+        self.transport.connection_id().is_some() && matches!(status, Some(404 | 410))
+    }
+
+    /// Opens the stream of the connection as soon as the dialect allows it.
+    pub(crate) fn start_streams(self: &Arc<Self>) {
+        let ready = !self.options.profile.waits_for_id() || self.transport.connection_id().is_some();
+        if ready && self.links.start_connection(self) {
+            self.tasks.spawn(courier::run(self.clone()));
+        }
+    }
+
+    /// An answer was given to one of our requests: sessions begin and end with some of them.
+    pub(crate) fn on_answer(self: &Arc<Self>, waiter: &Waiter, outcome: &Result<Bytes, RpcError>) {
+        if !self.options.profile.has_session_streams() {
+            return;
+        }
+        let method = &*waiter.method;
+        if method == METHODS.session_new || method == METHODS.session_fork {
+            #[derive(Deserialize)]
+            #[serde(rename_all = "camelCase")]
+            struct Created {
+                session_id: Arc<str>,
+            }
+            let created =
+                outcome.as_ref().ok().and_then(|result| serde_json::from_slice::<Created>(result).ok());
+            if let Some(created) = created {
+                self.links.start_session(self, &created.session_id);
+            }
+        } else if (method == METHODS.session_close || method == METHODS.session_delete)
+            && outcome.is_ok()
+            && let Some(session) = &waiter.session
+        {
+            self.links.stop_session(session);
+        }
+    }
+
+    /// Marks a session as being loaded, for as long as the guard lives.
+    pub(crate) fn loading(self: &Arc<Self>, session: Arc<str>) -> Loading {
+        *self.loading_sessions().entry(session.clone()).or_default() += 1;
+        Loading { core: self.clone(), session }
+    }
+
+    pub(crate) fn is_loading(&self, session: impl FnOnce() -> Option<Arc<str>>) -> bool {
+        let loading = self.loading_sessions();
+        !loading.is_empty() && session().is_some_and(|session| loading.contains_key(&session))
+    }
+
+    fn loading_sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        self.loading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn last_event_age(&self) -> Option<Duration> {
+        self.links.connection().last_message().map(|at| at.elapsed())
+    }
+}
+
+/// A session whose history is being replayed.
+#[derive(Debug)]
+pub(crate) struct Loading {
+    core: Arc<Core>,
+    session: Arc<str>,
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        let mut loading = self.core.loading_sessions();
+        if let Some(count) = loading.get_mut(&self.session) {
+            *count -= 1;
+            if *count == 0 {
+                loading.remove(&self.session);
+            }
+        }
+    }
+}

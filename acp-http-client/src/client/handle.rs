@@ -1,0 +1,268 @@
+//! The handle a program holds.
+
+use std::{
+    error::Error as StdError,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Duration, Instant},
+};
+
+use super::{
+    builder::AcpHttpClientBuilder,
+    call::{Exchange, RequestOptions, send_one_way},
+    core::Core,
+    request::Request,
+};
+use crate::{
+    ConnectionState, Diagnostics, EndReason, Error, Events, Json, Phase, Timeout, events::peek_session,
+    rpc::Outgoing, transport::PostFailure,
+};
+
+/// A connection to an agent behind an HTTP server.
+///
+/// It is cheap to clone, and every clone is the same connection. Nothing is sent before the first call. When the
+/// last clone is dropped, everything local ends at once and the server is not told; [`close`](Self::close) tells it.
+#[derive(Clone)]
+pub struct AcpHttpClient {
+    handle: Arc<Handle>,
+}
+
+/// Counts the handles of a program apart from the tasks of the connection.
+pub(crate) struct Handle {
+    core: Arc<Core>,
+    /// Guards the outcome of the one close; held to start it.
+    closing: Mutex<Option<Closing>>,
+}
+
+struct Closing {
+    outcome: watch::Receiver<Option<CloseOutcome>>,
+    /// Owns the task that closes, so that it lives as long as a handle does.
+    _task: JoinSet<()>,
+}
+
+/// How a connection was closed. Locally it has ended in any case.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum CloseOutcome {
+    /// The server confirmed it.
+    Confirmed,
+    /// There was nothing to tell: no message ever reached the server, or the server had ended it.
+    NothingToClose,
+    /// The server did not confirm it in time, or refused. Some servers never answer while an agent lives.
+    Unconfirmed(Error),
+}
+
+impl AcpHttpClient {
+    /// Starts setting up a client for the server at this URL.
+    pub fn builder(base_url: impl AsRef<str>) -> AcpHttpClientBuilder {
+        AcpHttpClientBuilder::new(base_url.as_ref())
+    }
+
+    /// A client with every setting at its default.
+    pub fn new(base_url: impl AsRef<str>) -> Result<Self, Error> {
+        Self::builder(base_url).build()
+    }
+
+    pub(crate) fn from_core(core: Arc<Core>) -> Self {
+        let handle = Arc::new(Handle { core: core.clone(), closing: Mutex::new(None) });
+        // The core is new, so the cell is empty.
+        let _ = core.handle.set(Arc::downgrade(&handle));
+        Self { handle }
+    }
+
+    pub(crate) fn from_handle(handle: Arc<Handle>) -> Self {
+        Self { handle }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.handle.core
+    }
+
+    /// Calls a method and reads its answer as a type: for extensions, and for whatever has no method here.
+    pub fn request<R: DeserializeOwned>(
+        &self,
+        method: &str,
+        params: &(impl Serialize + ?Sized),
+    ) -> Request<R> {
+        self.request_with(method, params, RequestOptions::new())
+    }
+
+    /// [`request`](Self::request) with options of its own.
+    pub fn request_with<R: DeserializeOwned>(
+        &self,
+        method: &str,
+        params: &(impl Serialize + ?Sized),
+        options: RequestOptions,
+    ) -> Request<R> {
+        Request::typed(self, Exchange::new(self.core(), method, params, &options), method)
+    }
+
+    /// Calls a method and gives its result as it came.
+    pub fn request_raw(
+        &self,
+        method: &str,
+        params: &(impl Serialize + ?Sized),
+        options: RequestOptions,
+    ) -> Request<Json> {
+        Request::raw(self, Exchange::new(self.core(), method, params, &options), method)
+    }
+
+    /// Sends a notification.
+    pub fn notify(
+        &self,
+        method: &str,
+        params: &(impl Serialize + ?Sized),
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        let message = self.encode_notification(method, params);
+        let (client, method) = (self.clone(), method.to_owned());
+        Box::pin(async move {
+            let (body, session) = message?;
+            let sent = send_one_way(client.core(), &method, body, session).await;
+            sent.map_err(PostFailure::into_error)
+        })
+    }
+
+    fn encode_notification(
+        &self,
+        method: &str,
+        params: &(impl Serialize + ?Sized),
+    ) -> Result<(Bytes, Option<Arc<str>>), Error> {
+        let encode_error = |source| Error::Encode { method: method.to_owned(), source: Arc::new(source) };
+        let params = serde_json::value::to_raw_value(params).map_err(encode_error)?;
+        let body = Outgoing::notification(method, &params).map_err(encode_error)?;
+        Ok((body, peek_session(params.get().as_bytes())))
+    }
+
+    /// Everything that happens on the connection from now on.
+    pub fn events(&self) -> Events {
+        self.core().hub.subscribe(self.core().options.limits.subscriber)
+    }
+
+    /// Where the connection stands.
+    pub fn state(&self) -> ConnectionState {
+        self.core().state()
+    }
+
+    /// Waits until the connection has ended, and tells why.
+    pub async fn ended(&self) -> EndReason {
+        let mut changes = self.core().state_changes();
+        loop {
+            if let ConnectionState::Terminated(reason) = &*changes.borrow_and_update() {
+                return reason.clone();
+            }
+            if changes.changed().await.is_err() {
+                return EndReason::Dropped;
+            }
+        }
+    }
+
+    /// The id of the last event up to which nothing is missing: what
+    /// [`resume_from`](AcpHttpClientBuilder::resume_from) takes.
+    pub fn last_event_id(&self) -> Option<String> {
+        self.core().links.connection().progress().last_event_id
+    }
+
+    /// The connection id that the server handed out, if it did.
+    pub fn connection_id(&self) -> Option<String> {
+        let id = self.core().transport.connection_id()?;
+        id.to_str().ok().map(str::to_owned)
+    }
+
+    /// A snapshot for a support request. It holds no secret and no content.
+    pub fn diagnostics(&self) -> Diagnostics {
+        Diagnostics::of(self.core())
+    }
+
+    /// Fails the pending calls of one session, or all of them, with a reason of your own
+    /// (see [`Error::custom`]). Gives how many there were.
+    pub fn fail_calls(&self, session: Option<&str>, reason: impl StdError + Send + Sync + 'static) -> usize {
+        self.core().interrupt(session, Arc::new(reason))
+    }
+
+    /// Ends the connection with a reason of your own, without telling the server.
+    pub fn end(&self, reason: impl StdError + Send + Sync + 'static) {
+        self.core().terminate(EndReason::Custom(Arc::new(reason)));
+    }
+
+    /// Ends the connection and tells the server, within [`Timeouts::close`](crate::Timeouts::close). Every
+    /// pending call fails with [`EndReason::Closed`]. Calling it again gives the same outcome.
+    pub async fn close(&self) -> CloseOutcome {
+        let mut outcome = self.handle.start_closing();
+        match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().unwrap_or(CloseOutcome::NothingToClose),
+            // The runtime is shutting down and took the task with it.
+            Err(_) => CloseOutcome::NothingToClose,
+        }
+    }
+}
+
+impl Handle {
+    /// Closing runs on a task of its own, so that a caller which is dropped does not leave it half done.
+    fn start_closing(&self) -> watch::Receiver<Option<CloseOutcome>> {
+        let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        let closing = closing.get_or_insert_with(|| {
+            let (sender, outcome) = watch::channel(None);
+            let core = self.core.clone();
+            let mut task = JoinSet::new();
+            task.spawn(async move {
+                sender.send_replace(Some(close(&core).await));
+            });
+            Closing { outcome, _task: task }
+        });
+        closing.outcome.clone()
+    }
+}
+
+async fn close(core: &Arc<Core>) -> CloseOutcome {
+    let before = core.state();
+    if let Some(mut tasks) = core.terminate(EndReason::Closed) {
+        tasks.shutdown().await;
+    }
+    let gone = matches!(before.end_reason(), Some(EndReason::ServerGone(_) | EndReason::Closed));
+    if gone || !core.has_posted() {
+        return CloseOutcome::NothingToClose;
+    }
+    let (started, patience) = (Instant::now(), core.options.timeouts.close);
+    match tokio::time::timeout(patience, core.transport.delete()).await {
+        Ok(Ok(())) => CloseOutcome::Confirmed,
+        Ok(Err(error)) => CloseOutcome::Unconfirmed(error),
+        Err(_) => CloseOutcome::Unconfirmed(close_timeout(core, started.elapsed())),
+    }
+}
+
+fn close_timeout(core: &Core, elapsed: Duration) -> Error {
+    Error::Timeout(Box::new(Timeout {
+        phase: Phase::Close,
+        what: "close".to_owned(),
+        elapsed,
+        last_event_age: core.last_event_age(),
+        state: core.state(),
+        cause: None,
+    }))
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.terminate(EndReason::Dropped);
+    }
+}
+
+impl fmt::Debug for AcpHttpClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcpHttpClient").field("state", &self.state()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handle")
+    }
+}

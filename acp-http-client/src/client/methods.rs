@@ -1,0 +1,107 @@
+//! The methods of the protocol, typed.
+
+use agent_client_protocol_schema::{ProtocolVersion, v1 as schema};
+use futures::future::BoxFuture;
+use schema::AGENT_METHOD_NAMES as METHODS;
+use serde::Serialize;
+
+use super::{
+    call::{Exchange, RequestOptions},
+    handle::AcpHttpClient,
+    request::Request,
+};
+use crate::{Error, Json, Typed};
+
+/// `session/set_model` is spoken by servers but is no part of the schema.
+const SET_MODEL: &str = "session/set_model";
+
+/// Gives every method the same shape: the request by value, a future that outlives the client's borrow.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident($request:ident) -> $response:ident = $method:expr;)*) => {
+        impl AcpHttpClient {
+            $(
+                $(#[$doc])*
+                pub fn $name(&self, request: schema::$request) -> Request<schema::$response> {
+                    self.request($method, &request)
+                }
+            )*
+        }
+    };
+}
+
+methods! {
+    /// Opens the conversation: versions and capabilities are exchanged. It comes first.
+    initialize(InitializeRequest) -> InitializeResponse = METHODS.initialize;
+    /// Authenticates with one of the methods that `initialize` named.
+    authenticate(AuthenticateRequest) -> AuthenticateResponse = METHODS.authenticate;
+    /// Ends the authentication.
+    logout(LogoutRequest) -> LogoutResponse = METHODS.logout;
+    /// Starts a session.
+    new_session(NewSessionRequest) -> NewSessionResponse = METHODS.session_new;
+    /// Loads a session: its history is replayed as updates with [`Origin::History`](crate::Origin::History), and
+    /// all of it was delivered when this returns.
+    load_session(LoadSessionRequest) -> LoadSessionResponse = METHODS.session_load;
+    /// Resumes a session without a replay of its history.
+    resume_session(ResumeSessionRequest) -> ResumeSessionResponse = METHODS.session_resume;
+    /// Lists sessions, one page.
+    list_sessions(ListSessionsRequest) -> ListSessionsResponse = METHODS.session_list;
+    /// Makes a copy of a session (not a stable part of the protocol).
+    fork_session(ForkSessionRequest) -> ForkSessionResponse = METHODS.session_fork;
+    /// Closes a session. It can be loaded again.
+    close_session(CloseSessionRequest) -> CloseSessionResponse = METHODS.session_close;
+    /// Deletes a session.
+    delete_session(DeleteSessionRequest) -> DeleteSessionResponse = METHODS.session_delete;
+    /// Sets the mode of a session.
+    set_session_mode(SetSessionModeRequest) -> SetSessionModeResponse = METHODS.session_set_mode;
+    /// Sets a configuration option of a session.
+    set_session_config_option(SetSessionConfigOptionRequest) -> SetSessionConfigOptionResponse = METHODS.session_set_config_option;
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SetModel<'a> {
+    session_id: &'a str,
+    model_id: &'a str,
+}
+
+impl AcpHttpClient {
+    /// An `initialize` request of this protocol version, ready to be filled in.
+    pub fn initialize_request() -> schema::InitializeRequest {
+        schema::InitializeRequest::new(ProtocolVersion::V1)
+    }
+
+    /// Runs one turn. It returns after every update of the turn was delivered to the subscribers of
+    /// [`events`](Self::events). A stop reason that this version does not know is in [`Typed::raw`].
+    pub fn prompt(&self, request: schema::PromptRequest) -> Request<Typed<schema::PromptResponse>> {
+        self.prompt_with(request, RequestOptions::new())
+    }
+
+    /// [`prompt`](Self::prompt) with options of its own.
+    pub fn prompt_with(
+        &self,
+        request: schema::PromptRequest,
+        options: RequestOptions,
+    ) -> Request<Typed<schema::PromptResponse>> {
+        let exchange = Exchange::new(self.core(), METHODS.session_prompt, &request, &options);
+        Request::lenient(self, exchange, METHODS.session_prompt)
+    }
+
+    /// Cancels the turn of a session: what the agent has asked is answered as cancelled first, then the agent is
+    /// told. The prompt returns with its stop reason.
+    pub fn cancel(&self, notification: schema::CancelNotification) -> BoxFuture<'static, Result<(), Error>> {
+        let client = self.clone();
+        Box::pin(async move {
+            let answers = client.core().calls.cancel_session(&notification.session_id.0);
+            let patience = client.core().options.timeouts.headers;
+            // An answer that cannot be delivered is reported by itself and does not keep the turn running.
+            let _ = tokio::time::timeout(patience, answers).await;
+            client.notify(METHODS.session_cancel, &notification).await
+        })
+    }
+
+    /// Sets the model of a session (not a stable part of the protocol).
+    pub fn set_session_model(&self, session_id: &schema::SessionId, model_id: &str) -> Request<Json> {
+        let params = SetModel { session_id: &session_id.0, model_id };
+        self.request_raw(SET_MODEL, &params, RequestOptions::new())
+    }
+}

@@ -1,0 +1,111 @@
+//! A snapshot of a connection.
+
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+
+use crate::{MessageId, client::Core};
+
+/// What a connection looks like at one moment, for a support request: no secret, no content.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Diagnostics {
+    /// The state of the connection.
+    pub state: String,
+    /// Each stream: where it stands.
+    pub streams: Vec<StreamDiagnostics>,
+    /// Requests that wait for their answer.
+    pub pending: Vec<PendingRequest>,
+    /// Requests of the agent that are being answered: id and method.
+    pub open_agent_requests: Vec<(MessageId, String)>,
+    /// Messages received on streams.
+    pub messages: u64,
+    /// How often a stream was opened again.
+    pub reconnects: u64,
+    /// Gaps that were reported.
+    pub gaps: u64,
+    /// Events that came again and were dropped.
+    pub repeats: u64,
+    /// Events that were no messages.
+    pub malformed: u64,
+    /// Messages over the limit that were skipped.
+    pub oversize: u64,
+    /// How often the server began anew.
+    pub restarts: u64,
+    /// Subscriptions that are being read.
+    pub subscribers: usize,
+    /// Tasks that run for this connection.
+    pub tasks: usize,
+}
+
+/// One stream at one moment.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct StreamDiagnostics {
+    /// Which stream.
+    pub name: String,
+    /// Where it stands.
+    pub state: String,
+    /// The last event up to which nothing is missing.
+    pub last_event_id: Option<String>,
+    /// How long ago the last message came.
+    pub last_message_age_ms: Option<u64>,
+}
+
+/// One request that waits.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct PendingRequest {
+    /// Its id.
+    pub id: MessageId,
+    /// Its method.
+    pub method: String,
+    /// How long it has been waiting.
+    pub age_ms: u64,
+    /// Whether its POST failed in a way that leaves only the stream to answer.
+    pub unconfirmed: bool,
+}
+
+impl Diagnostics {
+    pub(crate) fn of(core: &Core) -> Self {
+        let streams = core.links.all().into_iter().map(|link| {
+            let progress = link.progress();
+            StreamDiagnostics {
+                name: link.source().to_string(),
+                state: link.state().name().to_owned(),
+                last_event_id: progress.last_event_id,
+                last_message_age_ms: progress.last_message.map(|at| millis(at.elapsed())),
+            }
+        });
+        let pending = core
+            .pending()
+            .iter()
+            .map(|(number, waiter)| PendingRequest {
+                id: core.ids.id(number),
+                method: waiter.method.to_string(),
+                age_ms: millis(waiter.since.elapsed()),
+                unconfirmed: waiter.unconfirmed,
+            })
+            .collect();
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Self {
+            state: core.state().to_string(),
+            streams: streams.collect(),
+            pending,
+            open_agent_requests: core.calls.list(),
+            messages: count(&core.stats.messages),
+            reconnects: count(&core.stats.reconnects),
+            gaps: count(&core.stats.gaps),
+            repeats: count(&core.stats.repeats),
+            malformed: count(&core.stats.malformed),
+            oversize: count(&core.stats.oversize),
+            restarts: count(&core.stats.restarts),
+            subscribers: core.hub.subscriber_count(),
+            tasks: core.tasks.len(),
+        }
+    }
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

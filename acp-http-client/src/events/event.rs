@@ -1,0 +1,250 @@
+//! The kinds of events.
+
+use std::{fmt, sync::Arc};
+
+use agent_client_protocol_schema::v1::{ContentBlock, SessionNotification, SessionUpdate};
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::{ConnectionState, Error, Json, MessageId, Typed};
+
+/// Something that happened on a connection.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly every event is an update, and a box for each would cost more"
+)]
+pub enum Event {
+    /// A `session/update` of the agent.
+    Update(Update),
+    /// Any other notification.
+    Notification(Notification),
+    /// The agent asks something. The handler answers it; this only tells of it. A request from before this
+    /// client ([`Origin::Replayed`]) is told of and not answered.
+    AgentRequest {
+        /// The id to answer under.
+        id: MessageId,
+        /// What is asked, with its parameters.
+        request: Notification,
+    },
+    /// The connection changed its state.
+    State(ConnectionState),
+    /// A lost stream is open again.
+    Reconnected {
+        /// Which stream.
+        stream: Stream,
+        /// Whether anything can have been lost in between.
+        continuity: Continuity,
+    },
+    /// The stream of a session cannot be had any more; its pending calls have failed with the error.
+    StreamLost {
+        /// Which stream.
+        stream: Stream,
+        /// Why.
+        error: Error,
+    },
+    /// The server's numbering began anew: it was restarted. Its events are read from their beginning.
+    Restarted {
+        /// Which stream.
+        stream: Stream,
+    },
+    /// Events that the server no longer has. They come before whatever follows them.
+    Gap {
+        /// Which stream.
+        stream: Stream,
+        /// The first number that is missing.
+        from: u64,
+        /// The last number that is missing.
+        to: u64,
+    },
+    /// This subscriber did not read, its byte budget was spent, and so many events were dropped here.
+    Lagged(u64),
+    /// An event that is no message. The stream goes on.
+    Malformed(Malformed),
+    /// A message over the limit was skipped. The stream goes on behind it.
+    TooLarge {
+        /// What was skipped: always [`Error::MessageTooLarge`].
+        error: Error,
+    },
+    /// An answer to a request that this client did not make, or not any more.
+    UnmatchedResponse {
+        /// The id it answers.
+        id: MessageId,
+        /// The whole message.
+        raw: Json,
+    },
+    /// An answer to the agent could not be delivered.
+    AnswerLost {
+        /// The agent's request.
+        id: MessageId,
+        /// What the agent had asked.
+        method: String,
+        /// Why; [`Error::maybe_executed`] says whether it may have arrived all the same.
+        error: Error,
+    },
+}
+
+/// Where a message came from and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Meta {
+    /// The id of the event that brought it.
+    pub event_id: Option<String>,
+    /// Whether it is new.
+    pub origin: Origin,
+    /// The stream that brought it.
+    pub stream: Stream,
+}
+
+/// Whether a message tells of something new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// It happened while this client was there (or was away for a moment and caught up).
+    Live,
+    /// It comes from the server's ring and is older than this client.
+    Replayed,
+    /// It is the history of a session that is being loaded.
+    History,
+}
+
+/// One of the streams of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stream {
+    /// The stream of the connection.
+    Connection,
+    /// The stream of a session, where the server has one for each.
+    Session(Arc<str>),
+}
+
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection => f.write_str("connection"),
+            Self::Session(id) => write!(f, "session {id}"),
+        }
+    }
+}
+
+/// What is known about the time a stream was away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Continuity {
+    /// Events are numbered: what is missing is fetched, or reported as a [`Event::Gap`].
+    Checked,
+    /// The server does not number its events: whether one was lost cannot be told.
+    Unknown,
+}
+
+/// A `session/update`.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Update {
+    /// Session and content, typed if this version knows them.
+    pub content: Typed<SessionNotification>,
+    /// Where it came from.
+    pub meta: Meta,
+}
+
+impl Update {
+    /// The session it belongs to.
+    pub fn session_id(&self) -> Option<Arc<str>> {
+        match self.content.known() {
+            Some(notification) => Some(notification.session_id.0.clone()),
+            None => peek_session(self.content.raw().as_bytes()),
+        }
+    }
+
+    /// The update, if this version knows its kind; otherwise see [`Typed::raw`].
+    pub fn update(&self) -> Option<&SessionUpdate> {
+        self.content.known().map(|notification| &notification.update)
+    }
+
+    /// The text of a chunk of the agent's message.
+    pub fn message_text(&self) -> Option<&str> {
+        match self.update()? {
+            SessionUpdate::AgentMessageChunk(chunk) => match &chunk.content {
+                ContentBlock::Text(text) => Some(&text.text),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// A notification, with its parameters as they came.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Notification {
+    /// The method.
+    pub method: String,
+    /// The parameters, `null` if there were none.
+    pub params: Json,
+    /// Where it came from.
+    pub meta: Meta,
+}
+
+/// An event that is no message.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Malformed {
+    /// The id of the event.
+    pub event_id: Option<String>,
+    /// What is wrong with it.
+    pub reason: String,
+    /// Its beginning.
+    pub start: String,
+}
+
+/// The session that parameters name, whatever else is in them.
+pub(crate) fn peek_session(params: &[u8]) -> Option<Arc<str>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Peek {
+        session_id: Option<Arc<str>>,
+    }
+    serde_json::from_slice::<Peek>(params).ok()?.session_id
+}
+
+/// An event before it is given out: updates are typed on the subscriber's task, not on the reader's.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    Update { params: Bytes, meta: Meta },
+    Other(Box<Event>),
+}
+
+impl Stored {
+    /// What the event counts for in a subscriber's budget.
+    pub(crate) fn weight(&self) -> usize {
+        const OVERHEAD: usize = 128;
+        let payload = match self {
+            Self::Update { params, .. } => params.len(),
+            Self::Other(event) => match &**event {
+                Event::Notification(notification) | Event::AgentRequest { request: notification, .. } => {
+                    notification.params.as_bytes().len()
+                }
+                Event::UnmatchedResponse { raw, .. } => raw.as_bytes().len(),
+                _ => 0,
+            },
+        };
+        OVERHEAD + payload
+    }
+
+    pub(crate) fn to_event(&self) -> Event {
+        match self {
+            Self::Update { params, meta } => {
+                Event::Update(Update { content: Typed::read(params.clone()), meta: meta.clone() })
+            }
+            Self::Other(event) => (**event).clone(),
+        }
+    }
+
+    pub(crate) fn into_event(self) -> Event {
+        match self {
+            Self::Update { params, meta } => Event::Update(Update { content: Typed::read(params), meta }),
+            Self::Other(event) => *event,
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Fan-out to subscribers, each with a byte budget of its own.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
+
+use futures::{Stream, task::AtomicWaker};
+
+use super::{Event, Stored};
+
+/// Gives every event to every subscriber. It never waits for one.
+#[derive(Debug, Default)]
+pub(crate) struct Hub {
+    /// Guards the list of queues and whether more will come; held for a push.
+    subscribers: Mutex<Subscribers>,
+}
+
+#[derive(Debug, Default)]
+struct Subscribers {
+    queues: Vec<Arc<Queue>>,
+    /// The last event, once there will be no more.
+    ended: Option<Event>,
+}
+
+impl Hub {
+    pub(crate) fn subscribe(&self, budget: usize) -> Events {
+        let queue = Arc::new(Queue::new(budget));
+        let mut subscribers = lock(&self.subscribers);
+        match &subscribers.ended {
+            Some(event) => {
+                queue.push(Arc::new(Stored::Other(Box::new(event.clone()))));
+                queue.end();
+            }
+            None => subscribers.queues.push(queue.clone()),
+        }
+        Events { queue }
+    }
+
+    pub(crate) fn publish(&self, event: Stored) {
+        let mut subscribers = lock(&self.subscribers);
+        if subscribers.queues.is_empty() {
+            return;
+        }
+        let event = Arc::new(event);
+        // A queue whose reader is gone has only this reference left.
+        subscribers.queues.retain(|queue| Arc::strong_count(queue) > 1);
+        for queue in &subscribers.queues {
+            queue.push(event.clone());
+        }
+    }
+
+    /// Publishes the last event there will be.
+    pub(crate) fn end(&self, event: Event) {
+        let mut subscribers = lock(&self.subscribers);
+        let stored = Arc::new(Stored::Other(Box::new(event.clone())));
+        for queue in subscribers.queues.drain(..) {
+            queue.push(stored.clone());
+            queue.end();
+        }
+        subscribers.ended = Some(event);
+    }
+
+    /// How many subscriptions are being read.
+    pub(crate) fn subscriber_count(&self) -> usize {
+        lock(&self.subscribers).queues.iter().filter(|queue| Arc::strong_count(queue) > 1).count()
+    }
+}
+
+/// The events of a connection, from the moment of subscribing on. It ends after
+/// [`ConnectionState::Terminated`](crate::ConnectionState::Terminated).
+#[derive(Debug)]
+#[must_use = "a subscription that is not read only counts what it misses"]
+pub struct Events {
+    queue: Arc<Queue>,
+}
+
+impl Events {
+    /// The next event, or `None` after the last one.
+    pub async fn next(&mut self) -> Option<Event> {
+        futures::StreamExt::next(self).await
+    }
+
+    /// The next event if there is one already.
+    pub fn try_next(&mut self) -> Option<Event> {
+        self.queue.pop()
+    }
+}
+
+impl Stream for Events {
+    type Item = Event;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        if let Some(event) = self.queue.pop() {
+            return Poll::Ready(Some(event));
+        }
+        self.queue.waker.register(context.waker());
+        // An event may have come between the look and the registration.
+        match self.queue.pop() {
+            Some(event) => Poll::Ready(Some(event)),
+            None if lock(&self.queue.state).ended => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Queue {
+    budget: usize,
+    /// Guards what waits for the reader; held for a push or a pop.
+    state: Mutex<QueueState>,
+    waker: AtomicWaker,
+}
+
+#[derive(Debug, Default)]
+struct QueueState {
+    items: VecDeque<Item>,
+    bytes: usize,
+    ended: bool,
+}
+
+#[derive(Debug)]
+enum Item {
+    Event(Arc<Stored>),
+    /// So many events were dropped at this place.
+    Lagged(u64),
+}
+
+impl Queue {
+    fn new(budget: usize) -> Self {
+        Self { budget, state: Mutex::default(), waker: AtomicWaker::new() }
+    }
+
+    fn push(&self, event: Arc<Stored>) {
+        let mut state = lock(&self.state);
+        let weight = event.weight();
+        // State changes are small and few, and nobody may miss one.
+        let vital = matches!(&*event, Stored::Other(event) if matches!(**event, Event::State(_)));
+        let fits = state.bytes == 0 || state.bytes + weight <= self.budget;
+        if fits || vital {
+            state.bytes += weight;
+            state.items.push_back(Item::Event(event));
+        } else if let Some(Item::Lagged(count)) = state.items.back_mut() {
+            *count += 1;
+        } else {
+            state.items.push_back(Item::Lagged(1));
+        }
+        drop(state);
+        self.waker.wake();
+    }
+
+    fn pop(&self) -> Option<Event> {
+        let mut state = lock(&self.state);
+        let item = state.items.pop_front()?;
+        if let Item::Event(event) = &item {
+            state.bytes -= event.weight();
+        }
+        drop(state);
+        Some(match item {
+            Item::Lagged(count) => Event::Lagged(count),
+            // The last subscriber to read an event takes it whole.
+            Item::Event(event) => match Arc::try_unwrap(event) {
+                Ok(event) => event.into_event(),
+                Err(event) => event.to_event(),
+            },
+        })
+    }
+
+    fn end(&self) {
+        lock(&self.state).ended = true;
+        self.waker.wake();
+    }
+}
+
+/// A panic while a list is held leaves the list whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ConnectionState, EndReason, EventSource};
+
+    use super::*;
+
+    fn gap(number: u64) -> Stored {
+        Stored::Other(Box::new(Event::Gap { stream: EventSource::Connection, from: number, to: number }))
+    }
+
+    fn number(event: Option<Event>) -> Option<u64> {
+        match event {
+            Some(Event::Gap { from, .. }) => Some(from),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_reader_that_falls_behind_is_told_where_and_how_much_it_missed() {
+        let hub = Hub::default();
+        let weight = gap(0).weight();
+        let mut events = hub.subscribe(2 * weight);
+        for n in 1..=5 {
+            hub.publish(gap(n));
+        }
+        assert_eq!(number(events.try_next()), Some(1));
+        hub.publish(gap(6));
+        assert_eq!(number(events.try_next()), Some(2));
+        assert!(matches!(events.try_next(), Some(Event::Lagged(3))));
+        assert_eq!(number(events.try_next()), Some(6));
+        assert!(events.try_next().is_none());
+    }
+
+    #[test]
+    fn one_event_larger_than_the_budget_still_passes_an_empty_queue() {
+        let hub = Hub::default();
+        let mut events = hub.subscribe(1);
+        hub.publish(gap(1));
+        assert_eq!(number(events.try_next()), Some(1));
+    }
+
+    #[tokio::test]
+    async fn the_end_reaches_subscribers_early_and_late() {
+        let hub = Hub::default();
+        let mut early = hub.subscribe(0);
+        hub.publish(gap(1));
+        hub.publish(gap(2));
+        hub.end(Event::State(ConnectionState::Terminated(EndReason::Closed)));
+        let mut late = hub.subscribe(0);
+        assert_eq!(number(early.next().await), Some(1));
+        assert!(matches!(early.next().await, Some(Event::Lagged(1))));
+        for events in [&mut early, &mut late] {
+            assert!(matches!(events.next().await, Some(Event::State(state)) if state.is_terminated()));
+            assert!(events.next().await.is_none());
+        }
+    }
+
+    #[test]
+    fn a_dropped_subscription_is_forgotten() {
+        let hub = Hub::default();
+        drop(hub.subscribe(100));
+        assert_eq!(hub.subscriber_count(), 0);
+        hub.publish(gap(1));
+        assert!(lock(&hub.subscribers).queues.is_empty());
+    }
+}

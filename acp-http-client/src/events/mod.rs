@@ -1,0 +1,9 @@
+//! What a connection tells its subscribers.
+
+mod event;
+mod hub;
+
+pub use event::{Continuity, Event, Malformed, Meta, Notification, Origin, Stream as EventSource, Update};
+pub(crate) use event::{Stored, peek_session};
+pub use hub::Events;
+pub(crate) use hub::Hub;

@@ -1,0 +1,74 @@
+//! Answers that can be given without asking anybody. They fail closed.
+
+use agent_client_protocol_schema::v1::CLIENT_METHOD_NAMES;
+use bytes::Bytes;
+use serde_json::{Value, json, value::RawValue};
+
+use crate::RpcError;
+
+/// What goes back to the agent: a result as JSON text, or an error.
+pub(crate) type Answer = Result<Box<RawValue>, RpcError>;
+
+pub(crate) fn to_answer<T: serde::Serialize>(result: Result<T, RpcError>) -> Answer {
+    serde_json::value::to_raw_value(&result?).map_err(RpcError::internal)
+}
+
+/// The answer when whoever had to decide went away or the turn was cancelled.
+pub(crate) fn cancelled(method: &str) -> Answer {
+    if method == CLIENT_METHOD_NAMES.session_request_permission {
+        to_answer(Ok(json!({"outcome": {"outcome": "cancelled"}})))
+    } else if method == CLIENT_METHOD_NAMES.elicitation_create {
+        to_answer(Ok(json!({"action": "cancel"})))
+    } else {
+        Err(RpcError::cancelled())
+    }
+}
+
+/// The answer to a permission request that nobody decides: reject if the agent offers that, else cancel.
+pub(crate) fn refuse_permission(params: &[u8]) -> Answer {
+    let params: Value = serde_json::from_slice(params).unwrap_or_default();
+    let options = params["options"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let kinds = ["reject_once", "reject_always"];
+    let reject = kinds.iter().find_map(|kind| options.iter().find(|option| option["kind"] == **kind));
+    match reject.and_then(|option| option["optionId"].as_str()) {
+        Some(id) => to_answer(Ok(json!({"outcome": {"outcome": "selected", "optionId": id}}))),
+        None => cancelled(CLIENT_METHOD_NAMES.session_request_permission),
+    }
+}
+
+/// The answer to a request that no handler took.
+pub(crate) fn unhandled(method: &str, params: &Bytes) -> Answer {
+    if method == CLIENT_METHOD_NAMES.session_request_permission {
+        refuse_permission(params)
+    } else {
+        Err(RpcError::method_not_found(method))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_that_nobody_decides_are_refused() {
+        let table = [
+            (
+                json!({"options": [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]}),
+                Some("n"),
+            ),
+            (json!({"options": [{"optionId": "never", "kind": "reject_always"}]}), Some("never")),
+            (json!({"options": [{"optionId": "a", "kind": "allow_always"}]}), None),
+            (json!({"options": [{"optionId": "a", "kind": "brand_new"}]}), None),
+            (json!({"options": "nonsense"}), None),
+            (json!(null), None),
+        ];
+        for (params, option) in table {
+            let answer = refuse_permission(params.to_string().as_bytes()).unwrap();
+            let answer: Value = serde_json::from_str(answer.get()).unwrap();
+            match option {
+                Some(id) => assert_eq!(answer, json!({"outcome": {"outcome": "selected", "optionId": id}})),
+                None => assert_eq!(answer, json!({"outcome": {"outcome": "cancelled"}})),
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What the agent asks of the client.
+
+pub(crate) mod answers;
+mod channel;
+mod typed;
+
+pub(crate) use channel::ChannelHandler;
+pub use channel::{AgentRequest, AgentRequests, Responder};
+pub use typed::{AgentHandler, Call};
+pub(crate) use typed::{AnyHandler, NoHandler};

@@ -1,0 +1,205 @@
+//! The handler trait: one method for each thing an agent may ask.
+
+use std::{fmt, future::Future, ops::Deref, pin::Pin, sync::Arc};
+
+use agent_client_protocol_schema::v1 as schema;
+use schema::CLIENT_METHOD_NAMES as METHODS;
+use serde::de::DeserializeOwned;
+
+use super::{
+    answers::{Answer, refuse_permission, to_answer, unhandled},
+    channel::AgentRequest,
+};
+use crate::{AcpHttpClient, Json, RpcError};
+
+/// One request of the agent, with the client at hand: a handler may call any of its methods.
+#[derive(Debug, Clone)]
+pub struct Call<T> {
+    /// The parameters.
+    pub params: T,
+    raw: Json,
+    client: AcpHttpClient,
+}
+
+impl<T> Call<T> {
+    /// The parameters as they came.
+    pub fn raw(&self) -> &Json {
+        &self.raw
+    }
+
+    /// The client that received the request.
+    pub fn client(&self) -> &AcpHttpClient {
+        &self.client
+    }
+}
+
+impl<T> Deref for Call<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.params
+    }
+}
+
+/// Answers what the agent asks of the client.
+///
+/// Every method has a default: permissions are rejected or cancelled, everything else is answered with
+/// "method not found". Each request runs on a task of its own, so a handler may take its time, may call the
+/// client, and many may be open at once. When the turn is cancelled, the future is dropped and the agent gets
+/// the answer the protocol asks for.
+pub trait AgentHandler: Send + Sync + 'static {
+    /// `session/request_permission`.
+    fn request_permission(
+        &self,
+        call: Call<schema::RequestPermissionRequest>,
+    ) -> impl Future<Output = Result<schema::RequestPermissionResponse, RpcError>> + Send {
+        async move {
+            let answer = refuse_permission(call.raw.as_bytes())?;
+            serde_json::from_str(answer.get()).map_err(RpcError::internal)
+        }
+    }
+
+    /// `fs/read_text_file`.
+    fn read_text_file(
+        &self,
+        call: Call<schema::ReadTextFileRequest>,
+    ) -> impl Future<Output = Result<schema::ReadTextFileResponse, RpcError>> + Send {
+        not_found(call, METHODS.fs_read_text_file)
+    }
+
+    /// `fs/write_text_file`.
+    fn write_text_file(
+        &self,
+        call: Call<schema::WriteTextFileRequest>,
+    ) -> impl Future<Output = Result<schema::WriteTextFileResponse, RpcError>> + Send {
+        not_found(call, METHODS.fs_write_text_file)
+    }
+
+    /// `terminal/create`.
+    fn create_terminal(
+        &self,
+        call: Call<schema::CreateTerminalRequest>,
+    ) -> impl Future<Output = Result<schema::CreateTerminalResponse, RpcError>> + Send {
+        not_found(call, METHODS.terminal_create)
+    }
+
+    /// `terminal/output`.
+    fn terminal_output(
+        &self,
+        call: Call<schema::TerminalOutputRequest>,
+    ) -> impl Future<Output = Result<schema::TerminalOutputResponse, RpcError>> + Send {
+        not_found(call, METHODS.terminal_output)
+    }
+
+    /// `terminal/wait_for_exit`.
+    fn wait_for_terminal_exit(
+        &self,
+        call: Call<schema::WaitForTerminalExitRequest>,
+    ) -> impl Future<Output = Result<schema::WaitForTerminalExitResponse, RpcError>> + Send {
+        not_found(call, METHODS.terminal_wait_for_exit)
+    }
+
+    /// `terminal/kill`.
+    fn kill_terminal(
+        &self,
+        call: Call<schema::KillTerminalRequest>,
+    ) -> impl Future<Output = Result<schema::KillTerminalResponse, RpcError>> + Send {
+        not_found(call, METHODS.terminal_kill)
+    }
+
+    /// `terminal/release`.
+    fn release_terminal(
+        &self,
+        call: Call<schema::ReleaseTerminalRequest>,
+    ) -> impl Future<Output = Result<schema::ReleaseTerminalResponse, RpcError>> + Send {
+        not_found(call, METHODS.terminal_release)
+    }
+
+    /// `elicitation/create`.
+    fn create_elicitation(
+        &self,
+        call: Call<schema::CreateElicitationRequest>,
+    ) -> impl Future<Output = Result<schema::CreateElicitationResponse, RpcError>> + Send {
+        not_found(call, METHODS.elicitation_create)
+    }
+
+    /// Everything else: extension methods, and requests whose parameters this version cannot read (a permission
+    /// option of a new kind, say). Whatever is returned is the result.
+    fn other(
+        &self,
+        request: AgentRequest,
+    ) -> impl Future<Output = Result<serde_json::Value, RpcError>> + Send {
+        async move { default_other(&request) }
+    }
+}
+
+fn default_other(request: &AgentRequest) -> Result<serde_json::Value, RpcError> {
+    if request.is_known() && request.method() != METHODS.session_request_permission {
+        return Err(RpcError::invalid_params("the parameters cannot be read"));
+    }
+    let answer = unhandled(request.method(), request.params_bytes())?;
+    serde_json::from_str(answer.get()).map_err(RpcError::internal)
+}
+
+async fn not_found<T, R>(call: Call<T>, method: &'static str) -> Result<R, RpcError> {
+    drop(call);
+    Err(RpcError::method_not_found(method))
+}
+
+pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// A handler behind a pointer.
+pub(crate) trait AnyHandler: Send + Sync {
+    fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture;
+
+    /// The connection has ended: no request will come any more.
+    fn end(&self) {}
+}
+
+impl fmt::Debug for dyn AnyHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnyHandler")
+    }
+}
+
+/// Reads the parameters and calls the method that fits, or `other`.
+macro_rules! dispatch {
+    ($handler:ident, $request:ident, { $($name:ident => $method:ident),* $(,)? }) => {
+        match $request.method() {
+            $(method if method == METHODS.$name => match read(&$request) {
+                Some(call) => to_answer($handler.$method(call).await),
+                None => to_answer($handler.other($request).await),
+            },)*
+            _ => to_answer($handler.other($request).await),
+        }
+    };
+}
+
+impl<H: AgentHandler> AnyHandler for H {
+    fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture {
+        Box::pin(async move {
+            dispatch!(self, request, {
+                session_request_permission => request_permission,
+                fs_read_text_file => read_text_file,
+                fs_write_text_file => write_text_file,
+                terminal_create => create_terminal,
+                terminal_output => terminal_output,
+                terminal_wait_for_exit => wait_for_terminal_exit,
+                terminal_kill => kill_terminal,
+                terminal_release => release_terminal,
+                elicitation_create => create_elicitation,
+            })
+        })
+    }
+}
+
+fn read<T: DeserializeOwned>(request: &AgentRequest) -> Option<Call<T>> {
+    let params = serde_json::from_slice(request.params_bytes()).ok()?;
+    Some(Call { params, raw: request.params().clone(), client: request.client().clone() })
+}
+
+/// Stands in where the program sets no handler.
+#[derive(Debug)]
+pub(crate) struct NoHandler;
+
+impl AgentHandler for NoHandler {}

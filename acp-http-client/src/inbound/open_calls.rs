@@ -1,0 +1,216 @@
+//! The agent's requests that are being answered.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::{
+    AgentRequest, Error, Event, MessageId, RpcError,
+    client::{Core, send_one_way},
+    events::peek_session,
+    handler::answers::{Answer, cancelled},
+    rpc::Outgoing,
+    sse::Backoff,
+    transport::PostFailure,
+};
+
+/// How many answered requests are remembered, so that a replay of one is not answered again.
+const ANSWERED: usize = 4096;
+
+/// The table of open requests. Each is answered once.
+#[derive(Debug, Default)]
+pub(crate) struct OpenCalls {
+    /// Guards both tables; held for a look-up.
+    calls: Mutex<Calls>,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    open: HashMap<MessageId, OpenCall>,
+    answered: HashSet<MessageId>,
+    order: VecDeque<MessageId>,
+}
+
+#[derive(Debug)]
+struct OpenCall {
+    method: Arc<str>,
+    session: Option<Arc<str>>,
+    /// Ends the handler; the receiver hears when the answer is out.
+    cancel: oneshot::Sender<oneshot::Sender<()>>,
+}
+
+impl OpenCalls {
+    /// Makes a place for a request; `None` if it is open or was answered already.
+    fn open(&self, id: &MessageId, call: OpenCall) -> Option<usize> {
+        let mut calls = self.lock();
+        if calls.open.contains_key(id) || calls.answered.contains(id) {
+            return None;
+        }
+        calls.open.insert(id.clone(), call);
+        Some(calls.open.len())
+    }
+
+    /// Takes the right to answer; `false` if somebody has it already.
+    fn claim(&self, id: &MessageId) -> bool {
+        let mut calls = self.lock();
+        let open = calls.open.remove(id).is_some();
+        if open {
+            calls.answered.insert(id.clone());
+            calls.order.push_back(id.clone());
+            if calls.order.len() > ANSWERED
+                && let Some(oldest) = calls.order.pop_front()
+            {
+                calls.answered.remove(&oldest);
+            }
+        }
+        open
+    }
+
+    /// Cancels one request: the agent does not want the answer any more.
+    pub(crate) fn cancel_one(&self, id: &MessageId) {
+        let cancel = self.lock().take_cancel(id);
+        if let Some(cancel) = cancel {
+            let _ = cancel.send(oneshot::channel().0);
+        }
+    }
+
+    /// Cancels the open requests of a session and waits until each has its answer out.
+    pub(crate) async fn cancel_session(&self, session: &str) {
+        let mut waits = Vec::new();
+        {
+            let mut calls = self.lock();
+            let ids: Vec<_> = calls
+                .open
+                .iter()
+                .filter(|(_, call)| call.session.as_deref() == Some(session))
+                .map(|(id, _)| id.clone())
+                .collect();
+            for id in ids {
+                let (done, wait) = oneshot::channel();
+                if let Some(cancel) = calls.take_cancel(&id)
+                    && cancel.send(done).is_ok()
+                {
+                    waits.push(wait);
+                }
+            }
+        }
+        for wait in waits {
+            let _ = wait.await;
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        *self.lock() = Calls::default();
+    }
+
+    /// The server began anew, and so may its ids.
+    pub(crate) fn forget_answered(&self) {
+        let mut calls = self.lock();
+        calls.answered.clear();
+        calls.order.clear();
+    }
+
+    pub(crate) fn list(&self) -> Vec<(MessageId, String)> {
+        self.lock().open.iter().map(|(id, call)| (id.clone(), call.method.to_string())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Calls {
+    /// Takes the means to cancel a request, leaving the request in its place until it is answered.
+    fn take_cancel(&mut self, id: &MessageId) -> Option<oneshot::Sender<oneshot::Sender<()>>> {
+        let call = self.open.get_mut(id)?;
+        Some(std::mem::replace(&mut call.cancel, oneshot::channel().0))
+    }
+}
+
+/// Gives a request to the handler, on a task of its own.
+pub(super) fn dispatch(core: &Arc<Core>, id: MessageId, method: &str, params: Bytes) {
+    let Some(client) = core.client() else { return };
+    let method: Arc<str> = method.into();
+    let session = peek_session(&params);
+    let (cancel, cancelled_by) = oneshot::channel();
+    let call = OpenCall { method: method.clone(), session: session.clone(), cancel };
+    let Some(count) = core.calls.open(&id, call) else {
+        tracing::debug!(%id, %method, "a request of the agent came again");
+        return;
+    };
+    let request = AgentRequest::new(id.clone(), method.clone(), params, client);
+    let answering = core.clone();
+    if count > core.options.limits.open_requests {
+        let busy = Err(RpcError::internal("too many requests are open"));
+        core.tasks.spawn(async move { deliver(&answering, &id, &method, session, busy).await });
+        return;
+    }
+    let handler = core.options.handler.clone();
+    core.tasks.spawn(async move {
+        let mut done = None;
+        let answer = tokio::select! {
+            biased;
+            cancel = cancelled_by => {
+                match cancel {
+                    Ok(waiter) => done = Some(waiter),
+                    // The place was cleared: the connection has ended.
+                    Err(_) => return,
+                }
+                cancelled(&method)
+            }
+            answer = handler.handle(request) => answer,
+        };
+        deliver(&answering, &id, &method, session, answer).await;
+        drop(done);
+    });
+}
+
+/// Posts an answer, once. It is tried again only while it is certain that it never arrived.
+async fn deliver(
+    core: &Arc<Core>,
+    id: &MessageId,
+    method: &Arc<str>,
+    session: Option<Arc<str>>,
+    answer: Answer,
+) {
+    if !core.calls.claim(id) {
+        return;
+    }
+    let body = match &answer {
+        Ok(result) => Outgoing::response(id, Ok(result)),
+        Err(error) => Outgoing::<()>::response(id, Err(error)),
+    };
+    let body = match body {
+        Ok(body) => body,
+        Err(error) => {
+            tracing::error!(%id, %method, %error, "an answer cannot be written as JSON");
+            return;
+        }
+    };
+    let mut backoff = Backoff::new(core.options.reconnect.clone());
+    loop {
+        match send_one_way(core, method, body.clone(), session.clone()).await {
+            Ok(()) => return,
+            Err(PostFailure::NotTaken(error)) if may_pass(&error) => {
+                let Some(delay) = backoff.next_delay(super::reader::random()) else {
+                    return lost(core, id, method, error);
+                };
+                tokio::time::sleep(delay).await;
+            }
+            Err(failure) => return lost(core, id, method, failure.into_error()),
+        }
+    }
+}
+
+fn may_pass(error: &Error) -> bool {
+    error.is_retryable()
+}
+
+fn lost(core: &Arc<Core>, id: &MessageId, method: &str, error: Error) {
+    tracing::warn!(%id, %method, %error, "an answer to the agent was not delivered");
+    core.publish(Event::AnswerLost { id: id.clone(), method: method.to_owned(), error });
+}

@@ -1,0 +1,421 @@
+//! The task that reads one stream, and keeps it open.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, atomic::Ordering},
+};
+
+use bytes::Bytes;
+use reqwest::Response;
+use tokio::time::{Duration, Instant};
+
+use super::{
+    Link, LinkState,
+    boundary::{Boundary, Dated},
+    router,
+};
+use crate::{
+    ConnectionState, Continuity, EndReason, Error, Event, EventSource, Phase, Profile, Timeout,
+    client::Core,
+    rpc::{Body, Message},
+    sse::{Backoff, Cursor, Decoder, Fingerprint, Flow, Frame, Sequenced},
+    transport::{StreamFailure, Trouble},
+};
+
+/// How soon a stream that does not exist yet is tried again, while the POST that makes it is on its way.
+const BOOTSTRAP_RETRY: Duration = Duration::from_millis(20);
+/// How long a stream may be missing after the POST that made it was taken.
+const BOOTSTRAP_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a resumed stream has to bring the one event it is known to have.
+const PROOF_PATIENCE: Duration = Duration::from_secs(1);
+/// How often a session's stream may be unknown to the server before that is believed.
+const SESSION_NOT_FOUND: u32 = 5;
+
+/// Reads a stream until the connection or the session ends.
+pub(super) async fn run(core: Arc<Core>, link: Arc<Link>) {
+    let ended = link.clone();
+    let mut reader = Reader::new(core, link);
+    tokio::select! {
+        () = ended.ended() => {}
+        () = reader.keep_open() => {}
+    }
+}
+
+/// Why reading stopped.
+enum Stop {
+    /// The stream broke or ended.
+    Lost(Option<Error>),
+    /// It is opened again at once, to fetch what is missing.
+    Reopen,
+}
+
+/// What to do about a stream that is not open.
+enum Next {
+    Now,
+    /// The stream is about to exist.
+    Soon,
+    Wait(Option<Error>),
+    End,
+}
+
+type Item = (Option<String>, Bytes);
+
+struct Reader {
+    core: Arc<Core>,
+    link: Arc<Link>,
+    cursor: Cursor<Item>,
+    backoff: Backoff,
+    boundary: Boundary,
+    /// What the cursor and the boundary let through; kept to be used again.
+    out: Vec<Sequenced<Item>>,
+    dated: Vec<Dated>,
+    /// What the next stream is opened with: usually the cursor's point, sometimes nothing, to see whether the
+    /// server began anew.
+    from_beginning: bool,
+    /// The open stream should begin with an event that was seen before, and has not yet.
+    proof_until: Option<Instant>,
+    /// Since when the stream has been missing although the POST that makes it was taken.
+    missing_since: Option<Instant>,
+    opened_once: bool,
+    numbered: bool,
+}
+
+impl Reader {
+    fn new(core: Arc<Core>, link: Arc<Link>) -> Self {
+        let options = &core.options;
+        let first = link.source() == &EventSource::Connection;
+        let resume = options.resume_from.as_deref().filter(|_| first);
+        let may_hold_past = first && resume.is_none() && options.profile.is_shared();
+        Self {
+            cursor: Cursor::new(resume),
+            backoff: Backoff::new(options.reconnect.clone()),
+            boundary: Boundary::new(may_hold_past),
+            out: Vec::new(),
+            dated: Vec::new(),
+            from_beginning: false,
+            proof_until: None,
+            missing_since: None,
+            opened_once: false,
+            numbered: resume.is_some(),
+            core,
+            link,
+        }
+    }
+
+    async fn keep_open(&mut self) {
+        loop {
+            let next = match self.open().await {
+                Ok(response) => match self.read(response).await {
+                    Stop::Reopen => Next::Now,
+                    Stop::Lost(error) => Next::Wait(error),
+                },
+                Err(failure) => self.refused(failure),
+            };
+            match next {
+                Next::Now => {}
+                Next::Soon => tokio::time::sleep(BOOTSTRAP_RETRY).await,
+                Next::Wait(error) => {
+                    if !self.wait(error).await {
+                        return;
+                    }
+                }
+                Next::End => return,
+            }
+        }
+    }
+
+    async fn open(&mut self) -> Result<Response, StreamFailure> {
+        if self.core.options.profile == Profile::Bootstrap {
+            self.core.gate.used().await;
+        }
+        let point = if self.from_beginning { None } else { self.cursor.resume_point() };
+        let proves = !self.from_beginning && self.cursor.overlaps();
+        let session = self.link.session().cloned();
+        let opening = self.core.transport.open_stream(session.as_deref(), point.as_deref());
+        let patience = self.core.options.timeouts.stream_open;
+        let started = Instant::now();
+        let response = tokio::time::timeout(patience, opening).await.map_err(|_| StreamFailure {
+            trouble: Trouble::Passing,
+            error: self.timeout(Phase::StreamOpen, started),
+        })??;
+        self.from_beginning = false;
+        self.proof_until = proves.then(|| Instant::now() + PROOF_PATIENCE);
+        self.core.gate.open();
+        self.link.set_state(LinkState::Live { since: Instant::now() });
+        if self.opened_once {
+            self.core.stats.reconnects.fetch_add(1, Ordering::Relaxed);
+            let continuity = if self.numbered { Continuity::Checked } else { Continuity::Unknown };
+            self.core.publish(Event::Reconnected { stream: self.link.source().clone(), continuity });
+        }
+        self.opened_once = true;
+        if self.is_connection() {
+            self.core.set_state(ConnectionState::Live);
+        }
+        Ok(response)
+    }
+
+    /// Reads until the stream ends or has to be opened again.
+    async fn read(&mut self, mut response: Response) -> Stop {
+        let mut decoder = Decoder::new(self.core.options.limits.message);
+        let opened = Instant::now();
+        let mut last_bytes = opened;
+        let stop = loop {
+            let idle_at = self.core.options.timeouts.stream_idle.map(|idle| last_bytes + idle);
+            let wake =
+                [idle_at, self.patience_until(last_bytes), self.proof_until, self.boundary_until(opened)];
+            let wake = wake.into_iter().flatten().min();
+            let chunk = match wake {
+                Some(wake) => tokio::time::timeout_at(wake, response.chunk()).await,
+                None => Ok(response.chunk().await),
+            };
+            match chunk {
+                Ok(Ok(Some(chunk))) => {
+                    last_bytes = Instant::now();
+                    if let Some(stop) = self.take_chunk(&mut decoder, chunk) {
+                        break stop;
+                    }
+                    tokio::task::coop::consume_budget().await;
+                }
+                Ok(Ok(None)) => break Stop::Lost(None),
+                Ok(Err(source)) => {
+                    let source = Arc::new(source.without_url());
+                    break Stop::Lost(Some(Error::ConnectionLost {
+                        method: "event stream".to_owned(),
+                        source,
+                    }));
+                }
+                Err(_) => {
+                    if let Some(stop) = self.on_wake(opened, last_bytes, idle_at) {
+                        break stop;
+                    }
+                }
+            }
+        };
+        if opened.elapsed() >= self.backoff.stable_after() {
+            self.backoff.progressed();
+        }
+        stop
+    }
+
+    fn take_chunk(&mut self, decoder: &mut Decoder, chunk: Bytes) -> Option<Stop> {
+        decoder.push(chunk);
+        while let Some(frame) = decoder.next_frame() {
+            let flow = match frame {
+                Frame::Event { id, data } => self.take_event(id, data),
+                Frame::Id(id) => {
+                    self.cursor.skip(Some(&id));
+                    Flow::Continue
+                }
+                Frame::Retry(delay) => {
+                    self.backoff.retry_field(delay);
+                    Flow::Continue
+                }
+                Frame::TooLarge { id, seen, head } => self.skip_oversize(id, seen, &head),
+            };
+            if flow == Flow::Reopen {
+                return Some(Stop::Reopen);
+            }
+        }
+        None
+    }
+
+    fn take_event(&mut self, id: Option<String>, data: Bytes) -> Flow {
+        self.proof_until = None;
+        let flow = match &id {
+            None => {
+                self.out.push(Sequenced::Item((None, data)));
+                Flow::Continue
+            }
+            Some(text) => {
+                self.numbered = true;
+                let (text, print) = (text.clone(), Fingerprint::of(&data));
+                self.cursor.accept(Some(&text), print, (id, data), &mut self.out)
+            }
+        };
+        self.give_out();
+        flow
+    }
+
+    /// Gives what the cursor let through to the router, in order.
+    fn give_out(&mut self) {
+        let mut out = std::mem::take(&mut self.out);
+        let moved = !out.is_empty();
+        for sequenced in out.drain(..) {
+            self.backoff.progressed();
+            match sequenced {
+                Sequenced::Item((id, data)) => self.give_item(id, data),
+                Sequenced::Gap { from, to } => {
+                    self.core.stats.gaps.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(from, to, stream = %self.link.source(), "events are missing");
+                    self.core.publish(Event::Gap { stream: self.link.source().clone(), from, to });
+                }
+                Sequenced::Restarted => {
+                    self.core.stats.restarts.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(stream = %self.link.source(), "the server began anew");
+                    self.core.calls.forget_answered();
+                    self.core.publish(Event::Restarted { stream: self.link.source().clone() });
+                    self.core.fail_unconfirmed();
+                }
+            }
+        }
+        self.out = out;
+        self.core.stats.repeats.store(self.cursor.repeats(), Ordering::Relaxed);
+        if moved {
+            self.link.moved_to(self.cursor.last_id());
+        }
+    }
+
+    fn give_item(&mut self, id: Option<String>, data: Bytes) {
+        self.link.message_arrived();
+        let message = match Message::parse(data.clone()) {
+            Ok(message) => message,
+            Err(error) => return router::malformed(&self.core, id, &data, &error),
+        };
+        let ours = matches!(&message.body, Body::Response { id, .. } if self.core.ids.number(id.as_json()).is_some());
+        self.boundary.pass(id, message, ours, Instant::now(), &mut self.dated);
+        self.route_dated();
+    }
+
+    fn route_dated(&mut self) {
+        for (id, message, origin) in self.dated.drain(..) {
+            router::route(&self.core, &self.link, id, origin, message);
+        }
+    }
+
+    /// Gets past an event that is too large, and tells whoever waits for it.
+    fn skip_oversize(&mut self, id: Option<String>, seen: usize, head: &Bytes) -> Flow {
+        let limit = self.core.options.limits.message;
+        let error = Error::MessageTooLarge { limit, seen, event_id: id.clone() };
+        tracing::warn!(?id, limit, stream = %self.link.source(), "a message is over the limit and was skipped");
+        self.core.stats.oversize.fetch_add(1, Ordering::Relaxed);
+        self.cursor.skip(id.as_deref());
+        self.link.moved_to(self.cursor.last_id());
+        self.link.message_arrived();
+        self.backoff.progressed();
+        self.core.publish(Event::TooLarge { error: error.clone() });
+        let waiter = self.core.ids.find(head).and_then(|number| self.core.pending().take(number));
+        if let Some(waiter) = waiter {
+            waiter.settle(Err(error));
+        }
+        // With numbers, the stream goes on behind the event at once; without, its end has to be read.
+        if self.numbered { Flow::Reopen } else { Flow::Continue }
+    }
+
+    /// Some time has passed without bytes.
+    fn on_wake(&mut self, opened: Instant, last_bytes: Instant, idle_at: Option<Instant>) -> Option<Stop> {
+        let now = Instant::now();
+        if self.patience_until(last_bytes).is_some_and(|until| until <= now) {
+            self.cursor.give_up(&mut self.out);
+            self.give_out();
+        }
+        if self.boundary_until(opened).is_some_and(|until| until <= now) {
+            self.boundary.expire(self.core.first_answer().is_some(), &mut self.dated);
+            self.route_dated();
+        }
+        if self.proof_until.is_some_and(|until| until <= now) {
+            // The server does not have the last event we saw: look at everything it has.
+            self.proof_until = None;
+            self.from_beginning = true;
+            return Some(Stop::Reopen);
+        }
+        let idle = idle_at.is_some_and(|idle_at| idle_at <= now);
+        idle.then(|| Stop::Lost(Some(self.timeout(Phase::StreamIdle, last_bytes))))
+    }
+
+    fn patience_until(&self, last_bytes: Instant) -> Option<Instant> {
+        self.cursor.patience().map(|patience| last_bytes + patience)
+    }
+
+    fn boundary_until(&self, opened: Instant) -> Option<Instant> {
+        let quiet = self.link.last_message().map_or(opened, |at| at.max(opened));
+        self.boundary.deadline(self.core.first_answer(), quiet)
+    }
+
+    /// Decides what a refused stream means.
+    fn refused(&mut self, failure: StreamFailure) -> Next {
+        let StreamFailure { trouble, error } = failure;
+        tracing::debug!(stream = %self.link.source(), %error, "the stream did not open");
+        match trouble {
+            Trouble::Passing | Trouble::Held => Next::Wait(Some(error)),
+            Trouble::NotFound if self.is_connection() => self.not_found(error),
+            Trouble::NotFound if self.backoff.attempts() < SESSION_NOT_FOUND => Next::Wait(Some(error)),
+            Trouble::Unauthorized => self.end(error, EndReason::Unauthorized),
+            Trouble::NotFound | Trouble::Final => self.end(error, EndReason::StreamRefused),
+        }
+    }
+
+    fn not_found(&mut self, error: Error) -> Next {
+        let bootstrapped = self.core.options.profile == Profile::Bootstrap;
+        if bootstrapped && !self.opened_once {
+            if !self.core.gate.is_open() {
+                return Next::Soon;
+            }
+            if self.missing_since.get_or_insert_with(Instant::now).elapsed() < BOOTSTRAP_PATIENCE {
+                return Next::Soon;
+            }
+        }
+        if bootstrapped || self.core.transport.connection_id().is_some() {
+            return self.end(error, EndReason::ServerGone);
+        }
+        Next::Wait(Some(error))
+    }
+
+    /// The stream cannot be had: the connection ends, or the session's calls do.
+    fn end(&mut self, error: Error, reason: impl FnOnce(Arc<Error>) -> EndReason) -> Next {
+        if self.is_connection() {
+            self.core.terminate(reason(Arc::new(error)));
+        } else {
+            self.core.publish(Event::StreamLost { stream: self.link.source().clone(), error: error.clone() });
+            self.core.fail_calls(self.link.session().map(|session| &**session), &error);
+            self.link.fail(error);
+        }
+        Next::End
+    }
+
+    /// Waits before the next attempt; `false` if there is none.
+    async fn wait(&mut self, error: Option<Error>) -> bool {
+        let Some(delay) = self.backoff.next_delay(random()) else {
+            let attempts = self.backoff.attempts();
+            let error = error.unwrap_or_else(|| Error::ConnectionLost {
+                method: "event stream".to_owned(),
+                source: Arc::new(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)),
+            });
+            self.end(error, |last| EndReason::RetriesExhausted { attempts, last });
+            return false;
+        };
+        let attempt = self.backoff.attempts();
+        match &error {
+            Some(error) => {
+                tracing::debug!(stream = %self.link.source(), attempt, ?delay, %error, "stream lost")
+            }
+            None => tracing::debug!(stream = %self.link.source(), attempt, ?delay, "stream ended"),
+        }
+        self.link.set_state(LinkState::Down);
+        if self.is_connection() && self.opened_once {
+            self.core.set_state(ConnectionState::Reconnecting { attempt });
+        }
+        tokio::time::sleep(delay).await;
+        true
+    }
+
+    fn is_connection(&self) -> bool {
+        self.link.source() == &EventSource::Connection
+    }
+
+    fn timeout(&self, phase: Phase, since: Instant) -> Error {
+        Error::Timeout(Box::new(Timeout {
+            phase,
+            what: "event stream".to_owned(),
+            elapsed: since.elapsed(),
+            last_event_age: self.core.last_event_age(),
+            state: self.core.state(),
+            cause: None,
+        }))
+    }
+}
+
+/// A number in `0.0..1.0`; the keys of a hasher come from the system's randomness.
+pub(super) fn random() -> f64 {
+    let bits = RandomState::new().hash_one(0u8) >> 11;
+    bits as f64 / (1u64 << 53) as f64
+}

@@ -1,0 +1,140 @@
+//! Where a message goes.
+
+use std::{
+    borrow::Cow,
+    sync::{Arc, atomic::Ordering},
+};
+
+use agent_client_protocol_schema::v1::{CLIENT_METHOD_NAMES, PROTOCOL_LEVEL_METHOD_NAMES};
+use bytes::Bytes;
+use serde::Deserialize;
+
+use super::{Link, open_calls};
+use crate::{
+    Direction, EndReason, Event, EventSource, Inbound, Json, Malformed, MessageId, Meta, Notification,
+    Origin, RpcError, Verdict,
+    client::{Core, Echo, Settled},
+    events::{Stored, peek_session},
+    rpc::{Body, Message, MessageError},
+    tap::Hook,
+};
+
+/// How much of an event that is no message is shown.
+const START_CHARS: usize = 1024;
+
+/// Gives one message to whoever it is for. Nothing here waits.
+pub(super) fn route(
+    core: &Arc<Core>,
+    link: &Link,
+    event_id: Option<String>,
+    origin: Origin,
+    message: Message,
+) {
+    core.stats.messages.fetch_add(1, Ordering::Relaxed);
+    match message.body {
+        Body::Response { id, outcome } => {
+            respond(core, link.source(), event_id.as_deref(), origin, &id, outcome, message.raw);
+        }
+        Body::Notification { method, params } => {
+            core.tap(Direction::Inbound, event_id.as_deref(), &message.raw);
+            let origin = history(core, origin, &method, &params);
+            notify(core, method, params, Meta { event_id, origin, stream: link.source().clone() });
+        }
+        Body::Request { id, method, params } => {
+            core.tap(Direction::Inbound, event_id.as_deref(), &message.raw);
+            let meta = Meta { event_id, origin, stream: link.source().clone() };
+            let request =
+                Notification { method: method.to_string(), params: Json::new(params.clone()), meta };
+            core.publish(Event::AgentRequest { id: id.clone(), request });
+            if origin == Origin::Live {
+                open_calls::dispatch(core, id, &method, params);
+            }
+        }
+    }
+}
+
+/// Updates of a session that is being loaded are its history.
+fn history(core: &Core, origin: Origin, method: &str, params: &Bytes) -> Origin {
+    let update = origin == Origin::Live && method == CLIENT_METHOD_NAMES.session_update;
+    if update && core.is_loading(|| peek_session(params)) { Origin::History } else { origin }
+}
+
+fn respond(
+    core: &Arc<Core>,
+    source: &EventSource,
+    event_id: Option<&str>,
+    origin: Origin,
+    id: &MessageId,
+    outcome: Result<Bytes, RpcError>,
+    raw: Bytes,
+) {
+    let number = core.ids.number(id.as_json());
+    if number.is_none_or(|number| core.options.tap.is_none() || core.tap_book.copy(number)) {
+        core.tap(Direction::Inbound, event_id, &raw);
+    }
+    if number.is_some() {
+        core.learn_echo(Echo::Copies);
+    }
+    let waiter = number.and_then(|number| core.pending().take(number));
+    match waiter {
+        Some(waiter) => {
+            core.on_answer(&waiter, &outcome);
+            waiter.settle(Ok(Settled { outcome, via: Some(source.clone()) }));
+        }
+        // The body was quicker, or the caller went away.
+        None if number.is_some() => {}
+        None => {
+            tracing::debug!(%id, ?origin, "an answer to somebody else's request");
+            core.publish(Event::UnmatchedResponse { id: id.clone(), raw: Json::new(raw) });
+        }
+    }
+}
+
+fn notify(core: &Arc<Core>, method: Cow<'static, str>, params: Bytes, meta: Meta) {
+    if method == PROTOCOL_LEVEL_METHOD_NAMES.cancel_request {
+        cancel_call(core, &params);
+    }
+    let verdict = match &core.options.hook {
+        Some(Hook(hook)) => {
+            let params = Json::new(params.clone());
+            hook(&Inbound { method: &method, params: &params, origin: meta.origin })
+        }
+        None => Verdict::Pass,
+    };
+    if method == CLIENT_METHOD_NAMES.session_update {
+        core.hub.publish(Stored::Update { params, meta });
+    } else {
+        let params = Json::new(params);
+        core.publish(Event::Notification(Notification { method: method.into_owned(), params, meta }));
+    }
+    match verdict {
+        Verdict::Pass => {}
+        Verdict::FailCalls { session, reason } => {
+            core.interrupt(session.as_deref(), reason);
+        }
+        Verdict::End(reason) => {
+            core.terminate(EndReason::Custom(reason));
+        }
+    }
+}
+
+fn cancel_call(core: &Core, params: &Bytes) {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Cancel {
+        request_id: MessageId,
+    }
+    if let Ok(cancel) = serde_json::from_slice::<Cancel>(params) {
+        core.calls.cancel_one(&cancel.request_id);
+    }
+}
+
+/// Reports an event that is no message.
+pub(super) fn malformed(core: &Core, event_id: Option<String>, data: &Bytes, error: &MessageError) {
+    core.stats.malformed.fetch_add(1, Ordering::Relaxed);
+    core.tap(Direction::Inbound, event_id.as_deref(), data);
+    tracing::debug!(?event_id, %error, "an event is no message");
+    let start = String::from_utf8_lossy(&data[..data.len().min(4 * START_CHARS)]);
+    let start = start.chars().take(START_CHARS).collect();
+    core.publish(Event::Malformed(Malformed { event_id, reason: error.to_string(), start }));
+}

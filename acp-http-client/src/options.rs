@@ -1,0 +1,96 @@
+//! Timeouts and limits.
+
+use std::{collections::HashMap, time::Duration};
+
+/// How long to wait, phase by phase. Nothing here ever applies to the body of an open event stream.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Timeouts {
+    /// For TCP and TLS to connect. A [`reqwest::Client`] of your own brings its own.
+    pub connect: Duration,
+    /// For the headers of a notification's or an answer's response.
+    pub headers: Duration,
+    /// For the answer to a request of a method without a time of its own; `None` waits for ever.
+    pub request: Option<Duration>,
+    /// For the answers of single methods, see [`Timeouts::method`].
+    methods: HashMap<String, Option<Duration>>,
+    /// For a request whose POST failed in a way that leaves open whether it ran: how long the stream may bring
+    /// no message at all before the request fails.
+    pub confirmation: Option<Duration>,
+    /// How long an answer that came in a POST body is held for its copy on the event stream, counted from the
+    /// last message there. Only for calls that stream, such as `session/prompt`.
+    pub order: Duration,
+    /// The same on a server that was seen not to copy its answers to the stream: the quiet after which all
+    /// updates are taken to have come.
+    pub quiet: Duration,
+    /// For the headers of the event stream.
+    pub stream_open: Duration,
+    /// How long the event stream may be without a byte (comments count) before it is opened again; `None` never.
+    pub stream_idle: Option<Duration>,
+    /// For the server to confirm `close()`.
+    pub close: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let methods = [
+            // The first call may install the agent.
+            ("initialize", Some(Duration::from_secs(180))),
+            ("session/new", Some(Duration::from_secs(120))),
+            ("session/load", Some(Duration::from_secs(300))),
+            // A turn takes as long as it takes.
+            ("session/prompt", None),
+        ];
+        Self {
+            connect: Duration::from_secs(10),
+            headers: Duration::from_secs(30),
+            request: Some(Duration::from_secs(60)),
+            methods: methods.into_iter().map(|(method, time)| (method.to_owned(), time)).collect(),
+            confirmation: Some(Duration::from_secs(120)),
+            order: Duration::from_secs(2),
+            quiet: Duration::from_millis(250),
+            stream_open: Duration::from_secs(30),
+            stream_idle: Some(Duration::from_secs(45)),
+            close: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Timeouts {
+    /// Sets the time for one method; `None` waits for ever.
+    #[must_use]
+    pub fn method(mut self, method: impl Into<String>, time: impl Into<Option<Duration>>) -> Self {
+        self.methods.insert(method.into(), time.into());
+        self
+    }
+
+    /// Sets the time for methods without one of their own; `None` waits for ever.
+    #[must_use]
+    pub fn request(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.request = time.into();
+        self
+    }
+
+    /// The time for the answer to this method.
+    pub fn for_method(&self, method: &str) -> Option<Duration> {
+        self.methods.get(method).copied().unwrap_or(self.request)
+    }
+}
+
+/// How much memory a connection may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The largest message taken from the server, on the stream or in a body. Default 64 MiB.
+    pub message: usize,
+    /// How many bytes may wait for one subscriber before events are dropped and counted. Default 64 MiB.
+    pub subscriber: usize,
+    /// How many requests of the agent may be open at once. Default 1024.
+    pub open_requests: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { message: 64 << 20, subscriber: 64 << 20, open_requests: 1024 }
+    }
+}

@@ -1,0 +1,97 @@
+//! `application/problem+json`, kept whole.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A problem report of a server (RFC 9457), with every member it had.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Problem {
+    /// What kind of problem this is: a URI.
+    #[serde(rename = "type", default = "about_blank")]
+    pub kind: String,
+    /// A short summary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The HTTP status, as the body says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// What happened this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// Which occurrence this was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// Every other member.
+    #[serde(flatten)]
+    pub extensions: Map<String, Value>,
+}
+
+fn about_blank() -> String {
+    "about:blank".to_owned()
+}
+
+impl Problem {
+    /// Reads a problem out of a body: any JSON object that has one of the standard members.
+    pub fn from_json(body: &[u8]) -> Option<Self> {
+        let Value::Object(mut object) = serde_json::from_slice(body).ok()? else { return None };
+        if !["type", "title", "status", "detail"].iter().any(|name| object.contains_key(*name)) {
+            return None;
+        }
+        let mut text = |name: &str| match object.get(name) {
+            Some(Value::String(text)) => {
+                let text = text.clone();
+                object.remove(name);
+                Some(text)
+            }
+            _ => None,
+        };
+        let (kind, title) = (text("type"), text("title"));
+        let (detail, instance) = (text("detail"), text("instance"));
+        let status =
+            object.get("status").and_then(Value::as_u64).and_then(|status| u16::try_from(status).ok());
+        if status.is_some() {
+            object.remove("status");
+        }
+        Some(Self {
+            kind: kind.unwrap_or_else(about_blank),
+            title,
+            status,
+            detail,
+            instance,
+            extensions: object,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_member_survives() {
+        let body =
+            json!({"type": "urn:x", "title": "T", "status": 500, "detail": "d", "details": {"exitCode": 3}});
+        let problem = Problem::from_json(body.to_string().as_bytes()).unwrap();
+        assert_eq!((problem.kind.as_str(), problem.status), ("urn:x", Some(500)));
+        assert_eq!(problem.extensions["details"]["exitCode"], 3);
+        assert_eq!(serde_json::to_value(&problem).unwrap(), body);
+    }
+
+    #[test]
+    fn members_of_a_wrong_type_are_kept_as_they_are() {
+        let problem = Problem::from_json(br#"{"title":7,"status":"x"}"#).unwrap();
+        assert_eq!(problem.kind, "about:blank");
+        assert_eq!(problem.extensions["title"], 7);
+        assert_eq!(problem.extensions["status"], "x");
+    }
+
+    #[test]
+    fn other_bodies_are_no_problems() {
+        for body in ["", "x", "[]", "{}", r#"{"jsonrpc":"2.0","id":1,"error":{}}"#] {
+            assert_eq!(Problem::from_json(body.as_bytes()), None, "{body}");
+        }
+    }
+}

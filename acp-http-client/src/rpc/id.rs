@@ -1,0 +1,125 @@
+//! Request ids.
+
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::atomic::{AtomicU64, Ordering},
+    time::SystemTime,
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// The id of a request as it stands on the wire: any JSON value, compared by its text, so that `1` and `"1"`
+/// differ and a number of any size comes back as it was.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageId(Box<str>);
+
+impl MessageId {
+    pub(crate) fn from_json(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The JSON text of the id.
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.trim_matches('"'))
+    }
+}
+
+impl Serialize for MessageId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match RawValue::from_string(self.0.to_string()) {
+            Ok(raw) => raw.serialize(serializer),
+            Err(error) => Err(serde::ser::Error::custom(error)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for MessageId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(|raw| Self(raw.get().into()))
+    }
+}
+
+/// Makes ids that no other client has: rings replay old answers, and servers match answers by id alone.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    /// The opening quote and the random part, up to the number.
+    prefix: String,
+    next: AtomicU64,
+}
+
+impl Ids {
+    pub(crate) fn new() -> Self {
+        // Two keyed hashes of things that differ between processes; the keys come from the system's randomness.
+        let unique = (SystemTime::now(), std::process::id());
+        let (high, low) = (RandomState::new().hash_one(unique), RandomState::new().hash_one(unique));
+        Self { prefix: format!("\"{high:016x}{:08x}-", low as u32), next: AtomicU64::new(1) }
+    }
+
+    pub(crate) fn next(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn id(&self, number: u64) -> MessageId {
+        MessageId(format!("{}{number}\"", self.prefix).into())
+    }
+
+    /// The number of an id that this client made, or `None` for anybody else's.
+    pub(crate) fn number(&self, json: &str) -> Option<u64> {
+        json.strip_prefix(&self.prefix)?.strip_suffix('"')?.parse().ok()
+    }
+
+    /// Looks for one of our ids in the beginning of a message that was too large to be read.
+    pub(crate) fn find(&self, head: &[u8]) -> Option<u64> {
+        let start = memchr::memmem::find(head, self.prefix.as_bytes())? + self.prefix.len();
+        let digits = head[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        std::str::from_utf8(&head[start..start + digits]).ok()?.parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_strings_and_find_their_way_back() {
+        let (ids, others) = (Ids::new(), Ids::new());
+        let number = ids.next();
+        let id = ids.id(number);
+        assert_eq!(ids.number(id.as_json()), Some(number));
+        assert_eq!(others.number(id.as_json()), None);
+        assert_ne!(ids.prefix, others.prefix);
+        for foreign in ["1", "\"1\"", "null", "1.5", "\"\"", "\"x-1\""] {
+            assert_eq!(ids.number(foreign), None);
+        }
+    }
+
+    #[test]
+    fn an_id_is_found_in_the_beginning_of_a_message() {
+        let ids = Ids::new();
+        let text = format!("{{\"id\":{},\"result\":\"xxxx", ids.id(42).as_json());
+        assert_eq!(ids.find(text.as_bytes()), Some(42));
+        assert_eq!(ids.find(b"{\"id\":\"other-42\""), None);
+    }
+
+    #[test]
+    fn foreign_ids_keep_their_text() {
+        for json in ["1", "1.50", "\"a\"", "null", "18446744073709551616"] {
+            let id: MessageId = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_string(&id).unwrap(), json);
+        }
+    }
+}

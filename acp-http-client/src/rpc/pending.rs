@@ -1,0 +1,76 @@
+//! The requests that wait for an answer.
+
+use std::collections::HashMap;
+
+/// A table from the number of a request to whoever waits for it. It knows neither tasks nor clocks.
+#[derive(Debug)]
+pub(crate) struct Pending<W> {
+    waiters: HashMap<u64, W>,
+}
+
+impl<W> Default for Pending<W> {
+    fn default() -> Self {
+        Self { waiters: HashMap::new() }
+    }
+}
+
+impl<W> Pending<W> {
+    pub(crate) fn register(&mut self, number: u64, waiter: W) {
+        self.waiters.insert(number, waiter);
+    }
+
+    /// Takes the waiter out: an answer settles once.
+    pub(crate) fn take(&mut self, number: u64) -> Option<W> {
+        let waiter = self.waiters.remove(&number);
+        // A burst of requests must not keep its memory for ever.
+        if self.waiters.is_empty() && self.waiters.capacity() > 1024 {
+            self.waiters.shrink_to_fit();
+        }
+        waiter
+    }
+
+    pub(crate) fn take_all(&mut self) -> Vec<W> {
+        self.waiters.drain().map(|(_, waiter)| waiter).collect()
+    }
+
+    pub(crate) fn take_where(&mut self, mut wanted: impl FnMut(&W) -> bool) -> Vec<W> {
+        let numbers: Vec<u64> =
+            self.waiters.iter().filter(|(_, waiter)| wanted(waiter)).map(|(number, _)| *number).collect();
+        numbers.into_iter().filter_map(|number| self.waiters.remove(&number)).collect()
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut W> {
+        self.waiters.get_mut(&number)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &W)> {
+        self.waiters.iter().map(|(number, waiter)| (*number, waiter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_settles_once() {
+        let mut pending = Pending::default();
+        pending.register(1, "a");
+        assert_eq!(pending.take(1), Some("a"));
+        assert_eq!(pending.take(1), None);
+        assert_eq!(pending.iter().count(), 0);
+    }
+
+    #[test]
+    fn waiters_can_be_ended_together_or_by_choice() {
+        let mut pending = Pending::default();
+        for number in 0..10 {
+            pending.register(number, number);
+        }
+        let mut even = pending.take_where(|number| number % 2 == 0);
+        even.sort_unstable();
+        assert_eq!(even, [0, 2, 4, 6, 8]);
+        assert_eq!(pending.take_all().len(), 5);
+        assert_eq!(pending.iter().count(), 0);
+    }
+}

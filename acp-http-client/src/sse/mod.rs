@@ -1,0 +1,10 @@
+//! Server-sent events without I/O: bytes to frames, frames to a gap-free sequence, failures to delays.
+
+mod backoff;
+mod cursor;
+mod decoder;
+
+pub(crate) use backoff::Backoff;
+pub use backoff::ReconnectPolicy;
+pub(crate) use cursor::{Cursor, Fingerprint, Flow, Sequenced};
+pub(crate) use decoder::{Decoder, Frame};

@@ -1,0 +1,120 @@
+//! The life of a connection.
+
+use std::{error::Error as StdError, fmt, sync::Arc};
+
+use crate::Error;
+
+/// Where a connection stands. [`AcpHttpClient::state`](crate::AcpHttpClient::state) gives the present one and
+/// [`Event::State`](crate::Event::State) every change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionState {
+    /// Nothing has been received yet: no request was made, or the stream is being opened for the first time.
+    Connecting,
+    /// The event stream is open.
+    Live,
+    /// The stream was lost and is being opened again; requests can still be made.
+    Reconnecting {
+        /// How many attempts in a row made no progress.
+        attempt: u32,
+    },
+    /// The connection has ended for good, and every call fails with this reason.
+    Terminated(EndReason),
+}
+
+impl ConnectionState {
+    /// Whether the connection has ended for good.
+    pub fn is_terminated(&self) -> bool {
+        matches!(self, Self::Terminated(_))
+    }
+
+    /// Why the connection ended, if it has.
+    pub fn end_reason(&self) -> Option<&EndReason> {
+        match self {
+            Self::Terminated(reason) => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ConnectionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connecting => f.write_str("connecting"),
+            Self::Live => f.write_str("live"),
+            Self::Reconnecting { attempt } => write!(f, "reconnecting (attempt {attempt})"),
+            Self::Terminated(reason) => write!(f, "terminated: {reason}"),
+        }
+    }
+}
+
+/// Why a connection ended for good.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum EndReason {
+    /// `close()` was called.
+    Closed,
+    /// The last handle of the client was dropped.
+    Dropped,
+    /// The server does not know this connection any more: it was deleted, or the server lost its state.
+    ServerGone(Arc<Error>),
+    /// The server refuses the token.
+    Unauthorized(Arc<Error>),
+    /// The server refuses the event stream in a way that trying again cannot change.
+    StreamRefused(Arc<Error>),
+    /// The stream could not be opened again within the attempts of the [`ReconnectPolicy`](crate::ReconnectPolicy).
+    RetriesExhausted {
+        /// How many attempts were made.
+        attempts: u32,
+        /// What the last one met.
+        last: Arc<Error>,
+    },
+    /// The program ended it with a reason of its own, see [`Verdict`](crate::Verdict).
+    Custom(Arc<dyn StdError + Send + Sync>),
+}
+
+impl EndReason {
+    /// The reason a program gave, if it was of this type.
+    pub fn custom<T: StdError + 'static>(&self) -> Option<&T> {
+        match self {
+            Self::Custom(reason) => reason.downcast_ref(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Closed | Self::Dropped => None,
+            Self::ServerGone(error) | Self::Unauthorized(error) | Self::StreamRefused(error) => {
+                Some(error.as_ref())
+            }
+            Self::RetriesExhausted { last, .. } => Some(last.as_ref()),
+            Self::Custom(reason) => Some(reason.as_ref()),
+        }
+    }
+}
+
+/// Two reasons are the same if they are of one kind; what caused them may differ.
+impl PartialEq for EndReason {
+    fn eq(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl Eq for EndReason {}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("closed by this client"),
+            Self::Dropped => f.write_str("every handle was dropped"),
+            Self::ServerGone(_) => f.write_str("the server does not know this connection any more"),
+            Self::Unauthorized(_) => f.write_str("the server refuses the token"),
+            Self::StreamRefused(_) => f.write_str("the server refuses the event stream"),
+            Self::RetriesExhausted { attempts, .. } => {
+                write!(f, "the event stream could not be opened again in {attempts} attempts")
+            }
+            Self::Custom(reason) => reason.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! One message to the server.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::{
+    Method, Response,
+    header::{ACCEPT, CONTENT_TYPE, HeaderValue},
+};
+
+use super::http::{SendError, Transport, content_type, refused, unexpected_body};
+use crate::{Error, HttpError, Profile, RpcError};
+
+/// A message to be posted.
+#[derive(Debug, Clone)]
+pub(crate) struct Post {
+    /// The method, for errors.
+    pub(crate) what: Arc<str>,
+    pub(crate) body: Bytes,
+    /// The session the message belongs to, for dialects that name it in a header.
+    pub(crate) session: Option<Arc<str>>,
+    pub(crate) bootstrap: bool,
+    pub(crate) kind: Sent,
+}
+
+/// What is being posted, and so what may come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// A request: the body of the response may be its answer.
+    Request,
+    /// A notification or an answer: any success will do.
+    OneWay,
+}
+
+/// What a POST brought.
+#[derive(Debug)]
+pub(crate) enum Posted {
+    /// A body: the answer to a request.
+    Answer { status: u16, content_type: Option<String>, body: Bytes },
+    /// The message was taken; an answer, if there is one, comes on the stream.
+    Accepted,
+}
+
+/// Why a POST brought nothing.
+#[derive(Debug, Clone)]
+pub(crate) enum PostFailure {
+    /// The message never left, or was refused unread: it may be sent again.
+    NotTaken(Error),
+    /// The message arrived and failed.
+    Failed(Error),
+    /// Nobody knows: the message may have been taken, and the stream may still bring its answer.
+    Unknown(Error),
+}
+
+impl PostFailure {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::NotTaken(error) | Self::Failed(error) | Self::Unknown(error) => error,
+        }
+    }
+}
+
+impl Transport {
+    /// Posts one message. It is never sent twice, except when the server refused the token.
+    pub(crate) async fn post(&self, post: &Post) -> Result<Posted, PostFailure> {
+        let url = if post.bootstrap { &self.bootstrap } else { &self.config.endpoint };
+        let session = self.session_header(post);
+        let build = |auth| {
+            let request = self
+                .request(Method::POST, url, auth)
+                .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
+                .header(ACCEPT, HeaderValue::from_static("application/json"));
+            let request = match &session {
+                Some(session) => request.header(Profile::ACP_SESSION_ID, session),
+                None => request,
+            };
+            request.body(post.body.clone())
+        };
+        let response = match self.send(build).await {
+            Ok(response) => response,
+            Err(SendError::NotSent(error)) => return Err(PostFailure::NotTaken(error)),
+            Err(SendError::Lost(source)) => return Err(PostFailure::Unknown(connection_lost(post, source))),
+        };
+        if response.status().is_success() {
+            self.success(post, response).await
+        } else {
+            Err(self.failure(post, response).await)
+        }
+    }
+
+    fn session_header(&self, post: &Post) -> Option<HeaderValue> {
+        let session = post.session.as_ref().filter(|_| self.config.profile.has_session_streams())?;
+        HeaderValue::from_str(session).ok()
+    }
+
+    async fn success(&self, post: &Post, response: Response) -> Result<Posted, PostFailure> {
+        let status = response.status().as_u16();
+        let content_type = content_type(&response);
+        match self.read_body(post, response).await {
+            Ok(body) if body.is_empty() => Ok(Posted::Accepted),
+            _ if post.kind == Sent::OneWay => Ok(Posted::Accepted),
+            Ok(body) if content_type.as_deref().is_none_or(is_json) => {
+                Ok(Posted::Answer { status, content_type, body })
+            }
+            // 202 says that the answer comes later, whatever else is in the body.
+            Ok(_) if status == 202 => Ok(Posted::Accepted),
+            Ok(body) => Err(PostFailure::Failed(unexpected_body(status, content_type, &body))),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn read_body(&self, post: &Post, mut response: Response) -> Result<Bytes, PostFailure> {
+        let limit = self.config.message_limit;
+        let mut body = Body::Empty;
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) => {
+                    let seen = body.len() + chunk.len();
+                    if seen > limit {
+                        return Err(PostFailure::Failed(Error::MessageTooLarge {
+                            limit,
+                            seen,
+                            event_id: None,
+                        }));
+                    }
+                    body.push(chunk);
+                }
+                Ok(None) => return Ok(body.into_bytes()),
+                Err(source) => return Err(PostFailure::Unknown(connection_lost(post, source.without_url()))),
+            }
+        }
+    }
+
+    async fn failure(&self, post: &Post, response: Response) -> PostFailure {
+        let error = match refused(&post.what, response).await {
+            Error::Http(error) => *error,
+            redirected => return PostFailure::Failed(redirected),
+        };
+        if let Some(rpc) = rpc_error(&error) {
+            return PostFailure::Failed(Error::Rpc { error: rpc, status: Some(error.status) });
+        }
+        match error.status {
+            413 => PostFailure::Failed(Error::PayloadTooLarge {
+                method: post.what.to_string(),
+                size: post.body.len(),
+                source: Box::new(error),
+            }),
+            401 | 403 | 429 | 503 => PostFailure::NotTaken(Error::Http(Box::new(error))),
+            // A gateway or the server gave up waiting; the agent has not.
+            408 | 504 | 524 => PostFailure::Unknown(Error::Http(Box::new(error))),
+            _ => PostFailure::Failed(Error::Http(Box::new(error))),
+        }
+    }
+}
+
+/// A body that mostly comes in one piece.
+enum Body {
+    Empty,
+    One(Bytes),
+    Many(BytesMut),
+}
+
+impl Body {
+    fn len(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::One(bytes) => bytes.len(),
+            Self::Many(bytes) => bytes.len(),
+        }
+    }
+
+    fn push(&mut self, chunk: Bytes) {
+        *self = match std::mem::replace(self, Self::Empty) {
+            Self::Empty => Self::One(chunk),
+            Self::One(first) => {
+                let mut bytes = BytesMut::with_capacity(2 * (first.len() + chunk.len()));
+                bytes.extend_from_slice(&first);
+                bytes.extend_from_slice(&chunk);
+                Self::Many(bytes)
+            }
+            Self::Many(mut bytes) => {
+                bytes.extend_from_slice(&chunk);
+                Self::Many(bytes)
+            }
+        };
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Empty => Bytes::new(),
+            Self::One(bytes) => bytes,
+            Self::Many(bytes) => bytes.freeze(),
+        }
+    }
+}
+
+fn connection_lost(post: &Post, source: reqwest::Error) -> Error {
+    Error::ConnectionLost { method: post.what.to_string(), source: Arc::new(source) }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let media = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    media == "application/json" || media.ends_with("+json") || media == "text/json"
+}
+
+/// The JSON-RPC error in the body of a failure, which says more than the status.
+fn rpc_error(error: &HttpError) -> Option<RpcError> {
+    #[derive(serde::Deserialize)]
+    struct Failure {
+        #[serde(rename = "jsonrpc")]
+        _version: String,
+        error: RpcError,
+    }
+    serde_json::from_str::<Failure>(&error.body).ok().map(|failure| failure.error)
+}

@@ -1,0 +1,94 @@
+//! The event stream, as HTTP sees it.
+
+use reqwest::{
+    Method, Response, StatusCode,
+    header::{ACCEPT, CACHE_CONTROL, HeaderName, HeaderValue},
+};
+
+use super::http::{Transport, content_type, lost, refused, unexpected};
+use crate::{Error, Profile};
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Why a stream did not open.
+#[derive(Debug)]
+pub(crate) struct StreamFailure {
+    pub(crate) trouble: Trouble,
+    pub(crate) error: Error,
+}
+
+/// What to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It may pass: try again later.
+    Passing,
+    /// The server does not know the stream.
+    NotFound,
+    /// Somebody reads it already, perhaps ourselves a moment ago.
+    Held,
+    /// The token is refused.
+    Unauthorized,
+    /// Trying again cannot help.
+    Final,
+}
+
+impl Transport {
+    /// Opens the stream of the connection or of a session, behind `last_event_id`.
+    pub(crate) async fn open_stream(
+        &self,
+        session: Option<&str>,
+        last_event_id: Option<&str>,
+    ) -> Result<Response, StreamFailure> {
+        let header = |text: &str| {
+            HeaderValue::from_bytes(text.as_bytes()).map_err(|_| StreamFailure {
+                trouble: Trouble::Final,
+                error: Error::Config(format!("{text:?} cannot be sent in a header")),
+            })
+        };
+        let session = session.map(header).transpose()?;
+        let last_event_id = last_event_id.map(header).transpose()?;
+        let build = |auth| {
+            let mut request = self
+                .request(Method::GET, &self.config.endpoint, auth)
+                .header(ACCEPT, HeaderValue::from_static("text/event-stream"))
+                .header(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            if let Some(session) = &session {
+                request = request.header(Profile::ACP_SESSION_ID, session);
+            }
+            if let Some(id) = &last_event_id {
+                request = request.header(LAST_EVENT_ID, id);
+            }
+            request
+        };
+        let response = self.send(build).await.map_err(|error| StreamFailure {
+            trouble: Trouble::Passing,
+            error: lost("event stream", error),
+        })?;
+        match response.status() {
+            StatusCode::OK if is_event_stream(&response) => Ok(response),
+            // A login page of a proxy, say: it may go away.
+            StatusCode::OK => {
+                Err(StreamFailure { trouble: Trouble::Passing, error: unexpected(response).await })
+            }
+            status => Err(StreamFailure {
+                trouble: classify(status),
+                error: refused("event stream", response).await,
+            }),
+        }
+    }
+}
+
+fn is_event_stream(response: &Response) -> bool {
+    content_type(response)
+        .is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+}
+
+fn classify(status: StatusCode) -> Trouble {
+    match status.as_u16() {
+        404 => Trouble::NotFound,
+        409 => Trouble::Held,
+        401 | 403 => Trouble::Unauthorized,
+        408 | 425 | 429 | 500.. => Trouble::Passing,
+        _ => Trouble::Final,
+    }
+}

@@ -1,0 +1,61 @@
+//! What a subscriber saw.
+
+use acp_http_client::{Event, Events};
+
+use crate::within;
+
+/// Events in the order they came.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// All of them.
+    pub events: Vec<Event>,
+}
+
+impl Collected {
+    /// Takes everything that has been delivered so far.
+    pub fn drain(&mut self, events: &mut Events) {
+        while let Some(event) = events.try_next() {
+            self.events.push(event);
+        }
+    }
+
+    /// The texts of the agent's message chunks.
+    pub fn texts(&self) -> Vec<String> {
+        let texts = self.events.iter().filter_map(|event| match event {
+            Event::Update(update) => update.message_text().map(str::to_owned),
+            _ => None,
+        });
+        texts.collect()
+    }
+}
+
+/// The texts that have been delivered so far.
+pub fn texts(events: &mut Events) -> Vec<String> {
+    let mut collected = Collected::default();
+    collected.drain(events);
+    collected.texts()
+}
+
+/// Reads until an event is the one that is looked for, and gives all, that one included.
+///
+/// # Panics
+/// When the stream ends first or the limit passes.
+pub async fn collect_until(
+    events: &mut Events,
+    what: &str,
+    mut done: impl FnMut(&Event) -> bool,
+) -> Collected {
+    let mut collected = Collected::default();
+    within(what, async {
+        loop {
+            let event = events.next().await.unwrap_or_else(|| panic!("the events ended before {what}"));
+            let last = done(&event);
+            collected.events.push(event);
+            if last {
+                return;
+            }
+        }
+    })
+    .await;
+    collected
+}

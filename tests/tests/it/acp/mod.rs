@@ -1,0 +1,3 @@
+//! The protocol-pure client against the mock server and its faults.
+
+mod ordering;

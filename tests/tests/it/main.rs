@@ -1,0 +1,3 @@
+//! Integration tests over real sockets.
+
+mod acp;
