@@ -16,6 +16,9 @@ use crate::fault::{Fault, Moment};
 use crate::process::StderrCapture;
 use crate::server::Panicked;
 
+/// How many of the last lines of standard error the server quotes.
+const QUOTED_LINES: usize = 16;
+
 /// How many updates of a flood are printed before other tasks get a turn.
 const FLOOD_BATCH: usize = 64;
 
@@ -49,7 +52,7 @@ impl Running for Instance {
     }
 
     fn stderr_tail(&self) -> Vec<String> {
-        Vec::new()
+        self.0.state().stderr.last_lines(QUOTED_LINES)
     }
 
     fn close_input(&self) {
@@ -78,6 +81,15 @@ struct State {
     /// Requests to the client that wait for an answer.
     waiting: HashMap<String, oneshot::Sender<Value>>,
     asked: u64,
+    stderr: StderrCapture,
+}
+
+impl State {
+    /// Writes one line to standard error.
+    fn complain(&mut self, line: &str) {
+        self.stderr.push(line.as_bytes());
+        self.stderr.push(b"\n");
+    }
 }
 
 #[derive(Default)]
@@ -271,6 +283,7 @@ impl Player {
             Step::ToolUpdate { id, status, text } => self.update(session, tool_update(&id, &status, text)),
             Step::Update(update) => self.update(session, update),
             Step::Notify { method, params } => self.notify(&method, params),
+            Step::Stderr(line) => self.state().complain(&line),
             Step::Raw(value) => self.outlet.value(&value),
             Step::Garbage(line) => self.outlet.line(line),
             Step::Flood { updates, bytes } => self.flood(scene, updates, bytes).await,
@@ -355,19 +368,18 @@ impl Player {
     }
 
     fn die(&self, status: ExitStatus, stderr: &[String]) {
-        {
+        let summary = {
             let mut state = self.state();
             if std::mem::replace(&mut state.dead, true) {
                 return;
             }
             state.waiting.clear();
-        }
-        let mut capture = StderrCapture::default();
-        for line in stderr {
-            capture.push(line.as_bytes());
-            capture.push(b"\n");
-        }
-        self.outlet.exited(Exit { status, stderr: capture.summary() });
+            for line in stderr {
+                state.complain(line);
+            }
+            state.stderr.summary()
+        };
+        self.outlet.exited(Exit { status, stderr: summary });
         self.stop();
     }
 

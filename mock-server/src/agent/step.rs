@@ -79,6 +79,8 @@ pub enum Step {
     },
     /// Prints any JSON value as a line.
     Raw(Value),
+    /// Writes a line to standard error.
+    Stderr(String),
     /// Prints a line that is not JSON.
     Garbage(String),
     /// Dies.

@@ -1,6 +1,12 @@
-//! The three faces of the server: thin routes over the hub.
+//! The faces of the server: thin routes over the hub and over the agents themselves.
 
 mod accept;
+mod official;
+mod released;
 mod rpc;
+mod sessions;
 
+pub(crate) use official::{Connections, routes as official_routes};
+pub(crate) use released::{Table, routes as released_routes};
 pub(crate) use rpc::routes as rpc_routes;
+pub(crate) use sessions::routes as session_routes;

@@ -6,7 +6,7 @@ use tokio::sync::OnceCell;
 use super::envelope::session_of;
 use super::session::metadata;
 use super::state::{Hub, Slot, State};
-use crate::agent::{Agent, Outlet, Running, Surroundings};
+use crate::agent::{Agent, Running};
 use crate::problem::Problem;
 
 /// An agent that is up, and which launch of it this is.
@@ -55,17 +55,12 @@ impl Hub {
     }
 
     fn known(&self, name: String) -> Result<String, Problem> {
-        if self.core.config.agents.contains_key(&name) {
-            Ok(name)
-        } else {
-            Err(Problem::unsupported_agent(name))
-        }
+        if self.core.recipe(&name).is_some() { Ok(name) } else { Err(Problem::unsupported_agent(name)) }
     }
 
     /// The running agent of this name, launched now if it is not up.
     pub(super) async fn launched(self: &Arc<Self>, name: &str) -> Result<Launched, Problem> {
-        let agent = self.core.config.agents.get(name).cloned();
-        let agent = agent.ok_or_else(|| Problem::unsupported_agent(name))?;
+        let agent = self.core.recipe(name).ok_or_else(|| Problem::unsupported_agent(name))?;
         let (cell, launch, initialize) = {
             let mut state = self.lock();
             let slot = state.slot(name);
@@ -86,17 +81,12 @@ impl Hub {
         initialize: Option<Value>,
     ) -> Result<Arc<dyn Running>, Problem> {
         let hub = Arc::downgrade(self);
-        let outlet = Outlet::new(move |output| {
+        let outlet = self.core.outlet(move |output| {
             if let Some(hub) = hub.upgrade() {
                 hub.output(&name, launch, output);
             }
         });
-        let surroundings = Surroundings {
-            faults: Arc::clone(&self.core.faults),
-            answers: self.core.answers.clone(),
-            panics: self.core.panics.clone(),
-        };
-        let launched = agent.launch(outlet.within(surroundings)).await;
+        let launched = agent.launch(outlet).await;
         let running = launched
             .map_err(|error| Problem::stream_error(format!("failed to start agent process: {}", error.0)))?;
         if let Some(params) = initialize {

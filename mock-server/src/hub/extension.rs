@@ -98,7 +98,7 @@ impl Hub {
             "_sandboxagent/agent/list" => Ok(json!({ "agents": self.agent_infos() })),
             _ => {
                 let name = params.get("agent").and_then(Value::as_str).ok_or_else(|| needs("agent"))?;
-                if self.core.config.agents.contains_key(name) {
+                if self.core.recipe(name).is_some() {
                     Ok(json!({ "already_installed": true, "artifacts": [] }))
                 } else {
                     Err(Problem::unsupported_agent(name))
@@ -152,7 +152,7 @@ impl Hub {
                 "_sandboxagent/session/list_models requires params.sessionId or params.agent",
             )
         })?;
-        if !self.core.config.agents.contains_key(agent) {
+        if self.core.recipe(agent).is_none() {
             return Err(Problem::unsupported_agent(agent));
         }
         let models: &[&str] = match agent {

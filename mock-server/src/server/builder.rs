@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ impl Builder {
             released_quirks: true,
             sticky_cookie: false,
             strict_session_header: false,
+            require_preinstall: false,
+            files: None,
         };
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
         Self { config, token: None, rules: Vec::new(), record: RECORDED, address }
@@ -112,6 +115,18 @@ impl Builder {
     /// Makes `/acp` require `Acp-Session-Id` on answers to requests about a session.
     pub fn strict_session_header(mut self, on: bool) -> Self {
         self.config.strict_session_header = on;
+        self
+    }
+
+    /// Makes `/v1/acp` refuse agents that were not installed before, with 404.
+    pub fn require_preinstall(mut self, on: bool) -> Self {
+        self.config.require_preinstall = on;
+        self
+    }
+
+    /// Shows this directory to clients as `/`. Without it there is a temporary one.
+    pub fn files(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.config.files = Some(directory.into());
         self
     }
 

@@ -1,11 +1,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::journal::Journal;
 use super::tasks::{Panics, Tasks};
-use crate::agent::{Agent, Answers};
+use crate::agent::{Agent, Answers, Outlet, Output, Script, Surroundings};
+use crate::control::AGENT_IDS;
 use crate::fault::{Fault, Faults, Rule, RuleId, apply_to_log};
 use crate::stream::{Log, StreamCount};
 
@@ -46,6 +48,10 @@ pub(crate) struct Config {
     pub(crate) sticky_cookie: bool,
     /// Whether `/acp` requires `Acp-Session-Id` on answers to session-scoped requests.
     pub(crate) strict_session_header: bool,
+    /// Whether `/v1/acp` refuses agents that were not installed before.
+    pub(crate) require_preinstall: bool,
+    /// The directory clients see as `/`; a temporary one when absent.
+    pub(crate) files: Option<PathBuf>,
 }
 
 /// What lives as long as the server and survives its restarts.
@@ -64,6 +70,8 @@ pub(crate) struct Core {
     logs: Mutex<Vec<Weak<Log>>>,
     /// Faults that act at once and were given before the first log existed.
     initial: Vec<Fault>,
+    /// What stands in for an agent that is known by name only.
+    fallback: Arc<dyn Agent>,
 }
 
 impl Core {
@@ -89,12 +97,34 @@ impl Core {
             tokens: Tokens::new(token),
             logs: Mutex::default(),
             initial,
+            fallback: Arc::new(Script::default()),
         }
+    }
+
+    /// The recipe of the agent with this name: one of the builder's, or the default script under any other
+    /// name the released server knows.
+    pub(crate) fn recipe(&self, name: &str) -> Option<Arc<dyn Agent>> {
+        let own = self.config.agents.get(name).cloned();
+        own.or_else(|| AGENT_IDS.contains(&name).then(|| Arc::clone(&self.fallback)))
+    }
+
+    /// An outlet that hands an agent's output to `sink`.
+    pub(crate) fn outlet(&self, sink: impl Fn(Output) + Send + Sync + 'static) -> Outlet {
+        Outlet::new(sink).within(Surroundings {
+            faults: Arc::clone(&self.faults),
+            answers: self.answers.clone(),
+            panics: self.panics.clone(),
+        })
     }
 
     /// A new log that faults can reach.
     pub(crate) fn new_log(&self) -> Arc<Log> {
-        let log = Arc::new(Log::new(self.config.ring));
+        self.new_log_of(self.config.ring)
+    }
+
+    /// A new log of this capacity that faults can reach.
+    pub(crate) fn new_log_of(&self, capacity: usize) -> Arc<Log> {
+        let log = Arc::new(Log::new(capacity));
         for fault in &self.initial {
             apply_to_log(fault, &log);
             self.faults.count(fault);

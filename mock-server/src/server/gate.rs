@@ -43,6 +43,17 @@ pub(crate) struct Gate {
 impl Gate {
     /// Serves one request of the connection behind `socket`.
     pub(crate) async fn serve(self, request: Request<Incoming>, socket: Arc<Socket>) -> Response {
+        let official = matches!(request.uri().path(), "/acp" | "/health");
+        let mut response = self.answer(request, socket).await;
+        if !official {
+            // The released server says so on every answer, whether origins are configured or not.
+            let vary = "origin, access-control-request-method, access-control-request-headers";
+            response.headers_mut().insert(header::VARY, HeaderValue::from_static(vary));
+        }
+        response
+    }
+
+    async fn answer(self, request: Request<Incoming>, socket: Arc<Socket>) -> Response {
         let verb = request.method().as_str().to_owned();
         let path = request.uri().path().to_owned();
         let unread = Moment { verb: &verb, path: &path, method: None };
@@ -237,7 +248,11 @@ impl Gate {
 /// Lets in who shows a valid token. Stands on the routes themselves, so that an unknown path is 404.
 pub(crate) async fn authorize(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
     let verb = request.method().as_str().to_owned();
-    let moment = Moment { verb: &verb, path: request.uri().path(), method: None };
+    let path = request.uri().path().to_owned();
+    if !(path.starts_with("/v1/") || path == "/acp") {
+        return next.run(request).await;
+    }
+    let moment = Moment { verb: &verb, path: &path, method: None };
     let token = request
         .headers()
         .get(header::AUTHORIZATION)

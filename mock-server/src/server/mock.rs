@@ -2,13 +2,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use bytes::Bytes;
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -19,7 +21,8 @@ use super::journal::RecordedRequest;
 use super::listener::accept;
 use super::tasks::Tasks;
 use crate::agent::AgentAnswer;
-use crate::face::rpc_routes;
+use crate::control::ControlPlane;
+use crate::face::{Connections, Table, official_routes, released_routes, rpc_routes, session_routes};
 use crate::fault::{Rule, RuleId};
 use crate::hub::Hub;
 use crate::problem::Problem;
@@ -44,12 +47,19 @@ pub struct MockServer {
     connections: Tasks,
     /// What a restart may lose. Guards the handle only.
     world: Mutex<World>,
+    /// The directory clients see as `/`.
+    files: PathBuf,
+    /// Removed with the server, unless the directory was given.
+    _temporary: Option<TempDir>,
 }
 
 /// Everything a restart may lose.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct World {
     hub: Arc<Hub>,
+    control: ControlPlane,
+    table: Arc<Table>,
+    connections: Arc<Connections>,
 }
 
 impl MockServer {
@@ -66,9 +76,17 @@ impl MockServer {
     pub(super) async fn listen(core: Arc<Core>, address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let world = World::new(&core);
+        let (files, temporary) = match &core.config.files {
+            Some(directory) => (directory.clone(), None),
+            None => {
+                let directory = tempfile::tempdir()?;
+                (directory.path().to_owned(), Some(directory))
+            }
+        };
+        let world = World::new(&core, &files)?;
         let connections = Tasks::new(core.panics.clone());
-        let server = Self { core, address, connections, world: Mutex::new(world) };
+        let world = Mutex::new(world);
+        let server = Self { core, address, connections, world, files, _temporary: temporary };
         server.serve(listener);
         Ok(server)
     }
@@ -195,6 +213,11 @@ impl MockServer {
         self.world().hub.session_info(id)
     }
 
+    /// Health, agent catalogue, files and configuration of this server.
+    pub fn control(&self) -> ControlPlane {
+        self.world().control
+    }
+
     /// Stops listening and closes every connection; new ones are refused until the server is
     /// [restarted](MockServer::restart).
     pub async fn stop(&self) {
@@ -204,14 +227,18 @@ impl MockServer {
 
     /// Stops, and listens again on the same port.
     ///
+    /// Files and configuration stay in any case.
+    ///
     /// # Panics
     /// When another process took the port meanwhile.
     pub async fn restart(&self, state: State) {
         self.check();
         self.stop().await;
         if state == State::Lost {
-            let world = World::new(&self.core);
-            *self.world_slot() = world;
+            match World::new(&self.core, &self.files) {
+                Ok(world) => *self.world_slot() = world,
+                Err(error) => panic!("the mock server cannot open its files again: {error}"),
+            }
         }
         match TcpListener::bind(self.address).await {
             Ok(listener) => self.serve(listener),
@@ -275,12 +302,32 @@ impl fmt::Debug for MockServer {
 }
 
 impl World {
-    fn new(core: &Arc<Core>) -> Self {
-        Self { hub: Hub::new(Arc::clone(core)) }
+    fn new(core: &Arc<Core>, files: &Path) -> io::Result<Self> {
+        let own = core.config.agents.iter().filter(|(_, agent)| agent.installed()).map(|(name, _)| name);
+        // The control plane shows how long agents have been running, and the table asks it what is installed.
+        let uptimes: Arc<OnceLock<Weak<Table>>> = Arc::default();
+        let control = ControlPlane::builder().root(files).installed(own);
+        let control = {
+            let uptimes = Arc::clone(&uptimes);
+            control.uptime(move |agent| uptimes.get()?.upgrade()?.uptime(agent))
+        };
+        let control = match core.config.body_limit {
+            Some(bytes) => control.body_limit(bytes),
+            None => control,
+        };
+        let control = control.build()?;
+        let table = Table::new(Arc::clone(core), control.clone());
+        uptimes.get_or_init(|| Arc::downgrade(&table));
+        let hub = Hub::new(Arc::clone(core));
+        Ok(Self { hub, control, table, connections: Connections::new(Arc::clone(core)) })
     }
 
     fn routes(&self, core: &Arc<Core>) -> Router {
         let guarded = rpc_routes(Arc::clone(core), Arc::clone(&self.hub))
+            .merge(session_routes(Arc::clone(&self.hub)))
+            .merge(released_routes(Arc::clone(&self.table)))
+            .merge(official_routes(Arc::clone(&self.connections)))
+            .merge(self.control.router())
             .route_layer(from_fn_with_state(Arc::clone(core), authorize));
         guarded.fallback(|| async { Problem::unknown_endpoint() })
     }

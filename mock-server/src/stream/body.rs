@@ -9,12 +9,19 @@ use tokio::sync::watch;
 
 use super::log::{Event, Log, Position, Read};
 use crate::fault::{EventFate, Faults};
+use crate::server::Core;
 
 /// How many events one read takes from the log; bounds what a slow reader can keep alive.
 const BATCH: usize = 64;
 
-/// What is sent in silence.
-const HEARTBEAT: &[u8] = b": heartbeat\n\n";
+/// How events and silence are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// `event: message`, `id`, `data`; silence is `: heartbeat`.
+    Numbered,
+    /// `data` alone, as the official transport writes it; silence is an empty comment.
+    DataOnly,
+}
 
 /// The number of streams that are open right now.
 #[derive(Debug, Clone, Default)]
@@ -48,22 +55,33 @@ pub(crate) struct Tap {
     position: Position,
     bell: watch::Receiver<u64>,
     heartbeat: Duration,
+    framing: Framing,
     faults: Arc<Faults>,
+    /// Told about every position that was handed to the socket, and let go when the stream ends.
+    observer: Option<Box<dyn FnMut(Position) + Send>>,
     /// Counts the stream for as long as it is open.
     _entered: Entered,
 }
 
 impl Tap {
     /// Opens `log` at `position`.
-    pub(crate) fn open(
-        log: Arc<Log>,
-        position: Position,
-        heartbeat: Duration,
-        faults: Arc<Faults>,
-        count: &StreamCount,
-    ) -> Self {
-        let bell = log.bell();
-        Self { log, position, bell, heartbeat, faults, _entered: count.enter() }
+    pub(crate) fn open(core: &Core, log: Arc<Log>, position: Position, framing: Framing) -> Self {
+        Self {
+            bell: log.bell(),
+            log,
+            position,
+            heartbeat: core.config.heartbeat,
+            framing,
+            faults: Arc::clone(&core.faults),
+            observer: None,
+            _entered: core.streams.enter(),
+        }
+    }
+
+    /// Calls `observer` with the position reached after each read.
+    pub(crate) fn observed(mut self, observer: impl FnMut(Position) + Send + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
+        self
     }
 
     /// The response body that reads this stream until the log ends it or the reader goes away.
@@ -77,10 +95,15 @@ impl Tap {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.bell.mark_unchanged();
-            match self.log.read(self.position, BATCH) {
+            // Without ids a reader cannot tell what was lost, so no more is taken than is sent at once.
+            let limit = if self.framing == Framing::Numbered { BATCH } else { 1 };
+            match self.log.read(self.position, limit) {
                 Read::Closed => return None,
                 Read::Events(events, position) => {
                     self.position = position;
+                    if let Some(observer) = &mut self.observer {
+                        observer(position);
+                    }
                     let chunk = self.encode(&events);
                     if !chunk.is_empty() {
                         return Some(chunk);
@@ -89,7 +112,7 @@ impl Tap {
                 Read::Nothing => match tokio::time::timeout(self.heartbeat, self.bell.changed()).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => return None,
-                    Err(_) => return Some(Bytes::from_static(HEARTBEAT)),
+                    Err(_) => return Some(self.silence()),
                 },
             }
         }
@@ -104,17 +127,27 @@ impl Tap {
                 EventFate::Twice => 2,
             };
             for _ in 0..copies {
-                Self::frame(event, &mut buffer);
+                self.frame(event, &mut buffer);
             }
         }
         buffer.freeze()
     }
 
-    fn frame(event: &Event, buffer: &mut BytesMut) {
-        buffer.put_slice(b"event: message\nid: ");
-        buffer.put_slice(event.id.to_string().as_bytes());
-        buffer.put_slice(b"\ndata: ");
+    fn frame(&self, event: &Event, buffer: &mut BytesMut) {
+        if self.framing == Framing::Numbered {
+            buffer.put_slice(b"event: message\nid: ");
+            buffer.put_slice(event.id.to_string().as_bytes());
+            buffer.put_slice(b"\n");
+        }
+        buffer.put_slice(b"data: ");
         buffer.put_slice(&event.data);
         buffer.put_slice(b"\n\n");
+    }
+
+    fn silence(&self) -> Bytes {
+        match self.framing {
+            Framing::Numbered => Bytes::from_static(b": heartbeat\n\n"),
+            Framing::DataOnly => Bytes::from_static(b": \n\n"),
+        }
     }
 }

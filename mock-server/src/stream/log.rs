@@ -62,6 +62,8 @@ struct State {
     held_at: Option<u64>,
     /// Raised when the open streams are ended.
     generation: u64,
+    /// Set when nothing more will come: readers end once they have read everything.
+    finished: bool,
 }
 
 impl Log {
@@ -74,6 +76,7 @@ impl Log {
             last_id: 0,
             held_at: None,
             generation: 0,
+            finished: false,
         };
         Self { state: Mutex::new(state), bell: watch::Sender::new(0) }
     }
@@ -122,7 +125,7 @@ impl Log {
         let before_ring = state.place - state.ring.len() as u64;
         let start = position.place.max(before_ring);
         if start >= end {
-            return Read::Nothing;
+            return if state.finished && end == state.place { Read::Closed } else { Read::Nothing };
         }
         let skip = usize::try_from(start - before_ring).unwrap_or(usize::MAX);
         let count = usize::try_from(end - start).unwrap_or(usize::MAX).min(limit);
@@ -156,6 +159,21 @@ impl Log {
         state.ring.clear();
         drop(state);
         self.ring_bell();
+    }
+
+    /// Lets every stream end once it has delivered what is there.
+    pub(crate) fn finish(&self) {
+        self.lock().finished = true;
+        self.ring_bell();
+    }
+
+    /// Forgets what was read up to `position`, for a log with one reader.
+    pub(crate) fn consume(&self, position: Position) {
+        let mut state = self.lock();
+        let before_ring = state.place - state.ring.len() as u64;
+        let count = usize::try_from(position.place.saturating_sub(before_ring)).unwrap_or(usize::MAX);
+        let count = count.min(state.ring.len());
+        state.ring.drain(..count);
     }
 
     /// Forgets the ring and counts from 1 again, while open streams stay open.
@@ -261,6 +279,23 @@ mod tests {
         log.close();
         assert!(matches!(log.read(position, 9), Read::Closed));
         assert_eq!(log.publish("4"), 4);
+        assert_eq!(ids(log.read(log.position_after(0), 9)), [4]);
+    }
+
+    #[test]
+    fn a_finished_log_is_read_to_its_end() {
+        let log = filled(8, 2);
+        log.finish();
+        let Read::Events(events, position) = log.read(log.position_after(0), 9) else { panic!("events") };
+        assert_eq!(events.len(), 2);
+        assert!(matches!(log.read(position, 9), Read::Closed));
+    }
+
+    #[test]
+    fn what_was_consumed_is_not_read_again() {
+        let log = filled(8, 4);
+        let Read::Events(_, position) = log.read(log.position_after(0), 3) else { panic!("events") };
+        log.consume(position);
         assert_eq!(ids(log.read(log.position_after(0), 9)), [4]);
     }
 

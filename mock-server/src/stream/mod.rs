@@ -3,5 +3,5 @@
 mod body;
 mod log;
 
-pub(crate) use body::{StreamCount, Tap};
+pub(crate) use body::{Framing, StreamCount, Tap};
 pub(crate) use log::Log;

@@ -5,6 +5,8 @@ mod agent_faults;
 mod client;
 mod life;
 mod log_faults;
+mod official;
 mod post_faults;
+mod released;
 mod rpc;
 mod stream_faults;
