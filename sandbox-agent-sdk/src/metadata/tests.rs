@@ -185,7 +185,8 @@ fn the_builder_writes_the_wire_spelling_of_every_key() {
 
 #[test]
 fn a_known_key_of_the_wrong_type_reads_as_nothing_and_stays() {
-    let odd = json!({"title": 5, "model": null, "ended": "yes", "createdAt": "2026-11-16", "eventCount": -1});
+    let odd = json!({"title": 5, "model": null, "ended": "yes", "createdAt": "2026-11-16", "eventCount": -1,
+        "skills": null});
     let metadata: SessionMetadata = serde_json::from_value(odd.clone()).unwrap();
     assert_eq!(metadata.title(), None);
     assert_eq!(metadata.get(MetadataKey::Title), Some(&json!(5)));
@@ -193,6 +194,7 @@ fn a_known_key_of_the_wrong_type_reads_as_nothing_and_stays() {
     assert_eq!(metadata.ended(), None);
     assert_eq!(metadata.created_at(), None);
     assert_eq!(metadata.event_count(), None);
+    assert_eq!(metadata.skills(), None);
     assert_eq!(serde_json::to_value(&metadata).unwrap(), odd);
 }
 
