@@ -1,26 +1,22 @@
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::play::{Ending, Halt, Scene};
 use super::script::{Script, Turn};
-use super::step::{Permission, PermissionOption, Step, ToolCall};
 use super::{Exit, ExitStatus, Outlet, Running, Undelivered};
-use crate::fault::{Fault, Moment};
 use crate::process::StderrCapture;
 use crate::server::Panicked;
 
 /// How many of the last lines of standard error the server quotes.
 const QUOTED_LINES: usize = 16;
-
-/// How many updates of a flood are printed before other tasks get a turn.
-const FLOOD_BATCH: usize = 64;
 
 /// The exit code of a Rust process that panicked.
 const PANICKED: i32 = 101;
@@ -77,7 +73,10 @@ pub(super) struct Player {
 #[derive(Default)]
 struct State {
     dead: bool,
-    sessions: HashMap<String, Session>,
+    /// How often each session was prompted.
+    sessions: HashMap<String, usize>,
+    /// The requests under way.
+    scenes: Vec<Weak<Scene>>,
     /// Requests to the client that wait for an answer.
     waiting: HashMap<String, oneshot::Sender<Value>>,
     asked: u64,
@@ -92,27 +91,6 @@ impl State {
     }
 }
 
-#[derive(Default)]
-struct Session {
-    turns: usize,
-    /// Set by a cancel; a new one for each turn.
-    cancel: watch::Sender<bool>,
-}
-
-/// How a list of steps ended.
-enum Ending {
-    Result(Value),
-    Error(Value),
-    /// The agent died; there is nobody to answer.
-    Dead,
-}
-
-/// One request being played.
-struct Scene {
-    session_id: String,
-    cancel: watch::Receiver<bool>,
-}
-
 impl Player {
     /// Takes one message from the server.
     fn take(self: &Arc<Self>, message: Value) -> Result<(), Undelivered> {
@@ -123,7 +101,14 @@ impl Player {
         let params = message.get("params").cloned().unwrap_or(Value::Null);
         match (method, message.get("id")) {
             (Some(method), Some(id)) => self.request(id.clone(), &method, params),
-            (Some(method), None) if method == "session/cancel" => self.cancel(&params),
+            (Some(method), None) if method == "session/cancel" => {
+                let session = session_id(&params).unwrap_or_default();
+                self.halt(Halt::Cancelled, |scene| scene.session_id == session);
+            }
+            (Some(method), None) if method == "$/cancel_request" => {
+                let request = params.get("requestId").cloned().unwrap_or(Value::Null);
+                self.halt(Halt::Revoked, |scene| scene.id == request);
+            }
             (Some(_), None) => {}
             (None, Some(Value::String(id))) => {
                 let waiter = self.state().waiting.remove(id);
@@ -137,18 +122,20 @@ impl Player {
         Ok(())
     }
 
-    fn cancel(&self, params: &Value) {
-        let state = self.state();
-        if let Some(session) = session_id(params).and_then(|id| state.sessions.get(id)) {
-            session.cancel.send_replace(true);
+    /// Stops the turns that fit.
+    fn halt(&self, halt: Halt, fits: impl Fn(&Scene) -> bool) {
+        let mut state = self.state();
+        state.scenes.retain(|scene| scene.strong_count() > 0);
+        for scene in state.scenes.iter().filter_map(Weak::upgrade).filter(|scene| fits(scene)) {
+            scene.halt.send_replace(halt);
         }
     }
 
     fn request(self: &Arc<Self>, id: Value, method: &str, params: Value) {
         if let Some(steps) = self.script.hook.as_ref().and_then(|hook| hook(method, &params)) {
-            let cancel = watch::Sender::new(false).subscribe();
-            let scene = Scene { session_id: session_id(&params).unwrap_or_default().to_owned(), cancel };
-            self.spawn_turn(id, scene, steps);
+            let scene = self.scene(id, session_id(&params).unwrap_or_default());
+            let player = Arc::clone(self);
+            self.spawn(async move { player.perform(&scene, steps).await });
             return;
         }
         match method {
@@ -217,136 +204,41 @@ impl Player {
 
     fn prompt(self: &Arc<Self>, id: Value, params: Value) {
         let session = session_id(&params).unwrap_or_default().to_owned();
-        let started = {
-            let mut state = self.state();
-            state.sessions.get_mut(&session).map(|session| {
-                session.turns += 1;
-                session.cancel = watch::Sender::new(false);
-                (session.turns, session.cancel.subscribe())
-            })
-        };
-        let Some((number, cancel)) = started else {
+        let number = self.state().sessions.get_mut(&session).map(|turns| {
+            *turns += 1;
+            *turns
+        });
+        let Some(number) = number else {
             self.answer(id, unknown_session());
             return;
         };
-        let turn = Turn { session_id: session.clone(), text: prompt_text(&params), number, params };
+        let scene = self.scene(id, &session);
+        let turn = Turn { session_id: session, text: prompt_text(&params), number, params };
         let player = Arc::clone(self);
-        let scene = Scene { session_id: session, cancel };
         self.spawn(async move {
             let steps = player.faulty_steps().unwrap_or_else(|| (player.script.behaviour)(&turn));
-            let ending = player.play(&scene, steps).await;
-            player.answer(id, ending);
+            player.perform(&scene, steps).await;
         });
     }
 
-    fn spawn_turn(self: &Arc<Self>, id: Value, scene: Scene, steps: Vec<Step>) {
-        let player = Arc::clone(self);
-        self.spawn(async move {
-            let ending = player.play(&scene, steps).await;
-            player.answer(id, ending);
-        });
-    }
-
-    /// What a fault makes the agent do instead of its script.
-    fn faulty_steps(&self) -> Option<Vec<Step>> {
-        let moment = Moment { verb: "POST", path: "", method: Some("session/prompt") };
-        let fault = self.outlet.surroundings().faults.strike(&moment, |fault| {
-            matches!(fault, Fault::PermissionWaitsForCancel | Fault::UnknownVariants).then(|| fault.clone())
-        })?;
-        Some(if fault == Fault::UnknownVariants { unknown_variants() } else { permission_until_cancelled() })
-    }
-
-    async fn play(&self, scene: &Scene, steps: Vec<Step>) -> Ending {
-        let mut steps = VecDeque::from(steps);
-        while let Some(step) = steps.pop_front() {
-            if let Some(ending) = self.step(scene, step, &mut steps).await {
-                return ending;
-            }
-            if *scene.cancel.borrow() {
-                return stopped("cancelled");
-            }
-        }
-        stopped("end_turn")
-    }
-
-    /// Does one step; steps that follow from it are put in front of the rest.
-    async fn step(&self, scene: &Scene, step: Step, rest: &mut VecDeque<Step>) -> Option<Ending> {
-        let session = scene.session_id.as_str();
-        match step {
-            Step::Say(text) => self.update(session, chunk("agent_message_chunk", &text)),
-            Step::Think(text) => self.update(session, chunk("agent_thought_chunk", &text)),
-            Step::ToolCall(call) => {
-                let mut update = call.to_value();
-                update["sessionUpdate"] = json!("tool_call");
-                self.update(session, update);
-            }
-            Step::ToolUpdate { id, status, text } => self.update(session, tool_update(&id, &status, text)),
-            Step::Update(update) => self.update(session, update),
-            Step::Notify { method, params } => self.notify(&method, params),
-            Step::Stderr(line) => self.state().complain(&line),
-            Step::Raw(value) => self.outlet.value(&value),
-            Step::Garbage(line) => self.outlet.line(line),
-            Step::Flood { updates, bytes } => self.flood(scene, updates, bytes).await,
-            Step::Wait(time) => {
-                let mut cancel = scene.cancel.clone();
-                // Running out of time is the usual end of a wait.
-                let _ = tokio::time::timeout(time, cancel.wait_for(|cancelled| *cancelled)).await;
-            }
-            Step::WaitForCancel => {
-                let mut cancel = scene.cancel.clone();
-                if cancel.wait_for(|cancelled| *cancelled).await.is_err() {
-                    return std::future::pending().await;
-                }
-            }
-            Step::Crash(crash) => {
-                self.die(crash.status, &crash.stderr);
-                return Some(Ending::Dead);
-            }
-            Step::Exit(code) => {
-                self.die(ExitStatus::Code(code), &[]);
-                return Some(Ending::Dead);
-            }
-            Step::Hang => return std::future::pending().await,
-            Step::Fail { code, message, data } => {
-                let mut error = json!({ "code": code, "message": message });
-                if let Some(data) = data {
-                    error["data"] = data;
-                }
-                return Some(Ending::Error(error));
-            }
-            Step::Stop(reason) => return Some(stopped(&reason)),
-            Step::Finish(result) => return Some(Ending::Result(result)),
-            asking => {
-                for follow_up in self.ask_step(session, asking).await.into_iter().rev() {
-                    rest.push_front(follow_up);
-                }
-            }
-        }
-        None
-    }
-
-    async fn flood(&self, scene: &Scene, updates: usize, bytes: usize) {
-        let text = "x".repeat(bytes);
-        for number in 0..updates {
-            self.update(&scene.session_id, chunk("agent_message_chunk", &text));
-            if number % FLOOD_BATCH == FLOOD_BATCH - 1 {
-                tokio::task::yield_now().await;
-            }
-            if *scene.cancel.borrow() {
-                return;
-            }
-        }
+    /// A request that can be stopped from now on.
+    fn scene(&self, id: Value, session: &str) -> Arc<Scene> {
+        let scene = Arc::new(Scene::new(id, session.to_owned()));
+        let mut state = self.state();
+        state.scenes.retain(|scene| scene.strong_count() > 0);
+        state.scenes.push(Arc::downgrade(&scene));
+        scene
     }
 
     pub(super) fn update(&self, session: &str, update: Value) {
         self.notify("session/update", json!({ "sessionId": session, "update": update }));
     }
 
-    fn notify(&self, method: &str, params: Value) {
+    pub(super) fn notify(&self, method: &str, params: Value) {
         self.outlet.value(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 
-    fn answer(&self, id: Value, ending: Ending) {
+    pub(super) fn answer(&self, id: Value, ending: Ending) {
         let (member, value) = match ending {
             Ending::Result(result) => ("result", result),
             Ending::Error(error) => ("error", error),
@@ -367,7 +259,7 @@ impl Player {
         (id, answer)
     }
 
-    fn die(&self, status: ExitStatus, stderr: &[String]) {
+    pub(super) fn die(&self, status: ExitStatus, stderr: &[String]) {
         let summary = {
             let mut state = self.state();
             if std::mem::replace(&mut state.dead, true) {
@@ -381,6 +273,11 @@ impl Player {
         };
         self.outlet.exited(Exit { status, stderr: summary });
         self.stop();
+    }
+
+    /// Writes one line to standard error.
+    pub(super) fn complain(&self, line: &str) {
+        self.state().complain(line);
     }
 
     fn stop(&self) {
@@ -417,49 +314,6 @@ fn prompt_text(params: &Value) -> String {
     texts.join("\n")
 }
 
-fn stopped(reason: &str) -> Ending {
-    Ending::Result(json!({ "stopReason": reason }))
-}
-
 fn unknown_session() -> Ending {
     Ending::Error(json!({ "code": -32002, "message": "session not found" }))
-}
-
-fn chunk(kind: &str, text: &str) -> Value {
-    json!({ "sessionUpdate": kind, "content": { "type": "text", "text": text } })
-}
-
-fn tool_update(id: &str, status: &str, text: Option<String>) -> Value {
-    let mut update = json!({ "sessionUpdate": "tool_call_update", "toolCallId": id, "status": status });
-    if let Some(text) = text {
-        update["content"] = json!([{ "type": "content", "content": { "type": "text", "text": text } }]);
-    }
-    update
-}
-
-fn permission_until_cancelled() -> Vec<Step> {
-    let call = ToolCall::new("tool-call-until-cancelled", "Wait for the user");
-    vec![
-        Step::ToolCall(call.clone()),
-        Step::AskPermission(Permission::new(call).then(|_| Vec::new())),
-        Step::WaitForCancel,
-    ]
-}
-
-fn unknown_variants() -> Vec<Step> {
-    let call =
-        ToolCall { kind: "teleport".to_owned(), ..ToolCall::new("tool-call-unknown", "From the future") };
-    let option =
-        PermissionOption { id: "today".into(), name: "Allow today".into(), kind: "allow_for_today".into() };
-    vec![
-        Step::Update(json!({ "sessionUpdate": "future_update", "payload": { "answer": 42 } })),
-        Step::Update(json!({
-            "sessionUpdate": "agent_message_chunk",
-            "content": { "type": "hologram", "data": "…" },
-        })),
-        Step::ToolCall(call.clone()),
-        Step::Notify { method: "_vendor/unknown".into(), params: json!({ "anything": true }) },
-        Step::AskPermission(Permission::new(call).options(vec![option])),
-        Step::Stop("future_reason".into()),
-    ]
 }

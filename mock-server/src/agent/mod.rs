@@ -6,7 +6,9 @@
 
 mod answers;
 mod ask;
+mod faulty;
 mod instance;
+mod play;
 mod script;
 mod step;
 mod trigger;

@@ -100,6 +100,8 @@ pub enum Step {
     },
     /// Ends the turn with this stop reason.
     Stop(String),
+    /// Answers the prompt with this stop reason and goes on with the steps after it.
+    Answer(String),
     /// Ends the turn with this result, as it stands.
     Finish(Value),
 }

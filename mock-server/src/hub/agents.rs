@@ -54,6 +54,13 @@ impl Hub {
         })?)
     }
 
+    /// Kills the running agent of this name; says whether there was one.
+    pub(crate) fn kill_agent(&self, name: &str) -> bool {
+        // The lock is let go first: a scripted agent reports its exit at once.
+        let running = self.lock().running(name);
+        running.map(|running| running.kill()).is_some()
+    }
+
     fn known(&self, name: String) -> Result<String, Problem> {
         if self.core.recipe(&name).is_some() { Ok(name) } else { Err(Problem::unsupported_agent(name)) }
     }

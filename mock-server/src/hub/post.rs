@@ -129,6 +129,10 @@ impl Hub {
             self.extension(connection, &method, &params).await?;
             return Ok(());
         }
+        if method == "$/cancel_request" {
+            self.cancel_request(connection, &params).await;
+            return Ok(());
+        }
         let agent = self.agent_for(connection, &method, &params)?;
         self.note(connection, &agent, &method, &params);
         let Launched { running, .. } = self.launched(&agent).await?;
@@ -139,6 +143,25 @@ impl Hub {
         // Nobody waits for a notification; an agent that is gone loses it.
         let _ = running.deliver(message).await;
         Ok(())
+    }
+
+    /// Passes on that a client wants one of its requests to stop, under the id the agent knows. A request
+    /// that is answered already is not stopped any more.
+    async fn cancel_request(&self, connection: &str, params: &Value) {
+        let wanted = params.get("requestId").unwrap_or(&Value::Null);
+        let found = {
+            let state = self.lock();
+            let mut all = state.pending.iter();
+            let found = all.find(|(_, pending)| pending.connection == connection && pending.id == *wanted);
+            found.and_then(|(id, pending)| Some((id.clone(), state.running(&pending.agent)?)))
+        };
+        if let Some((id, running)) = found {
+            let params = json!({ "requestId": id });
+            // An agent that died meanwhile has failed the request.
+            let _ = running
+                .deliver(json!({ "jsonrpc": "2.0", "method": "$/cancel_request", "params": params }))
+                .await;
+        }
     }
 
     /// Hands the answer to an agent's request back to the agent. The first answer wins.

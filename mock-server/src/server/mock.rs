@@ -213,6 +213,12 @@ impl MockServer {
         self.world().hub.session_info(id)
     }
 
+    /// Kills the running agent of this name behind `/v1/rpc`; says whether there was one.
+    pub fn kill_agent(&self, name: &str) -> bool {
+        self.check();
+        self.world().hub.kill_agent(name)
+    }
+
     /// Health, agent catalogue, files and configuration of this server.
     pub fn control(&self) -> ControlPlane {
         self.world().control

@@ -3,10 +3,14 @@
 
 mod agent_faults;
 mod client;
+mod connections;
+mod crashes;
 mod life;
 mod log_faults;
 mod official;
 mod post_faults;
 mod released;
 mod rpc;
+mod sessions;
+mod steps;
 mod stream_faults;

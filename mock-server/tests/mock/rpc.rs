@@ -59,3 +59,216 @@ async fn a_crash_ends_the_session_on_the_stream_before_it_fails_the_prompt() {
     );
     assert_eq!(server.session(&session).unwrap()["terminationInfo"], *info);
 }
+
+fn kind(problem: &Value) -> &str {
+    problem["type"].as_str().unwrap_or_default().trim_start_matches("urn:sandbox-agent:error:")
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_with_the_right_problem() {
+    let server = MockServer::builder().body_limit(1000).start().await;
+    let client = Client::new(&server);
+    let post = async |content_type: &str, accept: &str, body: String| {
+        let post =
+            client.http.post(&client.url).header("content-type", content_type).header("accept", accept);
+        let response = post.body(body).send().await.unwrap();
+        let status = response.status().as_u16();
+        let body: Value = serde_json::from_slice(&response.bytes().await.unwrap()).unwrap_or_default();
+        (status, kind(&body).to_owned())
+    };
+    let json = "application/json";
+    let valid = request(1, "initialize", initialize_params()).to_string();
+    for (content_type, accept, body, expected) in [
+        ("text/plain", json, valid.clone(), (415, "unsupported_media_type")),
+        (json, "text/event-stream", valid.clone(), (406, "not_acceptable")),
+        (json, json, "{bad".into(), (400, "invalid_request")),
+        (json, json, "[]".into(), (400, "invalid_request")),
+        (json, json, r#"{"jsonrpc":"1.0","method":"x"}"#.into(), (400, "invalid_request")),
+        (json, json, "x".repeat(1001), (413, "")),
+        (json, "*/*", valid.clone(), (200, "")),
+    ] {
+        assert_eq!(
+            post(content_type, accept, body.clone()).await,
+            (expected.0, expected.1.to_owned()),
+            "{body}"
+        );
+    }
+    let get = client.http.get(&client.url).header("accept", json).send().await.unwrap();
+    assert_eq!(get.status(), 406);
+    let get = client.http.get(&client.url).header("last-event-id", "abc").send().await.unwrap();
+    assert_eq!(get.status(), 400);
+    let put = client.http.put(&client.url).send().await.unwrap();
+    assert_eq!(put.status(), 405);
+    let unknown = client.http.get(format!("{}/v1/nothing", server.url())).send().await.unwrap();
+    assert_eq!(
+        (unknown.status().as_u16(), unknown.text().await.unwrap().contains("endpoint not found")),
+        (404, true)
+    );
+}
+
+#[tokio::test]
+async fn every_route_wants_the_token_and_unknown_paths_are_unknown_all_the_same() {
+    let server = MockServer::builder().token("secret").start().await;
+    let http = Client::new(&server).http;
+    let status = async |path: &str, token: Option<&str>| {
+        let mut get = http.get(format!("{}{path}", server.url())).header("accept", "text/event-stream, */*");
+        if let Some(token) = token {
+            get = get.header("authorization", token);
+        }
+        get.send().await.unwrap().status().as_u16()
+    };
+    for path in ["/v1/rpc", "/v1/acp", "/v1/acp/x", "/acp", "/v1/health", "/v1/agents", "/v1/sessions"] {
+        for token in [None, Some("Bearer wrong"), Some("bearer secret"), Some("secret")] {
+            assert_eq!(status(path, token).await, 401, "{path} with {token:?}");
+        }
+        assert_ne!(status(path, Some("Bearer secret")).await, 401, "{path}");
+    }
+    assert_eq!(status("/v1/nothing", None).await, 404);
+    assert_eq!(status("/", None).await, 200);
+}
+
+#[tokio::test]
+async fn an_agent_silent_past_the_limit_is_a_timeout_and_its_late_answer_is_on_the_stream() {
+    let late = std::time::Duration::from_millis(200);
+    let server = MockServer::builder()
+        .agent("mock", Script::steps(vec![Step::Wait(late)]))
+        .request_timeout(late / 4)
+        .start()
+        .await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let (status, problem) = client.post(prompt("p", &session, "x")).await;
+    assert_eq!((status, kind(&problem)), (504, "timeout"));
+    let seen = client.stream(None).await.until_response("p").await;
+    assert_eq!(seen.last().unwrap().json()["result"]["stopReason"], "end_turn");
+}
+
+#[tokio::test]
+async fn a_notification_and_an_answer_are_accepted_without_a_body() {
+    let server = MockServer::start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } });
+    assert_eq!(client.post(cancel).await, (202, Value::Null));
+    let id = server.emit_request(json!({ "method": "session/request_permission", "params": {} }));
+    let answer = json!({ "jsonrpc": "2.0", "id": id, "result": { "fine": true } });
+    assert_eq!(client.post(answer.clone()).await, (202, Value::Null));
+    let (status, problem) = client.post(answer).await;
+    assert_eq!((status, kind(&problem)), (400, "invalid_request"), "the first answer wins");
+    assert_eq!(server.answers()[0].result(), &json!({ "fine": true }));
+}
+
+#[tokio::test]
+async fn delete_ends_the_streams_and_clears_the_ring_while_numbering_and_sessions_go_on() {
+    let server = MockServer::start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let events = client.stream(None).await;
+    let asked = server.emit_request(json!({ "method": "x" }));
+    for _ in 0..2 {
+        assert_eq!(client.http.delete(&client.url).send().await.unwrap().status(), 204);
+    }
+    assert!(events.bytes().await.1.is_ok(), "the stream ends cleanly");
+    assert_eq!(client.post(json!({ "jsonrpc": "2.0", "id": asked, "result": {} })).await.0, 400);
+    client.result(prompt("p", &session, "again")).await;
+    let seen = client.stream(None).await.until_response("p").await;
+    assert_eq!(ids(&seen), [4, 5, 6]);
+}
+
+#[tokio::test]
+async fn every_stream_sees_every_message_and_replay_meets_live_without_hole_or_repeat() {
+    let server = MockServer::builder().ring(100_000).start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let mut late = Vec::new();
+    let mut turns = Vec::new();
+    for turn in 0..4 {
+        turns.push(client.post(prompt(format!("p{turn}"), &session, "big")));
+    }
+    let all = futures::future::join_all(turns);
+    let open = async {
+        for _ in 0..5 {
+            late.push(client.stream(Some(2)).await);
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::join!(all, open);
+    let last = server.last_event_id();
+    server.emit(json!({ "jsonrpc": "2.0", "method": "end" }));
+    for mut events in late {
+        let seen = ids(&events.until(|message| message["method"] == "end").await);
+        assert_eq!(seen, (3..=last + 1).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn a_slow_reader_finds_a_jump_in_the_ids_and_memory_stays_with_the_ring() {
+    let server = MockServer::builder().ring(64).start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let mut slow = client.stream(None).await;
+    slow.next().await;
+    for turn in 0..20 {
+        client.result(prompt(format!("p{turn}"), &session, "big")).await;
+    }
+    server.emit(json!({ "jsonrpc": "2.0", "method": "end" }));
+    let seen = ids(&slow.until(|message| message["method"] == "end").await);
+    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "ids only grow");
+    assert!((seen.len() as u64) < server.last_event_id(), "some were passed by");
+    assert_eq!(*seen.last().unwrap(), server.last_event_id());
+}
+
+#[tokio::test]
+async fn garbage_becomes_an_unparsed_notice_and_odd_values_pass() {
+    let script = Script::steps(vec![Step::Garbage("not json at all".into()), Step::Raw(json!([1, 2, 3]))]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    client.result(prompt("p", &session, "x")).await;
+    let seen = client.stream(Some(2)).await.until_response("p").await;
+    assert_eq!(seen[0].json()["method"], "_sandboxagent/agent/unparsed");
+    assert_eq!(seen[0].json()["params"]["raw"], "not json at all");
+    assert_eq!(seen[1].data, "[1,2,3]");
+}
+
+#[tokio::test]
+async fn a_load_replays_its_history_before_it_answers() {
+    let history = |session: &str| {
+        let text = format!("history of {session}");
+        vec![json!({ "sessionUpdate": "user_message_chunk", "content": { "type": "text", "text": text } })]
+    };
+    let server = MockServer::builder().agent("mock", Script::default().history(history)).start().await;
+    let client = Client::new(&server);
+    client.session().await;
+    let params = json!({ "sessionId": "old", "cwd": "/work", "mcpServers": [] });
+    client.result(request("load", "session/load", params)).await;
+    let seen = client.stream(Some(2)).await.until_response("load").await;
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[0].json()["params"]["update"]["content"]["text"], "history of old");
+}
+
+#[tokio::test]
+async fn a_cancel_ends_the_turn_as_cancelled_and_a_revoked_request_fails() {
+    let server = MockServer::builder()
+        .agent("mock", Script::steps(vec![Step::Say("working".into()), Step::WaitForCancel]))
+        .start()
+        .await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    for (id, stop) in [
+        ("a", json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } })),
+        ("b", json!({ "jsonrpc": "2.0", "method": "$/cancel_request", "params": { "requestId": "b" } })),
+    ] {
+        let mut events = client.stream(Some(server.last_event_id())).await;
+        let message = prompt(id, &session, "x");
+        let drive = async {
+            events.next().await;
+            assert_eq!(client.post(stop).await.0, 202);
+        };
+        let ((_, body), ()) = tokio::join!(client.post(message), drive);
+        match id {
+            "a" => assert_eq!(body["result"]["stopReason"], "cancelled"),
+            _ => assert_eq!(body["error"]["code"], -32800),
+        }
+    }
+}
