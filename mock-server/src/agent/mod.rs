@@ -23,7 +23,7 @@ pub use answers::AgentAnswer;
 pub(crate) use answers::Answers;
 pub use script::{Script, Turn};
 pub use step::{Crash, Permission, PermissionOption, Step, Terminal, ToolCall};
-pub use trigger::text_triggers;
+pub use trigger::{text_triggers, text_triggers_at};
 
 use crate::fault::Faults;
 use crate::server::Panics;

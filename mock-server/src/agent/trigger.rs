@@ -19,6 +19,11 @@ const SLOW: Duration = Duration::from_millis(200);
 ///
 /// They may be combined, and act in the order of the table.
 pub fn text_triggers(turn: &Turn) -> Vec<Step> {
+    text_triggers_at(turn, Duration::ZERO)
+}
+
+/// As [`text_triggers`], with a pause between the words that a reader can follow.
+pub fn text_triggers_at(turn: &Turn, pace: Duration) -> Vec<Step> {
     let lower = turn.text.to_lowercase();
     let mut steps = Vec::new();
     if lower.contains("permission") {
@@ -26,7 +31,7 @@ pub fn text_triggers(turn: &Turn) -> Vec<Step> {
         steps.push(Step::ToolCall(call.clone()));
         steps.push(Step::AskPermission(Permission::new(call)));
     }
-    let pace = if lower.contains("slow") { SLOW } else { Duration::ZERO };
+    let pace = if lower.contains("slow") { SLOW } else { pace };
     if lower.contains("big") {
         steps.push(Step::Flood { updates: 1_000, bytes: 1_024 });
     }

@@ -43,8 +43,10 @@ pub(crate) struct Gate {
 impl Gate {
     /// Serves one request of the connection behind `socket`.
     pub(crate) async fn serve(self, request: Request<Incoming>, socket: Arc<Socket>) -> Response {
-        let official = matches!(request.uri().path(), "/acp" | "/health");
+        let (verb, path) = (request.method().clone(), request.uri().path().to_owned());
+        let official = matches!(path.as_str(), "/acp" | "/health");
         let mut response = self.answer(request, socket).await;
+        tracing::debug!(%verb, path, status = response.status().as_u16(), "answered");
         if !official {
             // The released server says so on every answer, whether origins are configured or not.
             let vary = "origin, access-control-request-method, access-control-request-headers";
@@ -233,7 +235,8 @@ impl Gate {
     }
 
     fn record(&self, verb: &Method, uri: &axum::http::Uri, headers: &axum::http::HeaderMap, body: Bytes) {
-        tracing::debug!(%verb, path = uri.path(), bytes = body.len(), "request");
+        let method = rpc_method(&body);
+        tracing::debug!(%verb, path = uri.path(), bytes = body.len(), method, "request");
         self.core.journal.record(RecordedRequest {
             method: verb.as_str().to_owned(),
             path: uri.path().to_owned(),

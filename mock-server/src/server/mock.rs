@@ -36,6 +36,12 @@ pub enum State {
     Lost,
 }
 
+/// How long a shutdown waits for its streams to end.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+
+/// How often a shutdown looks whether they did.
+const DRAIN_CHECK: Duration = Duration::from_millis(5);
+
 /// A server on a port of its own.
 ///
 /// Dropping it ends everything at once: connections, tasks and agents. If a task of the server panicked,
@@ -252,9 +258,22 @@ impl MockServer {
         }
     }
 
-    /// Marks every active session as suspended and says how many there were.
-    pub fn suspend_sessions(&self) -> usize {
-        self.world().hub.suspend_sessions()
+    /// Ends the server in good order: active sessions are marked as suspended, streams end cleanly, and
+    /// then everything else goes. Says how many sessions were active.
+    pub async fn shutdown(self) -> usize {
+        let suspended = self.world().hub.suspend_sessions();
+        for log in self.core.logs() {
+            log.finish();
+        }
+        let drained = async {
+            while self.core.streams.get() > 0 {
+                tokio::time::sleep(DRAIN_CHECK).await;
+            }
+        };
+        // A stream whose reader does not read is cut.
+        let _ = tokio::time::timeout(DRAIN_LIMIT, drained).await;
+        self.stop().await;
+        suspended
     }
 
     fn serve(&self, listener: TcpListener) {

@@ -9,6 +9,7 @@ mod life;
 mod log_faults;
 mod official;
 mod post_faults;
+mod program;
 mod released;
 mod rpc;
 mod sessions;
