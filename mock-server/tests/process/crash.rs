@@ -1,5 +1,7 @@
 //! How a process can die, and what is told of it.
 
+use std::time::Duration;
+
 use mock_server::{ExitStatus, MAX_STDERR_LINE_BYTES, StderrSummary};
 use serde_json::json;
 
@@ -139,4 +141,13 @@ async fn everything_printed_comes_before_the_exit() {
         assert_eq!(probe.lines().len(), before + 2000, "round {round}");
         assert_eq!(probe.count(), before + 2001, "nothing follows the exit");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_slow_to_read_still_gets_everything_before_the_exit() {
+    let slow = Duration::from_micros(100);
+    let probe = Probe::launch_slow(&stub(&["--at-start", "updates 1000 bytes 500; exit 1"]), slow).await;
+    probe.exit().await;
+    assert_eq!(probe.lines().len(), 1000);
+    assert_eq!(probe.count(), 1001, "nothing follows the exit");
 }

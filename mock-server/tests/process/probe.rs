@@ -3,7 +3,7 @@
 use std::{
     fs,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mock_server::{Agent, Exit, Outlet, Output, ProcessAgent, Running, Undelivered};
@@ -32,9 +32,18 @@ pub(crate) fn stub(args: &[&str]) -> ProcessAgent {
 
 impl Probe {
     pub(crate) async fn launch(agent: &ProcessAgent) -> Self {
+        Self::launch_slow(agent, Duration::ZERO).await
+    }
+
+    /// Like a server that takes this long for each line.
+    pub(crate) async fn launch_slow(agent: &ProcessAgent, delay: Duration) -> Self {
         let seen = Arc::new(Seen::default());
         let sink = Arc::clone(&seen);
         let outlet = Outlet::new(move |output| {
+            let start = Instant::now();
+            while start.elapsed() < delay {
+                std::hint::spin_loop();
+            }
             sink.outputs.lock().unwrap().push(output);
             sink.changed.notify_waiters();
         });
