@@ -1,6 +1,8 @@
 //! Drive coding agents that run in a sandbox: sessions, turns, files, and what became of the agent.
 
 mod agent;
+#[allow(dead_code, reason = "used by the client and the control plane")]
+mod error;
 mod extensions;
 mod fields;
 mod files;
@@ -19,6 +21,7 @@ mod timestamp;
 mod unparsed;
 
 pub use agent::{AgentCapabilities, AgentInfo, AgentList, AgentMode, AgentServerState, AgentServerStatus};
+pub use error::{AgentEnded, Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
 pub use extensions::{Extension, Extensions};
 pub use fields::MissingMember;
 pub use files::{FsEntries, FsEntry, FsEntryType, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};

@@ -1,0 +1,395 @@
+//! What can go wrong, by what the caller can do about it.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::TerminationInfo;
+
+mod convert;
+mod http;
+mod rpc;
+#[cfg(test)]
+mod tests;
+mod timeout;
+
+pub use http::{HttpError, Problem};
+pub use rpc::RpcError;
+pub use timeout::{Phase, Timeout};
+
+/// A cause that can be shared by every call it ended.
+pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
+
+/// Everything a call can fail with.
+///
+/// | question | answered by |
+/// |---|---|
+/// | may I just try again? | [`is_retryable`](Self::is_retryable) |
+/// | will every later call fail too? | [`is_terminal`](Self::is_terminal) |
+/// | may it have had its effect all the same? | [`maybe_executed`](Self::maybe_executed) |
+/// | did the agent die, and how? | [`termination`](Self::termination) |
+/// | what did the server say? | [`problem`](Self::problem), [`http`](Self::http) |
+/// | what did the agent say? | [`rpc_error`](Self::rpc_error) |
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The client, or a call, was set up with something it cannot use. Nothing was sent.
+    #[error("invalid configuration: {0}")]
+    Config(String),
+    /// There is no connection: it was never made, or it was given up. Nothing was sent.
+    #[error("not connected")]
+    NotConnected,
+    /// There is a connection already, or it is being made by somebody else. Nothing was sent.
+    #[error("already connected")]
+    AlreadyConnected,
+    /// The connection was given up by this program while the call was waiting.
+    #[error("disconnected before `{what}` was answered")]
+    Disconnected {
+        /// What was being done.
+        what: String,
+    },
+    /// The session is busy with another turn. Nothing was sent.
+    #[error("session `{session_id}` is busy with another turn")]
+    TurnInProgress {
+        /// The session.
+        session_id: String,
+    },
+    /// Neither the server nor the agent has this method. From the second time on nothing is sent.
+    #[error("`{method}` is not supported")]
+    Unsupported {
+        /// The method.
+        method: String,
+    },
+    /// The agent, or the session, has ended.
+    #[error("{}", if .0.session_id.is_some() { "the session has ended" } else { "the agent has ended" })]
+    AgentEnded(#[source] Box<AgentEnded>),
+    /// The server does not have an agent of this name.
+    #[error("the server has no agent of this name")]
+    UnsupportedAgent(#[source] Box<HttpError>),
+    /// The agent is not installed, and the server does not install it by itself.
+    #[error("the agent is not installed")]
+    AgentNotInstalled(#[source] Box<HttpError>),
+    /// The agent could not be installed.
+    #[error("the agent could not be installed")]
+    InstallFailed(#[source] Box<HttpError>),
+    /// The server could not be reached. Nothing was sent.
+    #[error("the server cannot be reached")]
+    Unreachable(#[source] Cause),
+    /// The server refuses the token.
+    #[error("the server refuses the token")]
+    Unauthorized(#[source] Box<HttpError>),
+    /// No token could be had. Nothing was sent.
+    #[error("no token could be had")]
+    Token(#[source] Cause),
+    /// The connection broke after the message may have been sent.
+    #[error("the connection broke before `{what}` was answered")]
+    ConnectionLost {
+        /// What was being done.
+        what: String,
+        /// What broke it.
+        #[source]
+        source: Cause,
+    },
+    /// The connection ended for good, though not by this program. The agent may well be alive.
+    #[error("the connection has ended: {reason}")]
+    ConnectionEnded {
+        /// Why.
+        reason: LostReason,
+        /// Whether this call may have been sent before.
+        sent: bool,
+        /// What the server or the network said.
+        #[source]
+        source: Option<Arc<Error>>,
+    },
+    /// The server restarted (its numbering began anew) while the call was waiting.
+    #[error("the server restarted before `{what}` was answered")]
+    ServerRestarted {
+        /// What was being done.
+        what: String,
+    },
+    /// The server answered with an HTTP status that means failure.
+    #[error("{0}")]
+    Http(Box<HttpError>),
+    /// What was sent is larger than the server takes.
+    #[error("`{what}` is too large for the server{}", .size.map(|size| format!(" ({size} bytes)")).unwrap_or_default())]
+    PayloadTooLarge {
+        /// What was being done.
+        what: String,
+        /// How large it was, if that is known.
+        size: Option<u64>,
+        /// What the server answered.
+        #[source]
+        source: Box<HttpError>,
+    },
+    /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
+    #[error("the server redirects to {}", .location.as_deref().unwrap_or("nowhere"))]
+    Redirected {
+        /// The status.
+        status: u16,
+        /// Where to.
+        location: Option<String>,
+    },
+    /// The server answered with success, but the body is not what was asked for: a login page, say.
+    #[error("the server answered {status} with {} that cannot be read", .content_type.as_deref().unwrap_or("a body"))]
+    UnexpectedBody {
+        /// The status.
+        status: u16,
+        /// The content type of the body.
+        content_type: Option<String>,
+        /// The beginning of the body.
+        start: String,
+    },
+    /// The agent answered with an error.
+    #[error("{error}")]
+    Rpc {
+        /// The error as it came.
+        error: RpcError,
+        /// The HTTP status it came with, if that meant failure too.
+        status: Option<u16>,
+    },
+    /// The answer does not fit its type. It is kept.
+    #[error("the answer to `{what}` cannot be read")]
+    Decode {
+        /// What was being done.
+        what: String,
+        /// The answer as it came.
+        raw: String,
+        /// What does not fit.
+        #[source]
+        source: Cause,
+    },
+    /// The parameters cannot be written. Nothing was sent.
+    #[error("the parameters of `{what}` cannot be written")]
+    Encode {
+        /// What was being done.
+        what: String,
+        /// What cannot be written.
+        #[source]
+        source: Cause,
+    },
+    /// A message from the server is larger than the limit.
+    #[error("a message of at least {seen} bytes is over the limit of {limit}")]
+    MessageTooLarge {
+        /// The limit that is set.
+        limit: usize,
+        /// How much had arrived when the message was given up.
+        seen: usize,
+        /// The id of the event, if it is known.
+        event_id: Option<String>,
+    },
+    /// Time ran out.
+    #[error("{0}")]
+    Timeout(Box<Timeout>),
+    /// Something on this side of the network failed: a local file, or a stream that the program gave.
+    #[error("`{what}` failed on this machine")]
+    Local {
+        /// What was being done.
+        what: String,
+        /// What failed.
+        #[source]
+        source: Cause,
+    },
+}
+
+/// The end of an agent or a session, as the reason why a call failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{info}")]
+#[non_exhaustive]
+pub struct AgentEnded {
+    /// The session that ended; `None` if the agent did, and all its sessions with it.
+    pub session_id: Option<String>,
+    /// How.
+    pub info: TerminationInfo,
+    /// Whether the call was under way when the end came; otherwise it was never sent.
+    pub sent: bool,
+    /// How the server answered the call, if it did.
+    #[source]
+    pub answer: Option<Arc<Error>>,
+}
+
+/// Why a connection ended although this program did not give it up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// The server does not know the connection any more: it was deleted, or the server lost its state.
+    ServerGone,
+    /// The server refuses the token.
+    Unauthorized,
+    /// The server refuses to send events.
+    StreamRefused,
+    /// The server could not be reached again.
+    RetriesExhausted {
+        /// How many attempts were made.
+        attempts: u32,
+    },
+    /// Everything that held the connection is gone.
+    Dropped,
+    /// A reason that this version has no name for.
+    Other(String),
+}
+
+impl std::fmt::Display for LostReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ServerGone => f.write_str("the server does not know it any more"),
+            Self::Unauthorized => f.write_str("the server refuses the token"),
+            Self::StreamRefused => f.write_str("the server refuses to send events"),
+            Self::RetriesExhausted { attempts } => {
+                write!(f, "the server could not be reached again in {attempts} attempts")
+            }
+            Self::Dropped => f.write_str("nobody holds it any more"),
+            Self::Other(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn config(what: impl Into<String>) -> Self {
+        Self::Config(what.into())
+    }
+
+    /// An answer of HTTP that means failure, as the variant that says what can be done about it.
+    pub(crate) fn from_http(error: HttpError) -> Self {
+        let kind = error.problem.as_ref().map(|problem| problem.short_kind().to_owned());
+        let error = Box::new(error);
+        match (error.status, kind.as_deref()) {
+            (_, Some("unsupported_agent")) => Self::UnsupportedAgent(error),
+            (_, Some("agent_not_installed")) => Self::AgentNotInstalled(error),
+            (_, Some("install_failed")) => Self::InstallFailed(error),
+            (401, _) => Self::Unauthorized(error),
+            (413, _) => Self::PayloadTooLarge { what: error.what.clone(), size: None, source: error },
+            _ => Self::Http(error),
+        }
+    }
+
+    pub(crate) fn ended(session_id: Option<&str>, info: TerminationInfo, sent: bool) -> Self {
+        let session_id = session_id.map(str::to_owned);
+        Self::AgentEnded(Box::new(AgentEnded { session_id, info, sent, answer: None }))
+    }
+
+    /// Whether the same call may succeed if it is made again, and making it again does no harm.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Token(_) | Self::TurnInProgress { .. } => true,
+            Self::Http(error) => matches!(error.status, 429 | 503),
+            _ => false,
+        }
+    }
+
+    /// Whether the connection has ended, so that every later call fails too until there is a new one.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            Self::NotConnected | Self::Disconnected { .. } | Self::ConnectionEnded { .. } => true,
+            Self::AgentEnded(end) => end.session_id.is_none(),
+            _ => false,
+        }
+    }
+
+    /// Whether the call may have had its effect although it failed. Such a call is never repeated by itself.
+    #[must_use]
+    pub fn maybe_executed(&self) -> bool {
+        match self {
+            Self::AgentEnded(end) => end.sent,
+            Self::ConnectionEnded { sent, .. } => *sent,
+            // A gateway's word, or the server's about itself: it did not pass the call on.
+            Self::Http(error) => error.status >= 500 && error.status != 503,
+            Self::Disconnected { .. }
+            | Self::ConnectionLost { .. }
+            | Self::ServerRestarted { .. }
+            | Self::UnexpectedBody { .. }
+            | Self::Decode { .. }
+            | Self::MessageTooLarge { .. }
+            | Self::Timeout(_)
+            | Self::InstallFailed(_)
+            | Self::Local { .. } => true,
+            Self::Config(_)
+            | Self::NotConnected
+            | Self::AlreadyConnected
+            | Self::TurnInProgress { .. }
+            | Self::Unsupported { .. }
+            | Self::UnsupportedAgent(_)
+            | Self::AgentNotInstalled(_)
+            | Self::Unreachable(_)
+            | Self::Unauthorized(_)
+            | Self::Token(_)
+            | Self::PayloadTooLarge { .. }
+            | Self::Redirected { .. }
+            | Self::Encode { .. }
+            // The agent took the call and refused it.
+            | Self::Rpc { .. } => false,
+        }
+    }
+
+    /// Whether time ran out.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout(_))
+    }
+
+    /// Whether the server refuses the token.
+    #[must_use]
+    pub fn is_unauthorized(&self) -> bool {
+        matches!(self, Self::Unauthorized(_) | Self::ConnectionEnded { reason: LostReason::Unauthorized, .. })
+    }
+
+    /// Whether what was asked about does not exist.
+    ///
+    /// The released server says so of files with status 400 and a detail, which counts too.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.http().is_some_and(|error| {
+            let detail = error.problem.as_ref().and_then(|problem| problem.detail.as_deref());
+            error.status == 404 || detail.is_some_and(|detail| detail.contains("path not found"))
+        })
+    }
+
+    /// How the agent or the session ended, if that is why the call failed.
+    #[must_use]
+    pub fn termination(&self) -> Option<&TerminationInfo> {
+        match self {
+            Self::AgentEnded(end) => Some(&end.info),
+            _ => None,
+        }
+    }
+
+    /// The failure that HTTP reported, if there was one.
+    #[must_use]
+    pub fn http(&self) -> Option<&HttpError> {
+        match self {
+            Self::Http(error)
+            | Self::Unauthorized(error)
+            | Self::UnsupportedAgent(error)
+            | Self::AgentNotInstalled(error)
+            | Self::InstallFailed(error)
+            | Self::PayloadTooLarge { source: error, .. } => Some(error),
+            Self::Timeout(timeout) => timeout.cause.as_deref()?.http(),
+            Self::ConnectionEnded { source, .. } => source.as_deref()?.http(),
+            Self::AgentEnded(end) => end.answer.as_deref()?.http(),
+            _ => None,
+        }
+    }
+
+    /// The problem report of the server, if there was one.
+    #[must_use]
+    pub fn problem(&self) -> Option<&Problem> {
+        self.http()?.problem.as_ref()
+    }
+
+    /// The error answer of the agent, if there was one.
+    #[must_use]
+    pub fn rpc_error(&self) -> Option<&RpcError> {
+        match self {
+            Self::Rpc { error, .. } => Some(error),
+            Self::AgentEnded(end) => end.answer.as_deref()?.rpc_error(),
+            _ => None,
+        }
+    }
+
+    /// How long the server asks to wait before the next attempt.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.http()?.retry_after
+    }
+}

@@ -1,0 +1,133 @@
+//! From the errors of the layer below, without losing anything.
+
+use std::sync::Arc;
+
+use acp_http_client as wire;
+
+use super::{Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
+
+impl Error {
+    /// The error of the layer below as one of ours.
+    ///
+    /// It is no `From`, so that the layer below stays out of the public interface.
+    pub(crate) fn from_wire(error: wire::Error) -> Self {
+        match error {
+            wire::Error::Config(what) => Self::Config(what),
+            wire::Error::Unreachable(source) => Self::Unreachable(source),
+            wire::Error::Token(source) => Self::Token(source),
+            wire::Error::ConnectionLost { method, source } => Self::ConnectionLost { what: method, source },
+            wire::Error::Http(error) => Self::from_http(HttpError::from_wire(*error)),
+            wire::Error::PayloadTooLarge { method, size, source } => Self::PayloadTooLarge {
+                what: method,
+                size: Some(size as u64),
+                source: Box::new(HttpError::from_wire(*source)),
+            },
+            wire::Error::Redirected { status, location } => Self::Redirected { status, location },
+            wire::Error::UnexpectedBody { status, content_type, start } => {
+                Self::UnexpectedBody { status, content_type, start }
+            }
+            wire::Error::Rpc { error, status } => Self::Rpc { error: RpcError::from_wire(error), status },
+            wire::Error::Decode { method, raw, source } => {
+                let raw = String::from_utf8_lossy(&raw).into_owned();
+                Self::Decode { what: method, raw, source }
+            }
+            wire::Error::Encode { method, source } => Self::Encode { what: method, source },
+            wire::Error::MessageTooLarge { limit, seen, event_id } => {
+                Self::MessageTooLarge { limit, seen, event_id }
+            }
+            wire::Error::Timeout(timeout) => Self::Timeout(Box::new(Timeout::from_wire(*timeout))),
+            wire::Error::ServerRestarted { method } => Self::ServerRestarted { what: method },
+            wire::Error::Interrupted(reason) => Self::interrupted(&reason),
+            wire::Error::Terminated(reason) => Self::terminated(&reason.0),
+            other => {
+                let reason = LostReason::Other(other.to_string());
+                Self::ConnectionEnded { reason, sent: other.maybe_executed(), source: None }
+            }
+        }
+    }
+
+    /// The reason this crate ended a call with, which is always an error of this crate.
+    fn interrupted(reason: &super::Cause) -> Self {
+        match reason.downcast_ref::<Self>() {
+            Some(error) => error.clone(),
+            None => Self::ConnectionEnded {
+                reason: LostReason::Other(reason.to_string()),
+                sent: true,
+                source: None,
+            },
+        }
+    }
+
+    /// Why the connection ended, as the reason of a call that was under way.
+    pub(crate) fn terminated(reason: &wire::EndReason) -> Self {
+        let ended = |reason, source: &Arc<wire::Error>| Self::ConnectionEnded {
+            reason,
+            sent: true,
+            source: Some(Arc::new(Self::from_wire((**source).clone()))),
+        };
+        match reason {
+            wire::EndReason::Closed => Self::Disconnected { what: "the call".to_owned() },
+            wire::EndReason::Dropped => {
+                Self::ConnectionEnded { reason: LostReason::Dropped, sent: true, source: None }
+            }
+            wire::EndReason::ServerGone(error) => ended(LostReason::ServerGone, error),
+            wire::EndReason::Unauthorized(error) => ended(LostReason::Unauthorized, error),
+            wire::EndReason::StreamRefused(error) => ended(LostReason::StreamRefused, error),
+            wire::EndReason::RetriesExhausted { attempts, last } => {
+                ended(LostReason::RetriesExhausted { attempts: *attempts }, last)
+            }
+            wire::EndReason::Custom(reason) => Self::interrupted(reason),
+            other => Self::ConnectionEnded {
+                reason: LostReason::Other(other.to_string()),
+                sent: true,
+                source: None,
+            },
+        }
+    }
+}
+
+impl HttpError {
+    fn from_wire(error: wire::HttpError) -> Self {
+        Self {
+            what: error.what,
+            status: error.status,
+            content_type: error.content_type,
+            problem: error.problem.map(Problem::from_wire),
+            body: error.body,
+            retry_after: error.retry_after,
+        }
+    }
+}
+
+impl RpcError {
+    pub(crate) fn from_wire(error: wire::RpcError) -> Self {
+        Self { code: error.code, message: error.message, data: error.data }
+    }
+}
+
+impl Timeout {
+    fn from_wire(timeout: wire::Timeout) -> Self {
+        Self {
+            phase: Phase::from_wire(timeout.phase),
+            what: timeout.what,
+            elapsed: timeout.elapsed,
+            last_event_age: timeout.last_event_age,
+            connection: Some(timeout.state.to_string()),
+            cause: timeout.cause.map(|cause| Arc::new(Error::from_wire((*cause).clone()))),
+        }
+    }
+}
+
+impl Phase {
+    fn from_wire(phase: wire::Phase) -> Self {
+        match phase {
+            wire::Phase::Headers => Self::Headers,
+            wire::Phase::Answer => Self::Answer,
+            wire::Phase::Confirmation => Self::Confirmation,
+            wire::Phase::StreamOpen => Self::StreamOpen,
+            wire::Phase::StreamIdle => Self::StreamIdle,
+            wire::Phase::Close => Self::Close,
+            _ => Self::Other,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Failures that HTTP reports.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The prefix of the problem types of Sandbox Agent servers.
+const PROBLEM_PREFIX: &str = "urn:sandbox-agent:error:";
+
+/// A failure that HTTP reports.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct HttpError {
+    /// What was being done.
+    pub what: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// The content type of the body.
+    pub content_type: Option<String>,
+    /// The problem report in the body, if there was one.
+    pub problem: Option<Problem>,
+    /// The beginning of the body, whatever it was.
+    pub body: String,
+    /// How long the server asks to wait.
+    pub retry_after: Option<Duration>,
+}
+
+impl fmt::Display for HttpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` failed with HTTP {}", self.what, self.status)?;
+        let problem = self.problem.as_ref();
+        match problem.and_then(|problem| problem.detail.as_deref().or(problem.title.as_deref())) {
+            Some(text) => write!(f, ": {text}"),
+            None if self.problem.is_none() && !self.body.trim().is_empty() => {
+                write!(f, ": {}", self.body.trim().lines().next().unwrap_or_default())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for HttpError {}
+
+/// A problem report of a server (`application/problem+json`), with every member it had.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Problem {
+    /// What kind of problem this is: a URI, such as `urn:sandbox-agent:error:timeout`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// A short summary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The HTTP status, as the body says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// What happened this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// Which occurrence this was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// Every other member, such as `agent`, `sessionId` or `details`.
+    #[serde(flatten)]
+    pub extensions: Map<String, Value>,
+}
+
+impl Problem {
+    /// Reads a problem out of a body: any JSON object that has one of the standard members.
+    #[must_use]
+    pub fn from_json(body: &[u8]) -> Option<Self> {
+        acp_http_client::Problem::from_json(body).map(Self::from_wire)
+    }
+
+    pub(super) fn from_wire(problem: acp_http_client::Problem) -> Self {
+        Self {
+            kind: problem.kind,
+            title: problem.title,
+            status: problem.status,
+            detail: problem.detail,
+            instance: problem.instance,
+            extensions: problem.extensions,
+        }
+    }
+
+    /// The kind without the prefix that all problems of these servers share, such as `session_not_found`.
+    #[must_use]
+    pub fn short_kind(&self) -> &str {
+        self.kind.strip_prefix(PROBLEM_PREFIX).unwrap_or(&self.kind)
+    }
+
+    /// The agent the problem is about.
+    #[must_use]
+    pub fn agent(&self) -> Option<&str> {
+        self.extensions.get("agent").and_then(Value::as_str)
+    }
+
+    /// The session the problem is about.
+    #[must_use]
+    pub fn session_id(&self) -> Option<&str> {
+        self.extensions.get("sessionId").and_then(Value::as_str)
+    }
+
+    /// One of the details by its name.
+    #[must_use]
+    pub fn detail_of(&self, name: &str) -> Option<&Value> {
+        self.extensions.get("details")?.get(name)
+    }
+}

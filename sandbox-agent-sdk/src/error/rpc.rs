@@ -1,0 +1,39 @@
+//! The error with which an agent answers.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// An error answer, kept as it came: code, message and data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RpcError {
+    /// The number that says what kind of error this is.
+    pub code: i64,
+    /// One sentence for people.
+    #[serde(default)]
+    pub message: String,
+    /// Whatever else the other side had to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+}
+
+impl RpcError {
+    /// The method does not exist or is not offered.
+    pub const METHOD_NOT_FOUND: i64 = -32601;
+
+    /// An error with a code and a message.
+    #[must_use]
+    pub fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+}
+
+impl fmt::Display for RpcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (code {})", self.message, self.code)
+    }
+}
+
+impl std::error::Error for RpcError {}

@@ -1,0 +1,108 @@
+//! What callers are told.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Error, HttpError, LostReason, Problem, RpcError};
+use crate::{EndReason, TerminatedBy, TerminationInfo};
+
+fn http(status: u16, body: &str) -> Error {
+    Error::from_http(HttpError {
+        what: "session/new".into(),
+        status,
+        content_type: None,
+        problem: Problem::from_json(body.as_bytes()),
+        body: body.into(),
+        retry_after: None,
+    })
+}
+
+fn problem(kind: &str) -> String {
+    json!({"type": format!("urn:sandbox-agent:error:{kind}"), "title": "T", "detail": "d"}).to_string()
+}
+
+#[test]
+fn callers_can_ask_what_to_do() {
+    let info = || TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
+    let lost = |sent| Error::ConnectionEnded { reason: LostReason::ServerGone, sent, source: None };
+    // Each row: the error, and whether it is retryable, terminal, perhaps executed.
+    let table = [
+        (Error::NotConnected, false, true, false),
+        (Error::AlreadyConnected, false, false, false),
+        (Error::TurnInProgress { session_id: "s".into() }, true, false, false),
+        (Error::Unsupported { method: "m".into() }, false, false, false),
+        (Error::Unreachable(Arc::new(RpcError::new(1, "x"))), true, false, false),
+        (http(400, ""), false, false, false),
+        (http(429, ""), true, false, false),
+        (http(503, ""), true, false, false),
+        (http(500, ""), false, false, true),
+        (http(401, ""), false, false, false),
+        (http(413, "too large"), false, false, false),
+        (Error::Rpc { error: RpcError::new(-32603, "x"), status: None }, false, false, false),
+        (Error::ended(None, info(), true), false, true, true),
+        (Error::ended(None, info(), false), false, true, false),
+        (Error::ended(Some("s"), info(), true), false, false, true),
+        (lost(true), false, true, true),
+        (lost(false), false, true, false),
+        (Error::Disconnected { what: "x".into() }, false, true, true),
+    ];
+    for (error, retryable, terminal, maybe) in table {
+        let told = (error.is_retryable(), error.is_terminal(), error.maybe_executed());
+        assert_eq!(told, (retryable, terminal, maybe), "{error:?}");
+    }
+}
+
+#[test]
+fn problems_become_the_variant_that_says_what_to_do() {
+    assert!(matches!(http(400, &problem("unsupported_agent")), Error::UnsupportedAgent(_)));
+    assert!(matches!(http(404, &problem("agent_not_installed")), Error::AgentNotInstalled(_)));
+    assert!(matches!(http(500, &problem("install_failed")), Error::InstallFailed(_)));
+    assert!(matches!(http(401, &problem("token_invalid")), Error::Unauthorized(_)));
+    assert!(matches!(http(413, "length limit exceeded"), Error::PayloadTooLarge { .. }));
+    let conflict = http(409, &problem("conflict"));
+    assert_eq!(conflict.problem().unwrap().short_kind(), "conflict");
+    assert!(http(404, &problem("session_not_found")).is_not_found());
+    let missing = json!({"type": "urn:sandbox-agent:error:invalid_request", "title": "Invalid Request",
+        "detail": "invalid request: path not found: /x"});
+    assert!(http(400, &missing.to_string()).is_not_found());
+    assert!(!http(400, &problem("invalid_request")).is_not_found());
+}
+
+#[test]
+fn the_layer_below_is_translated_without_loss() {
+    use acp_http_client as wire;
+    let rpc = wire::RpcError::new(-32000, "no").with_data(json!({"a": 1}));
+    let error = Error::from_wire(wire::Error::Rpc { error: rpc, status: Some(500) });
+    let told = error.rpc_error().unwrap();
+    assert_eq!((told.code, told.message.as_str(), &told.data), (-32000, "no", &Some(json!({"a": 1}))));
+    assert!(matches!(error, Error::Rpc { status: Some(500), .. }));
+
+    let error = Error::from_wire(wire::Error::Config("bad".into()));
+    assert!(matches!(error, Error::Config(what) if what == "bad"));
+
+    let info = TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
+    let ours = Error::ended(Some("s"), info.clone(), true);
+    let error = Error::from_wire(wire::Error::Interrupted(Arc::new(ours)));
+    assert_eq!(error.termination(), Some(&info));
+
+    let error = Error::from_wire(wire::Error::ServerRestarted { method: "session/prompt".into() });
+    assert!(error.maybe_executed());
+}
+
+#[test]
+fn causes_are_told_once_and_kept() {
+    let mut info = TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
+    info.exit_code = Some(3);
+    let error = Error::ended(None, info, true);
+    assert_eq!(error.to_string(), "the agent has ended");
+    assert_eq!(error.source().unwrap().to_string(), "error, exit code 3");
+    let ended = Error::ConnectionEnded {
+        reason: LostReason::Unauthorized,
+        sent: false,
+        source: Some(Arc::new(http(401, &problem("token_invalid")))),
+    };
+    assert!(ended.is_unauthorized());
+    assert_eq!(ended.problem().unwrap().short_kind(), "token_invalid");
+}
