@@ -155,7 +155,7 @@ fn artifact(kind: &str, path: String, source: &str, version: Option<&str>) -> Va
 /// Which agents there are, which are installed, and which refuse to be.
 #[derive(Debug)]
 pub(super) struct Catalog {
-    /// Agents beyond the released server's. They are always installed.
+    /// Agents beyond the released server's.
     own: BTreeSet<String>,
     /// Guards both sets; held for single look-ups and changes only.
     state: Mutex<State>,
@@ -200,10 +200,8 @@ impl Catalog {
     }
 
     pub(super) fn is_installed(&self, agent: &str) -> bool {
-        if AGENT_IDS.contains(&agent) {
-            return self.state().installed.contains(agent);
-        }
-        self.own.contains(agent)
+        let known = AGENT_IDS.contains(&agent) || self.own.contains(agent);
+        known && self.state().installed.contains(agent)
     }
 
     pub(super) fn set_installed(&self, agent: &str, installed: bool) {
@@ -257,10 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn agents_of_the_servers_own_come_last_and_are_installed() {
-        let catalog = Catalog::new([], ["zed", "mock", "alpha"].map(str::to_owned));
+    fn agents_of_the_servers_own_come_last_and_only_once() {
+        let catalog = Catalog::new(["zed".to_owned()], ["zed", "mock", "alpha"].map(str::to_owned));
         let ids: Vec<_> = catalog.entries().map(|entry| entry.id).collect();
         assert_eq!(ids[6..], ["mock", "alpha", "zed"]);
-        assert!(catalog.is_installed("zed") && !catalog.is_installed("mock"));
+        assert!(catalog.is_installed("zed") && !catalog.is_installed("alpha"));
     }
 }

@@ -119,7 +119,7 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// Adds agents the released server does not have; they count as installed.
+    /// Adds agents the released server does not have.
     pub fn own_agents(mut self, agents: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.own_agents.extend(agents.into_iter().map(Into::into));
         self

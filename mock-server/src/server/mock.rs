@@ -331,7 +331,8 @@ impl World {
         let own = core.config.agents.iter().filter(|(_, agent)| agent.installed()).map(|(name, _)| name);
         // The control plane shows how long agents have been running, and the table asks it what is installed.
         let uptimes: Arc<OnceLock<Weak<Table>>> = Arc::default();
-        let control = ControlPlane::builder().root(files).installed(own);
+        let control =
+            ControlPlane::builder().root(files).own_agents(core.config.agents.keys()).installed(own);
         let control = {
             let uptimes = Arc::clone(&uptimes);
             control.uptime(move |agent| uptimes.get()?.upgrade()?.uptime(agent))

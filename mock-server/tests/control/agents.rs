@@ -147,12 +147,15 @@ async fn a_running_server_shows_in_the_status_of_its_agent() {
 
 #[tokio::test]
 async fn agents_of_the_servers_own_are_listed_after_the_released_ones() {
-    let server = Server::with(ControlPlane::builder().own_agents(["stub"])).await;
+    let builder = ControlPlane::builder().own_agents(["ready", "absent"]).installed(["ready"]);
+    let server = Server::with(builder).await;
     let listed = server.get("/v1/agents").await.json(200);
-    assert_eq!(listed["agents"].as_array().unwrap().len(), 8);
-    assert_eq!(listed["agents"][7]["id"], "stub");
-    let stub = server.get("/v1/agents/stub?config=true").await.json(200);
-    assert_eq!((&stub["installed"], &stub["configOptions"]), (&json!(true), &json!([])));
-    let install = server.send(Method::POST, "/v1/agents/stub/install", JSON, "{}").await;
-    assert_eq!(install.json(200)["already_installed"], true);
+    let ids: Vec<_> = listed["agents"].as_array().unwrap()[7..].iter().map(|agent| &agent["id"]).collect();
+    assert_eq!(ids, ["absent", "ready"]);
+    let ready = server.get("/v1/agents/ready?config=true").await.json(200);
+    assert_eq!((&ready["installed"], &ready["configOptions"]), (&json!(true), &json!([])));
+    assert_eq!(server.get("/v1/agents/absent").await.json(200)["installed"], false);
+    let install = server.send(Method::POST, "/v1/agents/absent/install", JSON, "{}").await;
+    assert_eq!(install.json(200)["already_installed"], false);
+    assert!(server.control.is_installed("absent"));
 }

@@ -187,3 +187,13 @@ async fn a_server_that_goes_takes_its_stubborn_agents_with_it() {
     drop(client);
     group_is_gone(pid_of(&session)).await;
 }
+
+#[tokio::test]
+async fn a_real_agent_is_in_the_catalogue() {
+    let client = Client::start(&[]).await;
+    let url = format!("{}/v1/agents/stub", client.server.url());
+    let answer = client.http.get(url).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let info: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
+    assert_eq!((&info["id"], &info["installed"]), (&json!("stub"), &json!(true)));
+}
