@@ -2,8 +2,8 @@
 
 /// How many bytes one line of standard output may have.
 ///
-/// Far above any message an agent has reason to send. Only the first [`SHORTENED_BYTES`] of a longer line
-/// are passed on; they are no JSON any more, so the line is reported as unparsed instead of lost.
+/// Far above any message an agent has reason to send. Only the first 64 KiB of a longer line are passed on;
+/// they are no JSON any more, so the line is reported as unparsed instead of lost.
 pub const MAX_STDOUT_LINE_BYTES: usize = 64 * 1024 * 1024;
 
 /// How much of an overlong line is passed on.

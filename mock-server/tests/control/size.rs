@@ -32,6 +32,21 @@ async fn a_body_of_the_limit_is_taken_and_a_larger_one_refused() {
 }
 
 #[tokio::test]
+async fn a_refused_body_does_not_break_the_connection() {
+    let server = Server::start().await;
+    server.post("/v1/fs/mkdir?path=/dir").await.json(200);
+    let evil = vec![b'/'; DEFAULT_BODY_LIMIT];
+    for _ in 0..10 {
+        server.put("/dir", vec![0; DEFAULT_BODY_LIMIT]).await.problem(502, "stream_error");
+        server.put("/../x", stream_of(2)).await.problem(400, "invalid_request");
+        let upload = "/v1/fs/upload-batch?path=/up";
+        server.send(Method::POST, upload, JSON, evil.clone()).await.problem(400, "invalid_request");
+        server.send(Method::POST, upload, TAR, evil.clone()).await.problem(502, "stream_error");
+        server.send(Method::POST, upload, TAR, stream_of(20)).await.text(413);
+    }
+}
+
+#[tokio::test]
 async fn every_call_with_a_body_has_the_limit() {
     let server = Server::with(ControlPlane::builder().body_limit(2048)).await;
     let long = format!("{{\"x\":\"{}\"}}", "x".repeat(4096));

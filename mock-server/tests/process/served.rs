@@ -7,7 +7,7 @@ use mock_server::MockServer;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use serde_json::{Value, json};
 
-use crate::probe::{group_is_gone, pid_of, stub};
+use crate::probe::{group_is_gone, memory, pid_of, stub};
 
 /// No step takes longer than this, also when the machine is busy.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -119,6 +119,21 @@ async fn the_end_of_a_session_is_exact_for_every_way_to_die() {
         assert_eq!(answer["error"]["code"], -32000, "{steps}: {answer}");
         assert_eq!(client.ended(&session).await, expected, "{steps}");
     }
+}
+
+#[tokio::test]
+async fn ten_million_lines_of_stderr_do_not_cost_memory() {
+    const TOTAL: u64 = 10_000_000;
+    let client = Client::start(&[]).await;
+    let session = client.session().await;
+    let before = memory("VmHWM");
+    client.prompt("turn", &session, &format!("stderr {TOTAL}; exit 1")).await;
+    let growth = memory("VmHWM") - before;
+    let (head, tail) = (numbered(1..=50), numbered(TOTAL - 49..=TOTAL));
+    let expected = json!({ "head": head, "tail": tail, "truncated": true, "total_lines": TOTAL });
+    assert_eq!(client.ended(&session).await["stderr"], expected);
+    // The process wrote close to 200 MB. Other tests run beside this one, hence the room.
+    assert!(growth < 100 * 1024, "grew by {growth} KiB");
 }
 
 #[tokio::test]

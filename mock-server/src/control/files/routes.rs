@@ -1,7 +1,7 @@
 //! The routes and what each of them takes and gives.
 
 use std::{
-    io,
+    io::{self, Read},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
@@ -26,7 +26,7 @@ use super::{
     entry::{DirectoryEntry, Stat},
     path::VirtualPath,
     root::{Contents, Existing},
-    unpack,
+    unpack::{Unpacked, unpack},
     write::Draft,
 };
 use crate::{
@@ -40,9 +40,9 @@ use crate::{
 /// How much of a file is read at once.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// How much of a body beyond the limit is read and thrown away, so that the sender gets to see the answer
-/// instead of a broken connection.
-const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
+/// How much of a refused body is read and thrown away, so that the sender gets to see the answer instead of
+/// a broken connection.
+const MAX_DISCARDED_BYTES: u64 = 64 * 1024 * 1024;
 
 pub(in crate::control) fn router() -> Router<Arc<Shared>> {
     Router::new()
@@ -143,26 +143,40 @@ async fn write(
     Parameters(query): Parameters<PathQuery>,
     request: Request,
 ) -> Result<Json<Value>, Refusal> {
-    let path = VirtualPath::parse(&query.path)?;
-    let shown = path.shown().to_owned();
-    let limit = shared.body_limit;
-    if announced_length(&request) > Some(limit as u64) {
-        return Err(discard(request.into_body().into_data_stream()).await);
-    }
-    let mut draft = blocking(move || Draft::begin(&shared.files, path)).await?;
+    let announced = announced_length(&request);
     let mut body = request.into_body().into_data_stream();
+    let written = write_body(&shared, &query.path, announced, &mut body).await;
+    if written.is_err() {
+        discard(&mut body).await;
+    }
+    written.map(Json)
+}
+
+async fn write_body(
+    shared: &Arc<Shared>,
+    path: &str,
+    announced: Option<u64>,
+    body: &mut BodyDataStream,
+) -> Result<Value, Refusal> {
+    let limit = shared.body_limit;
+    if announced > Some(limit as u64) {
+        return Err(Refusal::TooLarge);
+    }
+    let path = VirtualPath::parse(path)?;
+    let shown = path.shown().to_owned();
+    let files = shared.files.clone();
+    let mut draft = blocking(move || Draft::begin(&files, path)).await?;
     let mut taken = 0;
     while let Some(chunk) = body.next().await {
         let chunk = chunk.map_err(|error| Problem::stream_error(error.to_string()))?;
         taken += chunk.len();
         if taken > limit {
-            drop(draft);
-            return Err(discard(body).await);
+            return Err(Refusal::TooLarge);
         }
         draft.write(&chunk).await?;
     }
     let written = draft.finish().await?;
-    Ok(Json(json!({ "path": shown, "bytesWritten": written })))
+    Ok(json!({ "path": shown, "bytesWritten": written }))
 }
 
 async fn remove(
@@ -205,24 +219,40 @@ async fn upload(
     State(shared): State<Arc<Shared>>,
     Parameters(query): Parameters<OptionalPathQuery>,
     request: Request,
-) -> Result<Response, Refusal> {
-    let base = VirtualPath::parse(&query.path)?;
-    let limit = shared.body_limit;
+) -> Result<Json<Unpacked>, Refusal> {
+    let base = match acceptable_upload(&request, &query.path, shared.body_limit) {
+        Ok(base) => base,
+        Err(refusal) => {
+            discard(&mut request.into_body().into_data_stream()).await;
+            return Err(refusal);
+        }
+    };
+    let exceeded = Arc::new(AtomicBool::new(false));
+    let body = limited(request.into_body().into_data_stream(), shared.body_limit, Arc::clone(&exceeded));
+    let mut archive = SyncIoBridge::new(StreamReader::new(Box::pin(body)));
+    let unpacked = blocking(move || {
+        let unpacked = unpack(&shared.files, &base, &mut archive);
+        // An archive may be followed by filling. The outcome does not depend on it.
+        let _ = io::copy(&mut archive.take(MAX_DISCARDED_BYTES), &mut io::sink());
+        unpacked
+    })
+    .await;
+    if exceeded.load(Ordering::Relaxed) {
+        return Err(Refusal::TooLarge);
+    }
+    Ok(Json(unpacked?))
+}
+
+/// Checks what can be told of an upload before its body is read; gives back where it goes.
+fn acceptable_upload(request: &Request, path: &str, limit: usize) -> Result<VirtualPath, Refusal> {
     let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if !content_type.is_some_and(|value| value.starts_with("application/x-tar")) {
         return Err(Problem::invalid_request("content-type must be application/x-tar").into());
     }
-    if announced_length(&request) > Some(limit as u64) {
-        return Err(discard(request.into_body().into_data_stream()).await);
-    }
-    let exceeded = Arc::new(AtomicBool::new(false));
-    let body = limited(request.into_body().into_data_stream(), limit, Arc::clone(&exceeded));
-    let archive = SyncIoBridge::new(StreamReader::new(Box::pin(body)));
-    let unpacked = blocking(move || unpack::unpack(&shared.files, &base, archive)).await;
-    if exceeded.load(Ordering::Relaxed) {
+    if announced_length(request) > Some(limit as u64) {
         return Err(Refusal::TooLarge);
     }
-    Ok(Json(unpacked?).into_response())
+    Ok(VirtualPath::parse(path)?)
 }
 
 fn announced_length(request: &Request) -> Option<u64> {
@@ -230,15 +260,14 @@ fn announced_length(request: &Request) -> Option<u64> {
 }
 
 /// Reads on for a while without keeping anything.
-async fn discard(mut body: BodyDataStream) -> Refusal {
+async fn discard(body: &mut BodyDataStream) {
     let mut discarded = 0;
     while let Some(Ok(chunk)) = body.next().await {
-        discarded += chunk.len();
+        discarded += chunk.len() as u64;
         if discarded > MAX_DISCARDED_BYTES {
-            break;
+            return;
         }
     }
-    Refusal::TooLarge
 }
 
 /// A body that fails once it is larger than the limit, and notes that.
@@ -247,14 +276,21 @@ fn limited(
     limit: usize,
     exceeded: Arc<AtomicBool>,
 ) -> impl Stream<Item = io::Result<bytes::Bytes>> {
-    let mut taken = 0;
-    body.map(move |chunk| {
-        let chunk = chunk.map_err(io::Error::other)?;
-        taken += chunk.len();
-        if taken > limit {
+    stream::unfold((Some(body), 0), move |(body, taken)| {
+        let exceeded = Arc::clone(&exceeded);
+        async move {
+            let mut body = body?;
+            let chunk = match body.next().await? {
+                Ok(chunk) => chunk,
+                Err(error) => return Some((Err(io::Error::other(error)), (None, taken))),
+            };
+            let taken = taken + chunk.len();
+            if taken <= limit {
+                return Some((Ok(chunk), (Some(body), taken)));
+            }
             exceeded.store(true, Ordering::Relaxed);
-            return Err(io::Error::other("length limit exceeded"));
+            discard(&mut body).await;
+            Some((Err(io::Error::other("length limit exceeded")), (None, taken)))
         }
-        Ok(chunk)
     })
 }
