@@ -53,7 +53,11 @@ async fn soak(streams: usize, prompts: usize) -> Result<(), Failure> {
         let share = prompts / streams + usize::from(number < prompts % streams);
         peers.spawn(peer(Arc::clone(&server), share, Arc::clone(&ready)));
     }
-    ready.wait().await;
+    tokio::select! {
+        _ = ready.wait() => {}
+        // Nobody is done before all are ready, so this one failed.
+        Some(failed) = peers.join_next() => return failed?.map(drop),
+    }
     println!("{streams} streams open after {:.2} s", opened.elapsed().as_secs_f64());
     let (started, open) = (Instant::now(), server.open_streams());
     let mut slowest = Duration::ZERO;

@@ -1,16 +1,30 @@
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::gate::Gate;
 use super::socket::{Socket, Wire};
 use super::tasks::Tasks;
+
+/// How many connections may wait to be accepted. A burst beyond it would be reset by the kernel, which is
+/// a fault nobody asked for.
+const BACKLOG: u32 = 4096;
+
+/// Listens on `address`, also when connections of an earlier listener on it still linger.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Accepts connections for as long as its task lives, and serves HTTP/1.1 and HTTP/2 on each.
 pub(crate) async fn accept(listener: TcpListener, gate: Gate, tasks: Tasks) {

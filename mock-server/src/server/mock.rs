@@ -18,7 +18,7 @@ use super::builder::Builder;
 use super::core::Core;
 use super::gate::{Gate, authorize};
 use super::journal::RecordedRequest;
-use super::listener::accept;
+use super::listener::{accept, listen};
 use super::tasks::Tasks;
 use crate::agent::AgentAnswer;
 use crate::control::ControlPlane;
@@ -80,7 +80,7 @@ impl MockServer {
     }
 
     pub(super) async fn listen(core: Arc<Core>, address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = listen(address)?;
         let address = listener.local_addr()?;
         let (files, temporary) = match &core.config.files {
             Some(directory) => (directory.clone(), None),
@@ -252,7 +252,7 @@ impl MockServer {
                 Err(error) => panic!("the mock server cannot open its files again: {error}"),
             }
         }
-        match TcpListener::bind(self.address).await {
+        match listen(self.address) {
             Ok(listener) => self.serve(listener),
             Err(error) => panic!("the mock server cannot listen again on {}: {error}", self.address),
         }
