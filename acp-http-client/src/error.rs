@@ -109,7 +109,13 @@ pub enum Error {
     },
     /// The connection has ended for good.
     #[error("the connection has ended")]
-    Terminated(#[source] EndReasonError),
+    Terminated {
+        /// Why.
+        #[source]
+        reason: EndReasonError,
+        /// Whether the call was under way when it ended; otherwise nothing was sent.
+        pending: bool,
+    },
     /// The program ended this call with a reason of its own, see [`Verdict`](crate::Verdict).
     #[error("{0}")]
     Interrupted(Cause),
@@ -228,8 +234,14 @@ impl StdError for EndReasonError {
 }
 
 impl Error {
+    /// The error of a call that was made after the end.
     pub(crate) fn terminated(reason: EndReason) -> Self {
-        Self::Terminated(EndReasonError(reason))
+        Self::Terminated { reason: EndReasonError(reason), pending: false }
+    }
+
+    /// The error of a call that was under way at the end.
+    pub(crate) fn cut_off(reason: EndReason) -> Self {
+        Self::Terminated { reason: EndReasonError(reason), pending: true }
     }
 
     /// Whether the same call may succeed if it is made again, and making it again does no harm.
@@ -243,7 +255,7 @@ impl Error {
 
     /// Whether the connection has ended: every later call fails too.
     pub fn is_terminal(&self) -> bool {
-        matches!(self, Self::Terminated(_))
+        matches!(self, Self::Terminated { .. })
     }
 
     /// Whether time ran out.
@@ -255,7 +267,9 @@ impl Error {
     pub fn is_unauthorized(&self) -> bool {
         match self {
             Self::Http(error) => error.status == 401,
-            Self::Terminated(EndReasonError(reason)) => matches!(reason, EndReason::Unauthorized(_)),
+            Self::Terminated { reason: EndReasonError(reason), .. } => {
+                matches!(reason, EndReason::Unauthorized(_))
+            }
             _ => false,
         }
     }
@@ -272,8 +286,7 @@ impl Error {
             // The agent took the request and refused it.
             Self::Rpc { .. } => false,
             Self::Http(error) => error.status >= 500 && error.status != 503,
-            // A call made after the end was not sent; one that was pending may have run.
-            Self::Terminated(_) => true,
+            Self::Terminated { pending, .. } => *pending,
             _ => true,
         }
     }
@@ -288,7 +301,9 @@ impl Error {
         match self {
             Self::Http(error) | Self::PayloadTooLarge { source: error, .. } => Some(error),
             Self::Timeout(timeout) => timeout.cause.as_deref()?.http(),
-            Self::Terminated(EndReasonError(reason)) => reason.source()?.downcast_ref::<Error>()?.http(),
+            Self::Terminated { reason: EndReasonError(reason), .. } => {
+                reason.source()?.downcast_ref::<Error>()?.http()
+            }
             _ => None,
         }
     }
@@ -304,7 +319,7 @@ impl Error {
     /// Why the connection ended, if it has.
     pub fn end_reason(&self) -> Option<&EndReason> {
         match self {
-            Self::Terminated(EndReasonError(reason)) => Some(reason),
+            Self::Terminated { reason: EndReasonError(reason), .. } => Some(reason),
             _ => None,
         }
     }
@@ -313,7 +328,7 @@ impl Error {
     pub fn custom<T: StdError + 'static>(&self) -> Option<&T> {
         match self {
             Self::Interrupted(reason) => reason.downcast_ref(),
-            Self::Terminated(EndReasonError(reason)) => reason.custom(),
+            Self::Terminated { reason: EndReasonError(reason), .. } => reason.custom(),
             _ => None,
         }
     }

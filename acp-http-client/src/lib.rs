@@ -31,3 +31,4 @@ pub use rpc::{MessageId, RpcError};
 pub use sse::ReconnectPolicy;
 pub use state::{ConnectionState, EndReason};
 pub use tap::{Direction, Envelope, Inbound, Verdict};
+pub use transport::http_client_builder;

@@ -191,7 +191,7 @@ impl Core {
         }
         let waiters = self.pending().take_all();
         for waiter in waiters {
-            waiter.settle(Err(Error::terminated(reason.clone())));
+            waiter.settle(Err(Error::cut_off(reason.clone())));
         }
         for body in self.tap_book.end() {
             self.tap(Direction::Inbound, None, &body);
@@ -292,7 +292,7 @@ impl Core {
                 if self.is_gone(error) {
                     let reason = EndReason::ServerGone(Arc::new(error.clone()));
                     self.terminate(reason.clone());
-                    return Err(PostFailure::Failed(Error::terminated(reason)));
+                    return Err(PostFailure::Failed(Error::cut_off(reason)));
                 }
             }
         }

@@ -211,6 +211,7 @@ impl Reader {
                     Flow::Continue
                 }
                 Frame::TooLarge { id, seen, head } => self.skip_oversize(id, seen, &head),
+                Frame::Endless => return Some(Stop::Lost(Some(self.endless()))),
             };
             if flow == Flow::Reopen {
                 return Some(Stop::Reopen);
@@ -291,7 +292,9 @@ impl Reader {
         self.cursor.skip(id.as_deref());
         self.link.moved_to(self.cursor.last_id());
         self.link.message_arrived();
-        self.backoff.progressed();
+        if self.numbered {
+            self.backoff.progressed();
+        }
         self.core.publish(Event::TooLarge { error: error.clone() });
         let waiter = self.core.ids.find(head).and_then(|number| self.core.pending().take(number));
         if let Some(waiter) = waiter {
@@ -299,6 +302,11 @@ impl Reader {
         }
         // With numbers, the stream goes on behind the event at once; without, its end has to be read.
         if self.numbered { Flow::Reopen } else { Flow::Continue }
+    }
+
+    fn endless(&self) -> Error {
+        let limit = self.core.options.limits.message;
+        Error::MessageTooLarge { limit, seen: 2 * limit, event_id: None }
     }
 
     /// Some time has passed without bytes.
@@ -339,6 +347,10 @@ impl Reader {
             Trouble::Passing | Trouble::Held => Next::Wait(Some(error)),
             Trouble::NotFound if self.is_connection() => self.not_found(error),
             Trouble::NotFound if self.backoff.attempts() < SESSION_NOT_FOUND => Next::Wait(Some(error)),
+            // Until something was taken, the refusal belongs to the call that tried.
+            Trouble::Unauthorized if !self.opened_once && self.core.first_answer().is_none() => {
+                Next::Wait(Some(error))
+            }
             Trouble::Unauthorized => self.end(error, EndReason::Unauthorized),
             Trouble::NotFound | Trouble::Final => self.end(error, EndReason::StreamRefused),
         }

@@ -241,47 +241,60 @@ pub(crate) fn default_client(
     endpoint: &Url,
     http2_prior_knowledge: bool,
 ) -> Result<reqwest::Client, Error> {
-    let mut builder = reqwest::Client::builder()
-        .connect_timeout(timeouts.connect)
-        .redirect(reqwest::redirect::Policy::none())
-        .referer(false)
-        .http2_adaptive_window(true);
+    let mut builder = http_client_builder().connect_timeout(timeouts.connect);
     if http2_prior_knowledge {
         builder = builder.http2_prior_knowledge();
     }
-    builder = with_tls(builder, endpoint)?;
+    if cfg!(not(any(feature = "rustls-tls", feature = "native-tls"))) && endpoint.scheme() == "https" {
+        return Err(Error::Config("https needs the feature `rustls-tls` or `native-tls`".to_owned()));
+    }
     builder.build().map_err(|error| Error::Config(format!("the HTTP client cannot be made: {error}")))
+}
+
+/// What this crate's own HTTP client is made with: TLS as the features say, no redirects.
+///
+/// Start from it when you bring a client of your own. With the feature `rustls-tls`, `reqwest` has rustls but no
+/// cryptography provider of its own, so that `reqwest::Client::new()` panics unless your program chose one; this
+/// builder brings ring along and installs nothing for the whole process.
+pub fn http_client_builder() -> reqwest::ClientBuilder {
+    let builder = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .referer(false)
+        .http2_adaptive_window(true);
+    with_tls(builder)
+}
+
+#[cfg(feature = "rustls-tls")]
+fn with_tls(builder: reqwest::ClientBuilder) -> reqwest::ClientBuilder {
+    // Reading the platform's certificates takes longer than everything else a client does at its start.
+    static TLS: OnceLock<Option<rustls::ClientConfig>> = OnceLock::new();
+    match TLS.get_or_init(tls_config) {
+        Some(config) => builder.tls_backend_preconfigured(config.clone()),
+        // ring offers the default protocol versions, so this is not reached; reqwest would say what is missing.
+        None => builder,
+    }
 }
 
 /// rustls with ring: it builds in seconds, and no process-wide provider is installed or needed.
 #[cfg(feature = "rustls-tls")]
-fn with_tls(builder: reqwest::ClientBuilder, endpoint: &Url) -> Result<reqwest::ClientBuilder, Error> {
+fn tls_config() -> Option<rustls::ClientConfig> {
     use rustls_platform_verifier::BuilderVerifierExt;
 
-    let unusable = |error: rustls::Error| Error::Config(format!("TLS cannot be set up: {error}"));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = || {
-        rustls::ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(unusable)
+        rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()
     };
-    let verified = config()?.with_platform_verifier().map(|builder| builder.with_no_client_auth());
-    let mut tls = match verified {
-        Ok(tls) => tls,
-        // A machine without certificates can still talk plain HTTP.
-        Err(_) if endpoint.scheme() == "http" => {
-            config()?.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
-        }
-        Err(error) => return Err(unusable(error)),
-    };
+    let verified = config().and_then(|config| config.with_platform_verifier()).or_else(|error| {
+        // A machine without certificates can still talk plain HTTP; TLS then trusts nobody.
+        tracing::warn!(%error, "the certificates of the platform cannot be read");
+        config().map(|config| config.with_root_certificates(rustls::RootCertStore::empty()))
+    });
+    let mut tls = verified.ok()?.with_no_client_auth();
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(builder.tls_backend_preconfigured(tls))
+    Some(tls)
 }
 
 #[cfg(not(feature = "rustls-tls"))]
-fn with_tls(builder: reqwest::ClientBuilder, endpoint: &Url) -> Result<reqwest::ClientBuilder, Error> {
-    if cfg!(not(feature = "native-tls")) && endpoint.scheme() == "https" {
-        return Err(Error::Config("https needs the feature `rustls-tls` or `native-tls`".to_owned()));
-    }
-    Ok(builder)
+fn with_tls(builder: reqwest::ClientBuilder) -> reqwest::ClientBuilder {
+    builder
 }

@@ -1,3 +1,12 @@
 //! The protocol-pure client against the mock server and its faults.
 
+mod backoff;
+mod bounds;
+mod failures;
+mod lost_posts;
 mod ordering;
+mod requests;
+mod secrets;
+mod sequence;
+mod termination;
+mod types;

@@ -1,0 +1,144 @@
+//! Memory has bounds, and going over one loses no more than the thing itself.
+
+use std::time::Duration;
+
+use acp_http_client::{Error, Event, Limits};
+use mock_server::{Fault, Step};
+use sdk_tests::{
+    Collected, acp_server, client, collect_until, eventually, numbered, prompt, session, texts, within,
+};
+use serde_json::json;
+
+fn small() -> Limits {
+    let mut limits = Limits::default();
+    limits.message = 256 * 1024;
+    limits
+}
+
+#[tokio::test]
+async fn an_event_over_the_limit_is_skipped_by_name_and_the_rest_goes_on() {
+    let server = acp_server(|_| numbered(5)).start().await;
+    let client = client(&server).limits(small()).build().unwrap();
+    let session = session(&client).await;
+    let mut events = client.events();
+    server.inject(Fault::OversizeEvent { bytes: 1 << 20 });
+    within("the turn", prompt(&client, &session, "go")).await.unwrap();
+    let mut seen = Collected::default();
+    seen.drain(&mut events);
+    let errors: Vec<_> = seen.events.iter().filter(|event| matches!(event, Event::TooLarge { .. })).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let Event::TooLarge { error: Error::MessageTooLarge { limit, seen: bytes, event_id } } = errors[0] else {
+        panic!("{errors:?}")
+    };
+    assert_eq!((*limit, event_id.as_deref()), (256 * 1024, Some("3")));
+    assert!(*bytes > *limit && *bytes < 2 * *limit);
+    assert_eq!(seen.texts().len(), 5);
+    assert_eq!(client.diagnostics().oversize, 1, "it is not fetched again");
+}
+
+#[tokio::test]
+async fn an_event_that_never_ends_fails_at_the_limit_and_the_stream_goes_on() {
+    // The default limit of 64 MiB against a gibibyte that has no end.
+    let server =
+        acp_server(|_| numbered(5)).fault(Fault::UnterminatedEvent { bytes: 1 << 30 }.times(1)).start().await;
+    let client = client(&server).build().unwrap();
+    let mut events = client.events();
+    let session = session(&client).await;
+    let seen =
+        collect_until(&mut events, "the report", |event| matches!(event, Event::TooLarge { .. })).await;
+    assert!(matches!(
+        seen.events.last(),
+        Some(Event::TooLarge { error: Error::MessageTooLarge { limit, .. } }) if *limit == 64 << 20
+    ));
+    within("the turn", prompt(&client, &session, "go")).await.unwrap();
+    eventually("the turn's events", || client.diagnostics().messages >= 7).await;
+    assert_eq!(texts(&mut events).len(), 5);
+    assert_eq!(client.diagnostics().oversize, 1);
+}
+
+#[tokio::test]
+async fn an_answer_over_the_limit_fails_its_own_call() {
+    let big = "x".repeat(1 << 20);
+    let server =
+        acp_server(move |_| vec![Step::Finish(json!({"stopReason": "end_turn", "big": big}))]).start().await;
+    let client = client(&server).limits(small()).build().unwrap();
+    let one = session(&client).await;
+    let error = within("the prompt", prompt(&client, &one, "go")).await.unwrap_err();
+    assert!(matches!(error, Error::MessageTooLarge { .. }), "{error:?}");
+    assert!(error.maybe_executed());
+    // The connection is as good as before.
+    session(&client).await;
+    assert!(!client.state().is_terminated());
+}
+
+#[tokio::test]
+async fn thirty_two_mebibytes_pass_either_way_by_default() {
+    let size = 32 << 20;
+    let big = "x".repeat(size);
+    let server = acp_server(move |_| {
+        vec![
+            Step::Flood { updates: 1, bytes: size },
+            Step::Finish(json!({"stopReason": "end_turn", "big": big})),
+        ]
+    })
+    .start()
+    .await;
+    let client = client(&server).build().unwrap();
+    let session = session(&client).await;
+    let mut events = client.events();
+    let reply = within("the prompt", prompt(&client, &session, "go")).await.unwrap();
+    assert!(reply.raw().as_bytes().len() > size);
+    assert_eq!(texts(&mut events)[0].len(), size);
+}
+
+#[tokio::test]
+async fn a_subscriber_that_does_not_read_is_told_how_much_it_missed_and_blocks_nobody() {
+    let updates = 2_000;
+    let server =
+        acp_server(move |_| vec![Step::Flood { updates, bytes: 1_000 }]).ring(usize::MAX).start().await;
+    let mut limits = Limits::default();
+    limits.subscriber = 100_000;
+    let client = client(&server).limits(limits).build().unwrap();
+    let session = session(&client).await;
+    let mut lazy = client.events();
+    within("the turn, although nobody reads", prompt(&client, &session, "go")).await.unwrap();
+    let mut seen = Collected::default();
+    seen.drain(&mut lazy);
+    let missed: u64 = seen
+        .events
+        .iter()
+        .map(|event| match event {
+            Event::Lagged(count) => *count,
+            _ => 0,
+        })
+        .sum();
+    assert!(missed > 0);
+    assert_eq!(seen.texts().len() as u64 + missed, updates as u64, "what was missed is counted to the event");
+    // After the hole it is as good as new.
+    let mut timeouts = 0;
+    let again = prompt(&client, &session, "go");
+    tokio::pin!(again);
+    loop {
+        tokio::select! {
+            reply = &mut again => break drop(reply.unwrap()),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {
+                seen.drain(&mut lazy);
+                timeouts += 1;
+                assert!(timeouts < 20_000);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_the_server_finds_too_large_is_named_and_the_connection_stays() {
+    let server = acp_server(|_| numbered(1)).start().await;
+    let client = client(&server).build().unwrap();
+    let session = session(&client).await;
+    let error = within("the prompt", prompt(&client, &session, &"x".repeat(3 << 20))).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::PayloadTooLarge { method, size, .. } if method == "session/prompt" && *size > 3 << 20),
+        "{error:?}"
+    );
+    within("the next prompt", prompt(&client, &session, "small")).await.unwrap();
+}
