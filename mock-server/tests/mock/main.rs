@@ -2,9 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod agent_faults;
+mod capture;
+mod captured_agent;
 mod client;
 mod connections;
 mod crashes;
+mod fidelity;
 mod life;
 mod log_faults;
 mod official;
