@@ -10,6 +10,7 @@ mod crashes;
 mod fidelity;
 mod life;
 mod log_faults;
+mod npm;
 mod official;
 mod post_faults;
 mod program;
