@@ -117,9 +117,11 @@ pub enum Error {
         what: String,
         /// How large it was, if that is known.
         size: Option<u64>,
-        /// What the server answered.
+        /// How much the server takes, if that is known.
+        limit: Option<u64>,
+        /// What the server answered; `None` if it closed the connection without being heard.
         #[source]
-        source: Box<HttpError>,
+        source: Option<Box<HttpError>>,
     },
     /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
     #[error("the server redirects to {}", .location.as_deref().unwrap_or("nowhere"))]
@@ -257,7 +259,10 @@ impl Error {
             (_, Some("agent_not_installed")) => Self::AgentNotInstalled(error),
             (_, Some("install_failed")) => Self::InstallFailed(error),
             (401, _) => Self::Unauthorized(error),
-            (413, _) => Self::PayloadTooLarge { what: error.what.clone(), size: None, source: error },
+            (413, _) => {
+                let what = error.what.clone();
+                Self::PayloadTooLarge { what, size: None, limit: None, source: Some(error) }
+            }
             _ => Self::Http(error),
         }
     }
@@ -362,8 +367,8 @@ impl Error {
             | Self::Unauthorized(error)
             | Self::UnsupportedAgent(error)
             | Self::AgentNotInstalled(error)
-            | Self::InstallFailed(error)
-            | Self::PayloadTooLarge { source: error, .. } => Some(error),
+            | Self::InstallFailed(error) => Some(error),
+            Self::PayloadTooLarge { source, .. } => source.as_deref(),
             Self::Timeout(timeout) => timeout.cause.as_deref()?.http(),
             Self::ConnectionEnded { source, .. } => source.as_deref()?.http(),
             Self::AgentEnded(end) => end.answer.as_deref()?.http(),

@@ -1,6 +1,7 @@
 //! Drive coding agents that run in a sandbox: sessions, turns, files, and what became of the agent.
 
 mod agent;
+mod control;
 #[allow(dead_code, reason = "used by the client and the control plane")]
 mod error;
 mod extensions;
@@ -21,6 +22,11 @@ mod timestamp;
 mod unparsed;
 
 pub use agent::{AgentCapabilities, AgentInfo, AgentList, AgentMode, AgentServerState, AgentServerStatus};
+pub use control::{
+    AgentDetail, Agents, Configuration, ControlPlane, ControlPlaneBuilder, ControlTimeouts, FileReader,
+    Files, Health, HealthCheck, HealthWait, InstallEvent, Installation, RELEASED_BODY_LIMIT, StartPhase,
+    Upload,
+};
 pub use error::{AgentEnded, Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
 pub use extensions::{Extension, Extensions};
 pub use fields::MissingMember;

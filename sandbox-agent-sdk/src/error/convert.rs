@@ -20,7 +20,8 @@ impl Error {
             wire::Error::PayloadTooLarge { method, size, source } => Self::PayloadTooLarge {
                 what: method,
                 size: Some(size as u64),
-                source: Box::new(HttpError::from_wire(*source)),
+                limit: None,
+                source: Some(Box::new(HttpError::from_wire(*source))),
             },
             wire::Error::Redirected { status, location } => Self::Redirected { status, location },
             wire::Error::UnexpectedBody { status, content_type, start } => {
@@ -38,7 +39,7 @@ impl Error {
             wire::Error::Timeout(timeout) => Self::Timeout(Box::new(Timeout::from_wire(*timeout))),
             wire::Error::ServerRestarted { method } => Self::ServerRestarted { what: method },
             wire::Error::Interrupted(reason) => Self::interrupted(&reason),
-            wire::Error::Terminated(reason) => Self::terminated(&reason.0),
+            wire::Error::Terminated { reason, .. } => Self::terminated(&reason.0),
             other => {
                 let reason = LostReason::Other(other.to_string());
                 Self::ConnectionEnded { reason, sent: other.maybe_executed(), source: None }

@@ -1,0 +1,143 @@
+//! What is configured for directories of the server's machine.
+
+use futures::future::{BoxFuture, FutureExt};
+use reqwest::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::http::{Call, Http};
+use super::route::Route;
+use crate::{Error, McpServerConfig, SkillsConfig};
+
+/// MCP servers and skills, stored by directory and name. Cheap to clone; needs no connection.
+///
+/// The server only stores them. To be used by an agent, they have to be given to its session.
+#[derive(Debug, Clone)]
+pub struct Configuration {
+    http: Http,
+}
+
+/// What tells the two kinds of configuration apart.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    path: &'static str,
+    /// The query key of the name.
+    name: &'static str,
+    get: &'static str,
+    set: &'static str,
+    delete: &'static str,
+}
+
+const MCP: Kind = Kind {
+    path: "/v1/config/mcp",
+    name: "mcpName",
+    get: "get MCP config",
+    set: "set MCP config",
+    delete: "delete MCP config",
+};
+
+const SKILLS: Kind = Kind {
+    path: "/v1/config/skills",
+    name: "skillName",
+    get: "get skills config",
+    set: "set skills config",
+    delete: "delete skills config",
+};
+
+impl Configuration {
+    pub(super) fn new(http: Http) -> Self {
+        Self { http }
+    }
+
+    /// The MCP server of this name, if there is one.
+    pub fn mcp_server(
+        &self,
+        directory: &str,
+        name: &str,
+    ) -> BoxFuture<'static, Result<Option<McpServerConfig>, Error>> {
+        self.get(MCP, directory, name)
+    }
+
+    /// Stores an MCP server, in place of one of this name.
+    pub fn set_mcp_server(
+        &self,
+        directory: &str,
+        name: &str,
+        server: &McpServerConfig,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.set(MCP, directory, name, server)
+    }
+
+    /// Deletes an MCP server. One that is not there is fine.
+    pub fn delete_mcp_server(&self, directory: &str, name: &str) -> BoxFuture<'static, Result<(), Error>> {
+        self.delete(MCP, directory, name)
+    }
+
+    /// The skills of this name, if there are any.
+    pub fn skills(
+        &self,
+        directory: &str,
+        name: &str,
+    ) -> BoxFuture<'static, Result<Option<SkillsConfig>, Error>> {
+        self.get(SKILLS, directory, name)
+    }
+
+    /// Stores skills, in place of those of this name.
+    pub fn set_skills(
+        &self,
+        directory: &str,
+        name: &str,
+        skills: &SkillsConfig,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.set(SKILLS, directory, name, skills)
+    }
+
+    /// Deletes skills. Those that are not there are fine.
+    pub fn delete_skills(&self, directory: &str, name: &str) -> BoxFuture<'static, Result<(), Error>> {
+        self.delete(SKILLS, directory, name)
+    }
+
+    fn get<T: DeserializeOwned + Send + 'static>(
+        &self,
+        kind: Kind,
+        directory: &str,
+        name: &str,
+    ) -> BoxFuture<'static, Result<Option<T>, Error>> {
+        let call = Call::new(kind.get, Method::GET, kind.route(directory, name)).private();
+        self.http
+            .value::<T>(Ok(call))
+            .map(|value| match value {
+                Ok(value) => Ok(Some(value)),
+                Err(error) if is_absent(&error) => Ok(None),
+                Err(error) => Err(error),
+            })
+            .boxed()
+    }
+
+    fn set(
+        &self,
+        kind: Kind,
+        directory: &str,
+        name: &str,
+        value: &impl Serialize,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.http.done(Call::new(kind.set, Method::PUT, kind.route(directory, name)).json(value))
+    }
+
+    fn delete(&self, kind: Kind, directory: &str, name: &str) -> BoxFuture<'static, Result<(), Error>> {
+        self.http.done(Ok(Call::new(kind.delete, Method::DELETE, kind.route(directory, name))))
+    }
+}
+
+impl Kind {
+    fn route(self, directory: &str, name: &str) -> Route {
+        Route::new(self.path).query("directory", directory).query(self.name, name)
+    }
+}
+
+/// Whether the server has no value of this name, as opposed to not having this call.
+fn is_absent(error: &Error) -> bool {
+    let is_404 = error.http().is_some_and(|answer| answer.status == 404);
+    let kind = error.problem().map(|problem| problem.short_kind());
+    is_404 && matches!(kind, Some("session_not_found" | "not_found"))
+}

@@ -1,0 +1,340 @@
+//! Sends plain requests: token, headers, deadlines, and what their failures mean.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use acp_http_client::{Auth, TokenUse};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Body, Method, Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+use url::Url;
+
+use super::incoming::Incoming;
+use super::progress::Progress;
+use super::refusal::{
+    RELEASED_BODY_LIMIT, header, is_json, is_page, not_answered, refused, unexpected, with_size,
+};
+use super::route::Route;
+use super::timeouts::ControlTimeouts;
+use super::upload::Upload;
+use crate::{Error, Phase, Timeout};
+
+/// The largest JSON answer that is taken: a listing of hundreds of thousands of files.
+const ANSWER_LIMIT: usize = 64 * 1024 * 1024;
+
+/// How long a server that broke off an upload may take to show that it is alive.
+const ALIVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// What every request needs. Clones share it.
+#[derive(Clone)]
+pub(super) struct Http(Arc<Shared>);
+
+struct Shared {
+    client: reqwest::Client,
+    base: Url,
+    auth: Auth,
+    headers: HeaderMap,
+    timeouts: ControlTimeouts,
+}
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Call {
+    head: Head,
+    payload: Option<Payload>,
+}
+
+/// A request without its body.
+#[derive(Debug)]
+struct Head {
+    /// What is being done, for errors.
+    what: &'static str,
+    method: Method,
+    route: Route,
+    /// How long the answer may take, where that is not the usual time.
+    answer: Option<Option<Duration>>,
+    privacy: Privacy,
+}
+
+/// A body and its type.
+#[derive(Debug)]
+struct Payload {
+    content_type: &'static str,
+    upload: Upload,
+}
+
+impl Payload {
+    /// The same once more, if it can be sent twice.
+    fn again(&self) -> Option<Self> {
+        Some(Self { content_type: self.content_type, upload: self.upload.again()? })
+    }
+}
+
+/// Whether an answer may be shown in an error when it cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Privacy {
+    Public,
+    /// It may hold secrets.
+    Private,
+}
+
+impl Call {
+    pub(super) fn new(what: &'static str, method: Method, route: Route) -> Self {
+        Self { head: Head { what, method, route, answer: None, privacy: Privacy::Public }, payload: None }
+    }
+
+    /// Sends this body.
+    pub(super) fn upload(mut self, content_type: &'static str, upload: Upload) -> Self {
+        self.payload = Some(Payload { content_type, upload });
+        self
+    }
+
+    /// Sends this value as JSON.
+    pub(super) fn json(self, value: &impl Serialize) -> Result<Self, Error> {
+        match serde_json::to_vec(value) {
+            Ok(body) => Ok(self.upload("application/json", body.into())),
+            Err(source) => Err(Error::Encode { what: self.head.what.to_owned(), source: Arc::new(source) }),
+        }
+    }
+
+    /// Waits this long for the answer, `None` for ever.
+    pub(super) fn answered_within(mut self, limit: Option<Duration>) -> Self {
+        self.head.answer = Some(limit);
+        self
+    }
+
+    /// Keeps the answer out of errors: it may hold secrets.
+    pub(super) fn private(mut self) -> Self {
+        self.head.privacy = Privacy::Private;
+        self
+    }
+}
+
+impl Http {
+    pub(super) fn new(
+        client: reqwest::Client,
+        base: Url,
+        auth: Auth,
+        headers: HeaderMap,
+        timeouts: ControlTimeouts,
+    ) -> Self {
+        Self(Arc::new(Shared { client, base, auth, headers, timeouts }))
+    }
+
+    pub(super) fn timeouts(&self) -> &ControlTimeouts {
+        &self.0.timeouts
+    }
+
+    /// Makes a call whose answer is a value.
+    pub(super) fn value<T: DeserializeOwned + 'static>(
+        &self,
+        call: Result<Call, Error>,
+    ) -> BoxFuture<'static, Result<T, Error>> {
+        let http = self.clone();
+        Box::pin(async move {
+            let call = call?;
+            let (what, privacy) = (call.head.what, call.head.privacy);
+            let response = http.respond(call).await?;
+            let (status, content_type) = (response.status(), header(&response, &CONTENT_TYPE));
+            let body = http.incoming(what, response).collect(ANSWER_LIMIT).await?;
+            decode(what, privacy, &body).map_err(|error| {
+                let foreign = !is_json(content_type.as_deref());
+                if foreign { unexpected(status, content_type, &body) } else { error }
+            })
+        })
+    }
+
+    /// Makes a call whose answer is only whether it worked.
+    pub(super) fn done(&self, call: Result<Call, Error>) -> BoxFuture<'static, Result<(), Error>> {
+        let http = self.clone();
+        Box::pin(async move {
+            let call = call?;
+            let what = call.head.what;
+            http.refuse_page(what, http.respond(call).await?).await.map(drop)
+        })
+    }
+
+    /// Makes a call whose answer is a body of any size.
+    pub(super) fn body(&self, call: Result<Call, Error>) -> BoxFuture<'static, Result<Incoming, Error>> {
+        let http = self.clone();
+        Box::pin(async move {
+            let call = call?;
+            let what = call.head.what;
+            let response = http.refuse_page(what, http.respond(call).await?).await?;
+            Ok(http.incoming(what, response))
+        })
+    }
+
+    fn incoming(&self, what: &'static str, response: Response) -> Incoming {
+        Incoming::new(what, response, self.0.timeouts.stall)
+    }
+
+    /// A page is not what the server would say, so nothing is known of what became of the request.
+    async fn refuse_page(&self, what: &'static str, response: Response) -> Result<Response, Error> {
+        let content_type = header(&response, &CONTENT_TYPE);
+        if !is_page(content_type.as_deref()) {
+            return Ok(response);
+        }
+        let status = response.status();
+        let start = self.incoming(what, response).start(4096).await;
+        Err(unexpected(status, content_type, &start))
+    }
+
+    /// Sends a call, once more with a new token if the server refuses the first, and gives the response if it
+    /// means success.
+    async fn respond(&self, call: Call) -> Result<Response, Error> {
+        let Call { head, payload } = call;
+        let size = payload.as_ref().and_then(|payload| payload.upload.size());
+        let repeated = payload.as_ref().map_or(Some(None), |payload| payload.again().map(Some));
+        let (mut response, mut sent) = self.attempt(&head, payload, TokenUse::Request).await?;
+        if response.status() == StatusCode::UNAUTHORIZED
+            && self.0.auth.can_refresh()
+            && let Some(payload) = repeated
+        {
+            (response, sent) = self.attempt(&head, payload, TokenUse::Refresh).await?;
+        }
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let error = refused(head.what, response, self.0.timeouts.stall).await;
+        Err(with_size(error, size.or(sent)))
+    }
+
+    /// Sends a request, and gives the response and how much of a body was sent for it.
+    async fn attempt(
+        &self,
+        head: &Head,
+        payload: Option<Payload>,
+        reason: TokenUse,
+    ) -> Result<(Response, Option<u64>), Error> {
+        match payload {
+            None => self.ask(head, reason).await.map(|response| (response, None)),
+            Some(payload) => self.send(head, payload, reason).await,
+        }
+    }
+
+    /// Sends a request without a body.
+    async fn ask(&self, head: &Head, reason: TokenUse) -> Result<Response, Error> {
+        let sent = self.request(head, self.headers(reason).await?).send();
+        let sent = match self.answer_limit(head) {
+            Some(limit) => timeout(limit, sent).await.map_err(|_| timed_out(head.what, limit))?,
+            None => sent.await,
+        };
+        sent.map_err(|error| not_answered(head.what, error))
+    }
+
+    /// Sends a request with a body.
+    async fn send(
+        &self,
+        head: &Head,
+        payload: Payload,
+        reason: TokenUse,
+    ) -> Result<(Response, Option<u64>), Error> {
+        let mut headers = self.headers(reason).await?;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(payload.content_type));
+        let size = payload.upload.size();
+        if let Some(size) = size {
+            headers.insert(CONTENT_LENGTH, size.into());
+        }
+        let (body, progress) = payload.upload.start();
+        let request = self.request(head, headers).body(Body::wrap_stream(body));
+        let sent = tokio::select! {
+            sent = request.send() => sent,
+            waited = progress.stalled(self.0.timeouts.stall, self.answer_limit(head)) => {
+                return Err(timed_out(head.what, waited));
+            }
+        };
+        match sent {
+            Ok(response) => Ok((response, Some(progress.sent()))),
+            Err(error) => Err(self.broken_off(head.what, error, size, &progress).await),
+        }
+    }
+
+    /// The headers that go with every request.
+    async fn headers(&self, reason: TokenUse) -> Result<HeaderMap, Error> {
+        let mut headers = self.0.headers.clone();
+        if let Some(token) = self.0.auth.header(reason).await.map_err(Error::from_wire)? {
+            headers.insert(AUTHORIZATION, token);
+        }
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*;q=0.5"));
+        Ok(headers)
+    }
+
+    fn request(&self, head: &Head, headers: HeaderMap) -> reqwest::RequestBuilder {
+        let url = head.route.under(&self.0.base);
+        self.0.client.request(head.method.clone(), url).headers(headers)
+    }
+
+    fn answer_limit(&self, head: &Head) -> Option<Duration> {
+        head.answer.unwrap_or(Some(self.0.timeouts.answer))
+    }
+
+    /// Why the sending of a body ended without a response.
+    ///
+    /// A server that stops reading a body which is too large may close the connection before its refusal can
+    /// be read. The same is seen when the server dies. They are told apart by asking whether it is alive.
+    async fn broken_off(
+        &self,
+        what: &'static str,
+        error: reqwest::Error,
+        size: Option<u64>,
+        progress: &Progress,
+    ) -> Error {
+        if let Some(source) = progress.failure() {
+            return Error::Local { what: what.to_owned(), source };
+        }
+        let size = size.or(Some(progress.sent()));
+        let error = not_answered(what, error);
+        let lost = matches!(error, Error::ConnectionLost { .. });
+        if lost && size > Some(RELEASED_BODY_LIMIT) && self.is_alive().await {
+            return with_size(
+                Error::PayloadTooLarge { what: what.to_owned(), size, limit: None, source: None },
+                size,
+            );
+        }
+        error
+    }
+
+    async fn is_alive(&self) -> bool {
+        let probe = Call::new("check health", Method::GET, Route::new("/v1/health"));
+        let answer = timeout(ALIVE_WITHIN, self.ask(&probe.head, TokenUse::Request)).await;
+        matches!(answer, Ok(Ok(response)) if response.status().is_success())
+    }
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http")
+            .field("base", &self.0.base.as_str())
+            .field("auth", &self.0.auth)
+            .field("headers", &self.0.headers.keys().collect::<Vec<_>>())
+            .field("timeouts", &self.0.timeouts)
+            .finish_non_exhaustive()
+    }
+}
+
+fn timed_out(what: &'static str, waited: Duration) -> Error {
+    Error::Timeout(Box::new(Timeout::new(Phase::Headers, what, waited)))
+}
+
+fn decode<T: DeserializeOwned>(what: &'static str, privacy: Privacy, body: &Bytes) -> Result<T, Error> {
+    serde_json::from_slice(body).map_err(|source| {
+        let what = what.to_owned();
+        match privacy {
+            Privacy::Public => {
+                let raw = String::from_utf8_lossy(body).into_owned();
+                Error::Decode { what, raw, source: Arc::new(source) }
+            }
+            // The error would quote the value that does not fit.
+            Privacy::Private => {
+                let place = format!("line {}, column {}", source.line(), source.column());
+                Error::Decode { what, raw: String::new(), source: Arc::new(std::io::Error::other(place)) }
+            }
+        }
+    })
+}

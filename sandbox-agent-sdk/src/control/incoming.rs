@@ -1,0 +1,177 @@
+//! The body of an answer, piece by piece.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+use reqwest::Response;
+use tokio::time::{Sleep, sleep};
+
+use super::refusal::connection_lost;
+use crate::{Error, Phase, Timeout};
+
+/// A stream of the pieces of a body. It fails when no piece comes for too long, and when the body ends before
+/// its announced length.
+pub(super) struct Incoming {
+    /// What was being done, for errors.
+    what: &'static str,
+    body: BoxStream<'static, reqwest::Result<Bytes>>,
+    announced: Option<u64>,
+    received: u64,
+    stall: Duration,
+    /// Runs only while somebody waits for a piece: a slow reader is no stall.
+    timer: Option<Pin<Box<Sleep>>>,
+    ended: bool,
+}
+
+impl Incoming {
+    pub(super) fn new(what: &'static str, response: Response, stall: Duration) -> Self {
+        let announced = response.content_length();
+        let body = response.bytes_stream().boxed();
+        Self { what, body, announced, received: 0, stall, timer: None, ended: false }
+    }
+
+    /// The length that was announced.
+    pub(super) fn announced(&self) -> Option<u64> {
+        self.announced
+    }
+
+    /// What was being done.
+    pub(super) fn what(&self) -> &'static str {
+        self.what
+    }
+
+    /// The whole body, unless it is larger than `limit`.
+    pub(super) async fn collect(mut self, limit: usize) -> Result<Bytes, Error> {
+        let mut body = Collected::default();
+        while let Some(piece) = self.next().await {
+            let piece = piece?;
+            let seen = body.len() + piece.len();
+            if seen > limit {
+                return Err(Error::MessageTooLarge { limit, seen, event_id: None });
+            }
+            body.push(piece);
+        }
+        Ok(body.into_bytes())
+    }
+
+    /// The beginning of the body; what goes wrong after that does not matter.
+    pub(super) async fn start(mut self, limit: usize) -> Bytes {
+        let mut start = BytesMut::new();
+        while start.len() < limit {
+            match self.next().await {
+                Some(Ok(piece)) => start.extend_from_slice(&piece),
+                Some(Err(_)) | None => break,
+            }
+        }
+        start.truncate(limit);
+        start.freeze()
+    }
+
+    /// Looks at the clock while there is nothing to give.
+    fn poll_stall(&mut self, context: &mut Context<'_>) -> Poll<Error> {
+        let stall = self.stall;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(stall)));
+        timer.as_mut().poll(context).map(|()| {
+            let waited = stall + timer.deadline().elapsed();
+            Error::Timeout(Box::new(Timeout::new(Phase::Body, self.what, waited)))
+        })
+    }
+
+    fn received(&mut self, piece: Option<reqwest::Result<Bytes>>) -> Option<Result<Bytes, Error>> {
+        match piece {
+            Some(Ok(piece)) => {
+                self.received += piece.len() as u64;
+                Some(Ok(piece))
+            }
+            Some(Err(error)) => Some(Err(connection_lost(self.what, error))),
+            None => match self.announced {
+                Some(announced) if self.received < announced => {
+                    let what = format!("{} of {announced} bytes came", self.received);
+                    let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what);
+                    Some(Err(Error::ConnectionLost { what: self.what.to_owned(), source: Arc::new(source) }))
+                }
+                _ => None,
+            },
+        }
+    }
+}
+
+impl Stream for Incoming {
+    type Item = Result<Bytes, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let next = match self.body.poll_next_unpin(context) {
+            Poll::Ready(piece) => self.received(piece),
+            Poll::Pending => match self.poll_stall(context) {
+                Poll::Ready(stalled) => Some(Err(stalled)),
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        self.timer = None;
+        self.ended = !matches!(next, Some(Ok(_)));
+        Poll::Ready(next)
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("what", &self.what)
+            .field("announced", &self.announced)
+            .field("received", &self.received)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A body that mostly comes in one piece, which is then not copied.
+#[derive(Default)]
+enum Collected {
+    #[default]
+    Nothing,
+    One(Bytes),
+    Many(BytesMut),
+}
+
+impl Collected {
+    fn len(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::One(bytes) => bytes.len(),
+            Self::Many(bytes) => bytes.len(),
+        }
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        *self = match std::mem::take(self) {
+            Self::Nothing => Self::One(piece),
+            Self::One(first) => {
+                let mut bytes = BytesMut::with_capacity(2 * (first.len() + piece.len()));
+                bytes.extend_from_slice(&first);
+                bytes.extend_from_slice(&piece);
+                Self::Many(bytes)
+            }
+            Self::Many(mut bytes) => {
+                bytes.extend_from_slice(&piece);
+                Self::Many(bytes)
+            }
+        };
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Nothing => Bytes::new(),
+            Self::One(bytes) => bytes,
+            Self::Many(bytes) => bytes.freeze(),
+        }
+    }
+}

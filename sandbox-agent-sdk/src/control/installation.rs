@@ -1,0 +1,145 @@
+//! An installation under way.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::Stream;
+use futures::future::BoxFuture;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::{Error, InstallResult};
+
+/// How often a sign of life is given unless told otherwise.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+
+/// An installation: a future of its result, or a stream of how it goes. It starts when it is first polled.
+///
+/// The server answers once, when all is done, so that the stream can tell that time passes and no more. Dropping
+/// this gives up the answer; whether the server goes on is its own affair, and installing again does no harm.
+///
+/// ```no_run
+/// # async fn example(agents: sandbox_agent_sdk::Agents) -> Result<(), sandbox_agent_sdk::Error> {
+/// use futures::StreamExt;
+/// use sandbox_agent_sdk::InstallEvent;
+///
+/// let mut installation = agents.install("claude");
+/// while let Some(event) = installation.next().await {
+///     match event? {
+///         InstallEvent::StillInstalling { elapsed, .. } => println!("{} s", elapsed.as_secs()),
+///         other => println!("{other:?}"),
+///     }
+/// }
+/// let result = agents.install("codex").await?;
+/// # let _ = result;
+/// # Ok(()) }
+/// ```
+#[must_use = "an installation does nothing until it is awaited or read"]
+pub struct Installation {
+    agent: String,
+    answer: BoxFuture<'static, Result<InstallResult, Error>>,
+    every: Duration,
+    stage: Stage,
+}
+
+enum Stage {
+    New,
+    Running { since: Instant, next: Pin<Box<Sleep>> },
+    Over,
+}
+
+/// How an installation goes.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum InstallEvent {
+    /// The server is about to be asked.
+    Started {
+        /// The agent to be installed.
+        agent: String,
+    },
+    /// The server has not answered yet.
+    StillInstalling {
+        /// The agent that is being installed.
+        agent: String,
+        /// How long it has taken so far.
+        elapsed: Duration,
+    },
+    /// The agent is installed. This is the last event.
+    Finished {
+        /// What was done.
+        result: InstallResult,
+        /// How long it took.
+        elapsed: Duration,
+    },
+}
+
+impl Installation {
+    pub(super) fn new(agent: &str, answer: BoxFuture<'static, Result<InstallResult, Error>>) -> Self {
+        Self { agent: agent.to_owned(), answer, every: SIGN_OF_LIFE, stage: Stage::New }
+    }
+
+    /// How often [`InstallEvent::StillInstalling`] is to come; every second by default.
+    pub fn every(mut self, interval: Duration) -> Self {
+        // An interval of nothing would keep the stream from ever waiting for the server.
+        self.every = interval.max(Duration::from_millis(1));
+        self
+    }
+}
+
+impl Stream for Installation {
+    type Item = Result<InstallEvent, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        let agent = || this.agent.clone();
+        match &mut this.stage {
+            Stage::New => {
+                let since = Instant::now();
+                let next = Box::pin(sleep_until(since + this.every));
+                let event = InstallEvent::Started { agent: agent() };
+                this.stage = Stage::Running { since, next };
+                Poll::Ready(Some(Ok(event)))
+            }
+            Stage::Running { since, next } => {
+                if let Poll::Ready(answer) = this.answer.as_mut().poll(context) {
+                    let elapsed = since.elapsed();
+                    this.stage = Stage::Over;
+                    let event = answer.map(|result| InstallEvent::Finished { result, elapsed });
+                    return Poll::Ready(Some(event));
+                }
+                if next.as_mut().poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                next.as_mut().reset(Instant::now() + this.every);
+                let event = InstallEvent::StillInstalling { agent: agent(), elapsed: since.elapsed() };
+                Poll::Ready(Some(Ok(event)))
+            }
+            Stage::Over => Poll::Ready(None),
+        }
+    }
+}
+
+impl IntoFuture for Installation {
+    type Output = Result<InstallResult, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.answer
+    }
+}
+
+impl fmt::Debug for Installation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match self.stage {
+            Stage::New => "new",
+            Stage::Running { .. } => "running",
+            Stage::Over => "over",
+        };
+        f.debug_struct("Installation")
+            .field("agent", &self.agent)
+            .field("stage", &stage)
+            .finish_non_exhaustive()
+    }
+}

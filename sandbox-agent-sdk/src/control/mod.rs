@@ -1,0 +1,36 @@
+//! What a server offers besides its agents' conversations: health, the agents themselves, files and
+//! configuration. Everything here is one plain HTTP request and works without a connection.
+//!
+//! ```text
+//! health, agents, files, config       what users call                 (public face)
+//! http                                token, deadlines, errors        (the only place that sends)
+//! route, upload, progress, incoming   addresses and bodies            (no network of their own)
+//! ```
+
+mod agents;
+mod builder;
+mod config;
+mod file_reader;
+mod files;
+mod health;
+mod http;
+mod incoming;
+mod installation;
+mod plane;
+mod progress;
+mod refusal;
+mod route;
+mod timeouts;
+mod upload;
+
+pub use agents::{AgentDetail, Agents};
+pub use builder::ControlPlaneBuilder;
+pub use config::Configuration;
+pub use file_reader::FileReader;
+pub use files::Files;
+pub use health::{Health, HealthCheck, HealthWait, StartPhase};
+pub use installation::{InstallEvent, Installation};
+pub use plane::ControlPlane;
+pub use refusal::RELEASED_BODY_LIMIT;
+pub use timeouts::ControlTimeouts;
+pub use upload::Upload;

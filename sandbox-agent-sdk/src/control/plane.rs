@@ -1,0 +1,68 @@
+//! The one value that everything else hangs on.
+
+use super::agents::Agents;
+use super::builder::ControlPlaneBuilder;
+use super::config::Configuration;
+use super::files::Files;
+use super::health::HealthCheck;
+use super::http::Http;
+use crate::Error;
+
+/// What a server offers besides its agents' conversations. Cheap to clone; needs no connection.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), sandbox_agent_sdk::Error> {
+/// use sandbox_agent_sdk::{ControlPlane, HealthWait};
+///
+/// let server = ControlPlane::builder("http://127.0.0.1:2468").token("secret").build()?;
+/// server.health().wait(HealthWait::default()).await?;
+/// server.files().write("/work/notes.txt", "to be read by the agent").await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct ControlPlane {
+    http: Http,
+}
+
+impl ControlPlane {
+    /// Starts setting up the control plane of the server at this URL.
+    pub fn builder(base_url: impl AsRef<str>) -> ControlPlaneBuilder {
+        ControlPlaneBuilder::new(base_url.as_ref())
+    }
+
+    /// The control plane of a server that wants no token, with every setting at its default.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if this is no URL of a server.
+    pub fn new(base_url: impl AsRef<str>) -> Result<Self, Error> {
+        Self::builder(base_url).build()
+    }
+
+    pub(super) fn over(http: Http) -> Self {
+        Self { http }
+    }
+
+    /// Whether the server is up.
+    #[must_use]
+    pub fn health(&self) -> HealthCheck {
+        HealthCheck::new(self.http.clone())
+    }
+
+    /// The agents the server can run.
+    #[must_use]
+    pub fn agents(&self) -> Agents {
+        Agents::new(self.http.clone())
+    }
+
+    /// The files of the server's machine.
+    #[must_use]
+    pub fn files(&self) -> Files {
+        Files::new(self.http.clone())
+    }
+
+    /// What is configured for directories of the server's machine.
+    #[must_use]
+    pub fn config(&self) -> Configuration {
+        Configuration::new(self.http.clone())
+    }
+}

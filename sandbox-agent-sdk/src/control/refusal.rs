@@ -1,0 +1,157 @@
+//! What failed requests become.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
+use reqwest::{Response, StatusCode};
+
+use super::incoming::Incoming;
+use crate::{Error, HttpError, Problem};
+
+/// The largest body that released Sandbox Agent servers take, in bytes.
+///
+/// It holds for one file and for one archive alike, and there is no way to append to a file, so a larger file
+/// cannot be written to these servers through [`Files`](crate::Files) at all: it fails with
+/// [`Error::PayloadTooLarge`]. Many smaller files can be sent as several archives.
+pub const RELEASED_BODY_LIMIT: u64 = 2 * 1024 * 1024;
+
+/// How much of an error's body is kept.
+const ERROR_BODY_BYTES: usize = 64 * 1024;
+
+/// How much of a body that is something else than was asked for is shown.
+const START_CHARS: usize = 1024;
+
+/// How the released server begins its refusal of a body that is too large.
+const LIMIT_EXCEEDED: &str = "length limit exceeded";
+
+/// Turns a response that is no success into an error that holds all of it.
+pub(super) async fn refused(what: &'static str, response: Response, stall: Duration) -> Error {
+    let status = response.status();
+    if status.is_redirection() {
+        let location = header(&response, &LOCATION).map(|location| without_query(&location));
+        return Error::Redirected { status: status.as_u16(), location };
+    }
+    let content_type = header(&response, &CONTENT_TYPE);
+    let retry_after = header(&response, &RETRY_AFTER).and_then(|seconds| seconds.parse().ok());
+    let body = Incoming::new(what, response, stall).start(ERROR_BODY_BYTES).await;
+    Error::from_http(HttpError {
+        what: what.to_owned(),
+        status: status.as_u16(),
+        content_type,
+        problem: Problem::from_json(&body),
+        body: String::from_utf8_lossy(&body).into_owned(),
+        retry_after: retry_after.map(Duration::from_secs),
+    })
+}
+
+/// Adds to a refusal what only the sender knows: how much there was to send.
+pub(super) fn with_size(error: Error, sent: Option<u64>) -> Error {
+    match error {
+        Error::PayloadTooLarge { what, source, .. } => {
+            let says_so = source.as_ref().is_none_or(|answer| answer.body.contains(LIMIT_EXCEEDED));
+            let limit = says_so.then_some(RELEASED_BODY_LIMIT);
+            Error::PayloadTooLarge {
+                what,
+                size: sent,
+                limit: limit.filter(|limit| sent > Some(*limit)),
+                source,
+            }
+        }
+        other => other,
+    }
+}
+
+/// The error for a request that brought no response.
+pub(super) fn not_answered(what: &'static str, error: reqwest::Error) -> Error {
+    if error.is_builder() || error.is_connect() {
+        // The URL is left out of the error: it may name what its owner does not want in a log.
+        Error::Unreachable(Arc::new(error.without_url()))
+    } else {
+        connection_lost(what, error)
+    }
+}
+
+pub(super) fn connection_lost(what: &'static str, error: reqwest::Error) -> Error {
+    Error::ConnectionLost { what: what.to_owned(), source: Arc::new(error.without_url()) }
+}
+
+/// The error for a success whose body is something else than was asked for.
+pub(super) fn unexpected(status: StatusCode, content_type: Option<String>, body: &[u8]) -> Error {
+    let start = String::from_utf8_lossy(&body[..body.len().min(4 * START_CHARS)]);
+    let start = start.chars().take(START_CHARS).collect();
+    Error::UnexpectedBody { status: status.as_u16(), content_type, start }
+}
+
+/// Whether a proxy or a login wall answered in place of the server, which never sends pages.
+pub(super) fn is_page(content_type: Option<&str>) -> bool {
+    content_type.is_some_and(|value| media_type(value) == "text/html")
+}
+
+pub(super) fn is_json(content_type: Option<&str>) -> bool {
+    content_type.is_none_or(|value| {
+        let media = media_type(value);
+        media == "application/json" || media.ends_with("+json")
+    })
+}
+
+fn media_type(content_type: &str) -> String {
+    content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// One header as text.
+pub(super) fn header(response: &Response, name: &HeaderName) -> Option<String> {
+    response.headers().get(name)?.to_str().ok().map(str::to_owned)
+}
+
+/// A redirect may carry a token in its query, and an error must not.
+fn without_query(location: &str) -> String {
+    location.split(['?', '#']).next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn too_large(body: Option<&str>) -> Error {
+        let answer = body.map(|body| {
+            Box::new(HttpError {
+                what: "write file".into(),
+                status: 413,
+                content_type: None,
+                problem: None,
+                body: body.into(),
+                retry_after: None,
+            })
+        });
+        Error::PayloadTooLarge { what: "write file".into(), size: None, limit: None, source: answer }
+    }
+
+    #[test]
+    fn the_limit_is_told_where_it_is_known() {
+        let released = "Failed to buffer the request body: length limit exceeded";
+        let mebibyte = 1024 * 1024;
+        let table = [
+            (Some(released), Some(3 * mebibyte), Some(RELEASED_BODY_LIMIT)),
+            (None, Some(3 * mebibyte), Some(RELEASED_BODY_LIMIT)),
+            (Some("<html>nginx</html>"), Some(3 * mebibyte), None),
+            (Some(released), Some(mebibyte), None),
+            (Some(released), None, None),
+        ];
+        for (body, sent, expected) in table {
+            let Error::PayloadTooLarge { size, limit, .. } = with_size(too_large(body), sent) else {
+                panic!("another error")
+            };
+            assert_eq!((size, limit), (sent, expected), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn media_types_are_told_apart() {
+        assert!(is_page(Some("Text/HTML; charset=utf-8")) && !is_page(Some("text/plain")) && !is_page(None));
+        assert!(
+            is_json(None) && is_json(Some("application/json")) && is_json(Some("application/problem+json"))
+        );
+        assert!(!is_json(Some("text/plain; charset=utf-8")));
+    }
+}

@@ -1,0 +1,26 @@
+//! The control plane against a real server over real sockets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+#[path = "control/agents.rs"]
+mod agents;
+#[path = "control/archives.rs"]
+mod archives;
+#[path = "control/config.rs"]
+mod config;
+#[path = "control/failures.rs"]
+mod failures;
+#[path = "control/files.rs"]
+mod files;
+#[path = "control/health.rs"]
+mod health;
+#[path = "control/limits.rs"]
+mod limits;
+#[path = "control/stalls.rs"]
+mod stalls;
+#[path = "control/stub.rs"]
+mod stub;
+#[path = "control/support.rs"]
+mod support;
+#[path = "control/tokens.rs"]
+mod tokens;

@@ -1,0 +1,117 @@
+//! The largest body a server takes.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use futures::stream;
+use mock_server::MockServer;
+use sandbox_agent_sdk::{ControlPlane, Error, RELEASED_BODY_LIMIT, Upload};
+use tokio::io::AsyncReadExt;
+
+use crate::stub::{Stub, reply, response};
+use crate::support::{pattern, plane, soon};
+
+const LIMIT: usize = RELEASED_BODY_LIMIT as usize;
+const MIB: usize = 1024 * 1024;
+
+/// A stream of so many mebibytes, without a length.
+fn streamed(mebibytes: usize) -> Upload {
+    let piece = Bytes::from(vec![b'x'; MIB]);
+    Upload::stream(stream::iter((0..mebibytes).map(move |_| Ok::<_, io::Error>(piece.clone()))))
+}
+
+#[track_caller]
+fn too_large(error: &Error, size: Option<u64>) {
+    let Error::PayloadTooLarge { size: told, limit, .. } = error else { panic!("{error:?}") };
+    assert_eq!(*limit, Some(RELEASED_BODY_LIMIT));
+    match size {
+        Some(size) => assert_eq!(*told, Some(size)),
+        None => assert!(*told > Some(RELEASED_BODY_LIMIT), "{told:?}"),
+    }
+    assert!(!error.maybe_executed() && !error.is_retryable());
+}
+
+#[tokio::test]
+async fn a_file_of_the_limit_is_taken_and_a_larger_one_is_not() {
+    let server = MockServer::start().await;
+    let files = plane(&server).files();
+    let full = pattern(LIMIT);
+    files.write("/full", full.clone()).await.unwrap();
+    // Whether the refusal is heard or the connection closes first is a race; both have to end the same.
+    for _ in 0..5 {
+        for size in [LIMIT + 1, 3 * LIMIT, 20 * LIMIT] {
+            let error = soon(files.write("/full", vec![0; size])).await.unwrap_err();
+            too_large(&error, Some(size as u64));
+        }
+        too_large(&soon(files.write("/full", streamed(40))).await.unwrap_err(), None);
+        let known = streamed(40).length(40 * MIB as u64);
+        too_large(&soon(files.write("/full", known)).await.unwrap_err(), Some(40 * MIB as u64));
+    }
+    assert_eq!(files.read("/full").await.unwrap(), full, "the file is as it was, and calls work");
+}
+
+#[tokio::test]
+async fn an_archive_has_the_same_limit() {
+    let server = MockServer::start().await;
+    let files = plane(&server).files();
+    too_large(
+        &soon(files.upload_tar("/up", vec![0; LIMIT + 512])).await.unwrap_err(),
+        Some(LIMIT as u64 + 512),
+    );
+    too_large(&soon(files.upload_tar("/up", streamed(40))).await.unwrap_err(), None);
+    assert!(!files.exists("/up").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_server_with_a_larger_limit_takes_more() {
+    let server = MockServer::builder().body_limit(8 * MIB).start().await;
+    let files = plane(&server).files();
+    assert_eq!(files.write("/big", streamed(8)).await.unwrap().bytes_written, 8 * MIB as u64);
+    assert_eq!(files.stat("/big").await.unwrap().size, 8 * MIB as u64);
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_heard_is_kept_whole() {
+    let text = "Failed to buffer the request body: length limit exceeded";
+    let stub = Stub::answer(response("413 Payload Too Large", "text/plain; charset=utf-8", text)).await;
+    let files = ControlPlane::new(&stub.url).unwrap().files();
+    let error = files.write("/x", "small").await.unwrap_err();
+    let Error::PayloadTooLarge { size: Some(5), limit: None, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(error.http().unwrap().body, text);
+}
+
+/// A server that breaks off every upload after a few bytes, and whose health is as the flag says.
+async fn rude(alive: Arc<AtomicBool>) -> Stub {
+    Stub::serve(move |head, mut stream| {
+        let alive = alive.load(Ordering::SeqCst);
+        Box::pin(async move {
+            if head.starts_with("GET /v1/health ") && alive {
+                return reply(stream, response("200 OK", "application/json", r#"{"status":"ok"}"#)).await;
+            }
+            let mut some = [0; 64];
+            let _ = stream.read(&mut some).await;
+            // Closing with unread bytes resets the connection.
+            stream.set_zero_linger().unwrap();
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_up_on_a_large_body_says_too_large_if_it_lives() {
+    let alive = Arc::new(AtomicBool::new(true));
+    let stub = rude(Arc::clone(&alive)).await;
+    let files = ControlPlane::new(&stub.url).unwrap().files();
+    let error = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
+    too_large(&error, Some(20 * MIB as u64));
+    assert!(error.http().is_none(), "nothing was heard");
+    too_large(&soon(files.write("/x", streamed(64))).await.unwrap_err(), None);
+
+    let small = soon(files.write("/x", vec![0; 1000])).await.unwrap_err();
+    assert!(matches!(small, Error::ConnectionLost { .. }) && small.maybe_executed(), "{small:?}");
+    alive.store(false, Ordering::SeqCst);
+    let dead = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
+    assert!(matches!(dead, Error::ConnectionLost { .. }), "a dead server has no limits: {dead:?}");
+}

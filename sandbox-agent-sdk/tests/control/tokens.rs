@@ -1,0 +1,167 @@
+//! Tokens: on every request, and nowhere else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use acp_http_client::{Token, TokenUse};
+use futures::stream;
+use mock_server::MockServer;
+use sandbox_agent_sdk::{
+    ControlPlane, Error, FsMove, HealthWait, LocalMcpServer, McpServerConfig, SkillsConfig, Upload,
+};
+
+const TOKEN: &str = "t0p-s3cret";
+
+/// Makes every call there is, and gives what failed.
+async fn every_call(server: &ControlPlane) -> Vec<Error> {
+    let (files, agents, config) = (server.files(), server.agents(), server.config());
+    let mcp: McpServerConfig = LocalMcpServer::new("x").into();
+    let skills = SkillsConfig::default();
+    [
+        server.health().check().await.err(),
+        server.health().wait(HealthWait::default()).await.err(),
+        agents.list().await.err(),
+        agents.get("mock").await.err(),
+        agents.install("mock").await.err(),
+        files.make_directory("/d").await.err(),
+        files.write("/d/x", "y").await.err(),
+        files.write("/d/s", Upload::stream(stream::iter([Ok::<_, std::io::Error>("y")]))).await.err(),
+        files.upload_tar("/d", vec![0; 1024]).await.err(),
+        files.list("/d").await.err(),
+        files.stat("/d/x").await.err(),
+        files.exists("/d/x").await.err(),
+        files.read("/d/x").await.err(),
+        files.read_text("/d/x").await.err(),
+        files.open("/d/x").await.err(),
+        files.rename(FsMove::new("/d/x", "/d/y")).await.err(),
+        files.delete("/d/y").await.err(),
+        files.delete_all("/d").await.err(),
+        config.set_mcp_server("/c", "m", &mcp).await.err(),
+        config.mcp_server("/c", "m").await.err(),
+        config.delete_mcp_server("/c", "m").await.err(),
+        config.set_skills("/c", "s", &skills).await.err(),
+        config.skills("/c", "s").await.err(),
+        config.delete_skills("/c", "s").await.err(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+const CALLS: usize = 24;
+
+#[tokio::test]
+async fn the_token_goes_with_every_request_and_never_into_a_url() {
+    let server = MockServer::builder().token(TOKEN).start().await;
+    for given in [TOKEN.to_owned(), format!("Bearer {TOKEN}")] {
+        server.forget_requests();
+        let plane = ControlPlane::builder(server.url()).token(given).header("x-tenant", "7").build().unwrap();
+        let failed = every_call(&plane).await;
+        assert!(failed.is_empty(), "{failed:?}");
+        let requests = server.requests();
+        assert_eq!(requests.len(), CALLS);
+        for request in requests {
+            let bearer = format!("Bearer {TOKEN}");
+            assert_eq!(request.header("authorization"), Some(bearer.as_str()), "{}", request.path);
+            assert_eq!(request.headers.get_all("authorization").iter().count(), 1);
+            assert_eq!(request.header("x-tenant"), Some("7"), "{}", request.path);
+            assert!(!request.path.contains(TOKEN) && !request.query.contains(TOKEN));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_refused_on_every_route() {
+    let server = MockServer::builder().token("another").start().await;
+    let plane = ControlPlane::builder(server.url()).token(TOKEN).build().unwrap();
+    let failed = every_call(&plane).await;
+    assert_eq!(failed.len(), CALLS);
+    for error in failed {
+        assert!(error.is_unauthorized(), "{error:?}");
+        assert_eq!(error.problem().unwrap().short_kind(), "token_invalid");
+        assert!(!error.maybe_executed());
+        assert!(!format!("{error:?} {error}").contains(TOKEN));
+    }
+    assert_eq!(server.requests().len(), CALLS, "a fixed token is not tried twice");
+}
+
+#[test]
+fn a_token_does_not_show_itself() {
+    let builder = ControlPlane::builder("http://h").token(TOKEN).header("x-api-key", "hidden-header");
+    let mut shown = format!("{builder:?}");
+    let plane = builder.build().unwrap();
+    shown += &format!("{plane:?} {:?} {:?}", plane.files(), plane.agents());
+    shown += &format!("{:?} {:?} {:?}", plane.config(), plane.health(), plane.agents().install("mock"));
+    assert!(!shown.contains(TOKEN) && !shown.contains("hidden-header"), "{shown}");
+}
+
+/// A provider that gives `stale` until it is asked to refresh, and counts both kinds of questions.
+fn provider(fresh: &'static str) -> (ControlPlaneWith, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let (asked, refreshed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (asks, refreshes) = (Arc::clone(&asked), Arc::clone(&refreshed));
+    let with: ControlPlaneWith = Box::new(move |url| {
+        let provider = move |reason: TokenUse| {
+            let token = match reason {
+                TokenUse::Refresh => {
+                    refreshes.fetch_add(1, Ordering::SeqCst);
+                    fresh
+                }
+                _ => {
+                    asks.fetch_add(1, Ordering::SeqCst);
+                    if refreshes.load(Ordering::SeqCst) > 0 { fresh } else { "stale" }
+                }
+            };
+            async move { Token::new(token).map_err(Into::into) }
+        };
+        ControlPlane::builder(url).token_provider(provider).build().unwrap()
+    });
+    (with, asked, refreshed)
+}
+
+type ControlPlaneWith = Box<dyn FnOnce(&str) -> ControlPlane>;
+
+#[tokio::test]
+async fn a_token_that_was_refused_is_refreshed_once() {
+    let server = MockServer::builder().token(TOKEN).start().await;
+    let (with, asked, refreshed) = provider(TOKEN);
+    let plane = with(&server.url());
+    plane.files().write("/x", "sent twice").await.unwrap();
+    assert_eq!((asked.load(Ordering::SeqCst), refreshed.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!(plane.files().read("/x").await.unwrap(), "sent twice");
+    assert_eq!((asked.load(Ordering::SeqCst), refreshed.load(Ordering::SeqCst)), (2, 1));
+    assert!(every_call(&plane).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_second_refusal_is_final() {
+    let server = MockServer::builder().token(TOKEN).start().await;
+    let (with, _, refreshed) = provider("wrong too");
+    let error = with(&server.url()).agents().list().await.unwrap_err();
+    assert!(error.is_unauthorized());
+    assert_eq!((refreshed.load(Ordering::SeqCst), server.requests().len()), (1, 2));
+}
+
+#[tokio::test]
+async fn a_stream_is_not_sent_twice() {
+    let server = MockServer::builder().token(TOKEN).start().await;
+    let (with, _, refreshed) = provider(TOKEN);
+    let files = with(&server.url()).files();
+    let once = Upload::stream(stream::iter([Ok::<_, std::io::Error>("y")]));
+    assert!(files.write("/x", once).await.unwrap_err().is_unauthorized());
+    assert_eq!((refreshed.load(Ordering::SeqCst), server.requests().len()), (0, 1));
+}
+
+#[tokio::test]
+async fn a_provider_that_fails_sends_nothing() {
+    let server = MockServer::start().await;
+    let broken = |_: TokenUse| async { Err("the vault is sealed".into()) };
+    let plane = ControlPlane::builder(server.url()).token_provider(broken).build().unwrap();
+    for error in [
+        plane.files().read("/x").await.unwrap_err(),
+        plane.health().wait(HealthWait::default()).await.unwrap_err(),
+    ] {
+        let Error::Token(source) = &error else { panic!("{error:?}") };
+        assert_eq!(source.to_string(), "the vault is sealed");
+    }
+    assert!(server.requests().is_empty());
+}
