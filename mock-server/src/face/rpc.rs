@@ -11,7 +11,6 @@ use super::accept::{events_out, json_in_and_out, last_event_id};
 use crate::hub::{Envelope, Hub, Posted};
 use crate::problem::Problem;
 use crate::server::{Core, EchoOverride};
-use crate::stream::{Framing, Tap};
 
 /// What the routes of `/v1/rpc` share.
 #[derive(Debug, Clone)]
@@ -46,9 +45,7 @@ async fn post(
 async fn stream(State(face): State<Face>, headers: HeaderMap) -> Result<Response, Problem> {
     events_out(&headers)?;
     let seen = last_event_id(&headers)?;
-    let log = face.hub.log(face.connection(&headers))?;
-    let position = log.position_after(seen);
-    let tap = Tap::open(&face.core, log, position, Framing::Numbered);
+    let tap = face.hub.stream(face.connection(&headers), seen)?;
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     Ok((headers, tap.into_body()).into_response())
 }

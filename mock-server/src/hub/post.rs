@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 use super::agents::Launched;
 use super::envelope::{Envelope, session_of};
@@ -73,16 +74,17 @@ impl Hub {
             return Ok(self.respond(&incoming, "error", error));
         }
         self.note(&incoming.connection, &agent, &incoming.method, &incoming.params);
+        let late = |_| Problem::timeout("agent did not answer in time");
+        let deadline = Instant::now() + self.core.config.request_timeout;
         let stream_only = incoming.echo == Echo::StreamOnly;
-        let answer = self.hand_over(agent, incoming).await?;
+        // An agent that does not even read its input is as silent as one that does not answer.
+        let answer = timeout_at(deadline, self.hand_over(agent, incoming)).await.map_err(late)??;
         if stream_only {
             return Ok(None);
         }
-        match tokio::time::timeout(self.core.config.request_timeout, answer).await {
-            Ok(Ok(response)) => Ok(Some(response)),
-            Ok(Err(_)) => Err(Problem::stream_error("ACP agent process response channel closed")),
-            Err(_) => Err(Problem::timeout("agent did not answer in time")),
-        }
+        let answer = timeout_at(deadline, answer).await.map_err(late)?;
+        let closed = |_| Problem::stream_error("ACP agent process response channel closed");
+        answer.map(Some).map_err(closed)
     }
 
     /// Registers the request and writes it to the agent; the answer comes through the receiver.

@@ -10,7 +10,7 @@ use super::session::Session;
 use crate::agent::Running;
 use crate::problem::Problem;
 use crate::server::{Core, Echo};
-use crate::stream::Log;
+use crate::stream::{Framing, Log, Seat, Tap};
 
 /// The name of the one connection of a server that hands out no ids.
 const THE_CONNECTION: &str = "";
@@ -46,6 +46,8 @@ struct Counters {
 /// One client connection, or the only one there is.
 pub(super) struct Connection {
     pub(super) log: Arc<Log>,
+    /// Where its one reader sits, when the server hands out connection ids.
+    seat: Seat,
     /// The agents it was initialised with; the first is its default.
     pub(super) agents: Vec<String>,
     /// The sessions whose messages it gets.
@@ -114,15 +116,20 @@ impl Hub {
         id
     }
 
-    /// The log of a connection.
-    pub(crate) fn log(&self, header: Option<&str>) -> Result<Arc<Log>, Problem> {
+    /// Opens the stream of a connection after the id `seen`. A connection with an id has one stream at a
+    /// time; the one connection of a server without ids has any number.
+    pub(crate) fn stream(&self, header: Option<&str>, seen: u64) -> Result<Tap, Problem> {
         let id = self.connection(header)?;
         let state = self.lock();
-        state
-            .connections
-            .get(&id)
-            .map(|connection| Arc::clone(&connection.log))
-            .ok_or_else(|| unknown_client(&id))
+        let connection = state.connections.get(&id).ok_or_else(|| unknown_client(&id))?;
+        let log = Arc::clone(&connection.log);
+        let position = log.position_after(seen);
+        if id == THE_CONNECTION {
+            return Ok(Tap::open(&self.core, log, position, Framing::Numbered));
+        }
+        let taken = || Problem::conflict("connection already has an open event stream");
+        let seated = connection.seat.take(|| {}).ok_or_else(taken)?;
+        Ok(Tap::open(&self.core, log, position, Framing::Numbered).seated(seated))
     }
 
     /// Closes a connection. Agents and sessions live on; agents that wait for an answer are told that none
@@ -220,7 +227,7 @@ impl fmt::Debug for Hub {
 
 impl Connection {
     fn new(log: Arc<Log>) -> Self {
-        Self { log, agents: Vec::new(), attached: BTreeSet::new() }
+        Self { log, seat: Seat::default(), agents: Vec::new(), attached: BTreeSet::new() }
     }
 }
 

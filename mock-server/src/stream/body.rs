@@ -8,6 +8,7 @@ use futures::stream;
 use tokio::sync::watch;
 
 use super::log::{Event, Log, Position, Read};
+use super::seat::Seated;
 use crate::fault::{EventFate, Faults};
 use crate::server::Core;
 
@@ -57,10 +58,12 @@ pub(crate) struct Tap {
     heartbeat: Duration,
     framing: Framing,
     faults: Arc<Faults>,
-    /// Told about every position that was handed to the socket, and let go when the stream ends.
+    /// Told about every position that was handed to the socket.
     observer: Option<Box<dyn FnMut(Position) + Send>>,
     /// Counts the stream for as long as it is open.
     _entered: Entered,
+    /// The right to read, where only one may.
+    _seated: Option<Seated>,
 }
 
 impl Tap {
@@ -75,7 +78,14 @@ impl Tap {
             faults: Arc::clone(&core.faults),
             observer: None,
             _entered: core.streams.enter(),
+            _seated: None,
         }
+    }
+
+    /// Gives the seat back when the stream ends.
+    pub(crate) fn seated(mut self, seated: Seated) -> Self {
+        self._seated = Some(seated);
+        self
     }
 
     /// Calls `observer` with the position reached after each read.

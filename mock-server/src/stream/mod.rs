@@ -2,6 +2,8 @@
 
 mod body;
 mod log;
+mod seat;
 
 pub(crate) use body::{Framing, StreamCount, Tap};
 pub(crate) use log::Log;
+pub(crate) use seat::Seat;

@@ -91,3 +91,20 @@ async fn delete_forgets_the_connection() {
     assert_eq!(delete().await.unwrap().status(), 204, "again is fine");
     assert_eq!(post(&server, Some(&id), prompt(1, "s", "x")).await.status(), 404);
 }
+
+#[tokio::test]
+async fn a_connection_has_one_stream_at_a_time() {
+    let server = server().await;
+    let id = connect(&server).await;
+    let first = open(&server, &id).await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let get = || http.get(format!("{}/v1/rpc", server.url())).header(HEADER, &id).send();
+    assert_eq!(get().await.unwrap().status(), 409);
+    drop(first);
+    let freed = async {
+        while get().await.unwrap().status() != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, freed).await.expect("the place is freed");
+}

@@ -1,4 +1,4 @@
-use mock_server::{MockServer, Script, Step};
+use mock_server::{Echo, MockServer, Script, Step};
 use serde_json::{Value, json};
 
 use crate::client::{Client, ids, initialize_params, prompt, request};
@@ -271,4 +271,32 @@ async fn a_cancel_ends_the_turn_as_cancelled_and_a_revoked_request_fails() {
             _ => assert_eq!(body["error"]["code"], -32800),
         }
     }
+}
+
+#[tokio::test]
+async fn answers_go_where_the_server_was_told_to_send_them() {
+    let meta = json!({ "sandboxagent.dev": { "agent": "mock" } });
+    let new = request("new", "session/new", json!({ "cwd": "/", "mcpServers": [], "_meta": meta }));
+    let body_only = MockServer::builder().echo(Echo::BodyOnly).start().await;
+    assert_eq!(Client::new(&body_only).post(new.clone()).await.0, 200);
+    assert_eq!(body_only.last_event_id(), 0);
+    let stream_only = MockServer::builder().echo(Echo::StreamOnly).start().await;
+    let client = Client::new(&stream_only);
+    for message in [new, request("list", "session/list", json!({}))] {
+        let id = message["id"].as_str().unwrap().to_owned();
+        assert_eq!(client.post(message).await, (202, Value::Null));
+        let seen = client.stream(None).await.until_response(&id).await;
+        assert!(seen.last().unwrap().json().get("result").is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_default_agent_stands_in_for_one_that_is_not_named() {
+    let server = MockServer::builder().default_agent("mock").start().await;
+    let client = Client::new(&server);
+    client.result(request(1, "initialize", json!({ "protocolVersion": 1 }))).await;
+    let new = client.result(request(2, "session/new", json!({ "cwd": "/", "mcpServers": [] }))).await;
+    client.result(prompt("p", new["sessionId"].as_str().unwrap(), "x")).await;
+    let (status, problem) = client.post(prompt("q", "unknown", "x")).await;
+    assert_eq!((status, kind(&problem)), (400, "invalid_request"), "an unknown session has no agent");
 }

@@ -1,10 +1,9 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
 use crate::server::Core;
-use crate::stream::{Framing, Log, Tap};
+use crate::stream::{Framing, Log, Seat, Tap};
 
 /// How many messages a mailbox holds at least while nobody reads it. The official server has no bound.
 const HELD: usize = 65_536;
@@ -13,8 +12,8 @@ const HELD: usize = 65_536;
 #[derive(Debug, Clone)]
 pub(super) struct Mailbox {
     log: Arc<Log>,
-    /// Whether somebody reads it now.
-    held: Arc<AtomicBool>,
+    /// Where its one reader sits.
+    seat: Seat,
     /// Whether the agent has named the session, so that the mailbox outlives its reader.
     pub(super) confirmed: bool,
 }
@@ -22,7 +21,7 @@ pub(super) struct Mailbox {
 impl Mailbox {
     pub(super) fn new(core: &Core, confirmed: bool) -> Self {
         let log = core.new_log_of(core.config.ring.max(HELD));
-        Self { log, held: Arc::default(), confirmed }
+        Self { log, seat: Seat::default(), confirmed }
     }
 
     /// Puts one message in.
@@ -32,7 +31,7 @@ impl Mailbox {
 
     /// Whether somebody reads it now.
     pub(super) fn is_held(&self) -> bool {
-        self.held.load(Ordering::SeqCst)
+        self.seat.is_taken()
     }
 
     /// Lets the reader end after what is there.
@@ -42,31 +41,10 @@ impl Mailbox {
 
     /// Becomes the one reader, unless there is one. `on_close` runs when the reader goes.
     pub(super) fn read(&self, core: &Core, on_close: impl FnOnce() + Send + 'static) -> Option<Tap> {
-        if self.held.swap(true, Ordering::SeqCst) {
-            return None;
-        }
-        let hold = Hold { held: Arc::clone(&self.held), on_close: Some(Box::new(on_close)) };
+        let seated = self.seat.take(on_close)?;
         let log = Arc::clone(&self.log);
         let position = log.position_after(0);
         let tap = Tap::open(core, Arc::clone(&log), position, Framing::DataOnly);
-        Some(tap.observed(move |position| {
-            let _held_by_the_stream = &hold;
-            log.consume(position);
-        }))
-    }
-}
-
-/// The right to read a mailbox.
-struct Hold {
-    held: Arc<AtomicBool>,
-    on_close: Option<Box<dyn FnOnce() + Send>>,
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.held.store(false, Ordering::SeqCst);
-        if let Some(on_close) = self.on_close.take() {
-            on_close();
-        }
+        Some(tap.seated(seated).observed(move |position| log.consume(position)))
     }
 }
