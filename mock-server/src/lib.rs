@@ -1,4 +1,4 @@
-//! See the README.
+#![doc = include_str!("../README.md")]
 
 mod agent;
 mod control;
