@@ -32,7 +32,7 @@ const ALIVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What every request needs. Clones share it.
 #[derive(Clone)]
-pub(super) struct Http(Arc<Shared>);
+pub(crate) struct Http(Arc<Shared>);
 
 struct Shared {
     client: reqwest::Client,
@@ -44,7 +44,7 @@ struct Shared {
 
 /// One request.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     head: Head,
     payload: Option<Payload>,
 }
@@ -56,6 +56,8 @@ struct Head {
     what: &'static str,
     method: Method,
     route: Route,
+    /// Headers beyond those that go with every request.
+    headers: HeaderMap,
     /// How long the answer may take, where that is not the usual time.
     answer: Option<Option<Duration>>,
     privacy: Privacy,
@@ -84,8 +86,10 @@ enum Privacy {
 }
 
 impl Call {
-    pub(super) fn new(what: &'static str, method: Method, route: Route) -> Self {
-        Self { head: Head { what, method, route, answer: None, privacy: Privacy::Public }, payload: None }
+    pub(crate) fn new(what: &'static str, method: Method, route: Route) -> Self {
+        let headers = HeaderMap::new();
+        let head = Head { what, method, route, headers, answer: None, privacy: Privacy::Public };
+        Self { head, payload: None }
     }
 
     /// Sends this body.
@@ -95,7 +99,7 @@ impl Call {
     }
 
     /// Sends this value as JSON.
-    pub(super) fn json(self, value: &impl Serialize) -> Result<Self, Error> {
+    pub(crate) fn json(self, value: &impl Serialize) -> Result<Self, Error> {
         match serde_json::to_vec(value) {
             Ok(body) => Ok(self.upload("application/json", body.into())),
             Err(source) => Err(Error::Encode { what: self.head.what.to_owned(), source: Arc::new(source) }),
@@ -103,13 +107,13 @@ impl Call {
     }
 
     /// Waits this long for the answer, `None` for ever.
-    pub(super) fn answered_within(mut self, limit: Option<Duration>) -> Self {
+    pub(crate) fn answered_within(mut self, limit: Option<Duration>) -> Self {
         self.head.answer = Some(limit);
         self
     }
 
     /// Keeps the answer out of errors: it may hold secrets.
-    pub(super) fn private(mut self) -> Self {
+    pub(crate) fn private(mut self) -> Self {
         self.head.privacy = Privacy::Private;
         self
     }
@@ -131,7 +135,7 @@ impl Http {
     }
 
     /// Makes a call whose answer is a value.
-    pub(super) fn value<T: DeserializeOwned + 'static>(
+    pub(crate) fn value<T: DeserializeOwned + 'static>(
         &self,
         call: Result<Call, Error>,
     ) -> BoxFuture<'static, Result<T, Error>> {
@@ -150,7 +154,7 @@ impl Http {
     }
 
     /// Makes a call whose answer is only whether it worked.
-    pub(super) fn done(&self, call: Result<Call, Error>) -> BoxFuture<'static, Result<(), Error>> {
+    pub(crate) fn done(&self, call: Result<Call, Error>) -> BoxFuture<'static, Result<(), Error>> {
         let http = self.clone();
         Box::pin(async move {
             let call = call?;
@@ -168,6 +172,24 @@ impl Http {
             let response = http.refuse_page(what, http.respond(call).await?).await?;
             Ok(http.incoming(what, response))
         })
+    }
+
+    /// Sends a request without a body and gives whatever is answered. The headers given win over those that go
+    /// with every request.
+    #[allow(dead_code, reason = "the client finds out with it which kind of server there is")]
+    pub(crate) async fn raw(
+        &self,
+        what: &'static str,
+        method: Method,
+        route: Route,
+        headers: HeaderMap,
+    ) -> Result<Response, Error> {
+        let head = Head { what, method, route, headers, answer: None, privacy: Privacy::Public };
+        let response = self.ask(&head, TokenUse::Request).await?;
+        if response.status() == StatusCode::UNAUTHORIZED && self.0.auth.can_refresh() {
+            return self.ask(&head, TokenUse::Refresh).await;
+        }
+        Ok(response)
     }
 
     fn incoming(&self, what: &'static str, response: Response) -> Incoming {
@@ -267,7 +289,8 @@ impl Http {
 
     fn request(&self, head: &Head, headers: HeaderMap) -> reqwest::RequestBuilder {
         let url = head.route.under(&self.0.base);
-        self.0.client.request(head.method.clone(), url).headers(headers)
+        let request = self.0.client.request(head.method.clone(), url).headers(headers);
+        request.headers(head.headers.clone())
     }
 
     fn answer_limit(&self, head: &Head) -> Option<Duration> {

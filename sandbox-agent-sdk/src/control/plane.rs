@@ -42,6 +42,12 @@ impl ControlPlane {
         Self { http }
     }
 
+    /// What sends the requests, for those that have no group here.
+    #[allow(dead_code, reason = "for the plain requests of the client")]
+    pub(crate) fn http(&self) -> &Http {
+        &self.http
+    }
+
     /// Whether the server is up.
     #[must_use]
     pub fn health(&self) -> HealthCheck {

@@ -16,20 +16,20 @@ const ENCODED_VALUE: &AsciiSet = &ENCODED.remove(b'/');
 
 /// The path and the query of a request, both percent-encoded.
 #[derive(Debug, Clone)]
-pub(super) struct Route {
+pub(crate) struct Route {
     path: String,
     query: String,
 }
 
 impl Route {
     /// A path of this crate's own, which needs no encoding.
-    pub(super) fn new(path: &'static str) -> Self {
+    pub(crate) fn new(path: &'static str) -> Self {
         Self { path: path.to_owned(), query: String::new() }
     }
 
     /// Adds one segment to the path. One that cannot be sent, because it would be taken for a way up or for
     /// nothing, is refused.
-    pub(super) fn segment(mut self, segment: &str) -> Result<Self, Error> {
+    pub(crate) fn segment(mut self, segment: &str) -> Result<Self, Error> {
         // URLs know these by their encoded forms too, so that encoding does not help.
         if matches!(segment, "" | "." | "..") {
             return Err(Error::config(format!("`{segment}` cannot be a name")));
@@ -39,14 +39,14 @@ impl Route {
     }
 
     /// Adds a parameter to the query.
-    pub(super) fn query(mut self, name: &'static str, value: &str) -> Self {
+    pub(crate) fn query(mut self, name: &'static str, value: &str) -> Self {
         let separator = if self.query.is_empty() { "" } else { "&" };
         let _ = write!(self.query, "{separator}{name}={}", utf8_percent_encode(value, ENCODED_VALUE));
         self
     }
 
     /// Adds a parameter to the query if it is on; servers take it for off otherwise.
-    pub(super) fn flag(self, name: &'static str, on: bool) -> Self {
+    pub(crate) fn flag(self, name: &'static str, on: bool) -> Self {
         if on { self.query(name, "true") } else { self }
     }
 
