@@ -25,8 +25,8 @@ pub(super) fn router() -> Router<Arc<Shared>> {
 }
 
 /// What a caller wants to know of an agent.
-#[derive(Debug, Deserialize)]
-struct Detail {
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Detail {
     /// Whether version, path and options are wanted.
     #[serde(default)]
     config: bool,
@@ -38,18 +38,17 @@ struct Detail {
 /// How an agent is to be installed.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wish {
+pub(super) struct Wish {
     #[serde(default)]
     reinstall: Option<bool>,
-    #[serde(default)]
+    #[serde(default, alias = "agent_version")]
     agent_version: Option<String>,
-    #[serde(default)]
+    #[serde(default, alias = "agent_process_version")]
     agent_process_version: Option<String>,
 }
 
 async fn list(State(shared): State<Arc<Shared>>, Parameters(detail): Parameters<Detail>) -> Json<Value> {
-    let agents: Vec<Value> = shared.catalog.entries().map(|entry| info(&shared, &entry, &detail)).collect();
-    Json(json!({ "agents": agents }))
+    Json(json!({ "agents": infos(&shared, &detail) }))
 }
 
 async fn show(
@@ -66,13 +65,23 @@ async fn install(
     Path(agent): Path<String>,
     Json(wish): Json<Wish>,
 ) -> Result<Json<Value>, Problem> {
-    let entry = shared.catalog.entry(&agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
+    installed(&shared, &agent, &wish).map(Json)
+}
+
+/// Every agent as the released server describes it.
+pub(super) fn infos(shared: &Shared, detail: &Detail) -> Vec<Value> {
+    shared.catalog.entries().map(|entry| info(shared, &entry, detail)).collect()
+}
+
+/// Installs an agent and says what that took.
+pub(super) fn installed(shared: &Shared, agent: &str, wish: &Wish) -> Result<Value, Problem> {
+    let entry = shared.catalog.entry(agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
     match shared.catalog.install(&entry.id, wish.reinstall.unwrap_or(false)) {
-        Installation::Already => Ok(Json(json!({ "already_installed": true, "artifacts": [] }))),
+        Installation::Already => Ok(json!({ "already_installed": true, "artifacts": [] })),
         Installation::Done => {
             let artifacts =
                 entry.artifacts(wish.agent_version.as_deref(), wish.agent_process_version.as_deref());
-            Ok(Json(json!({ "already_installed": false, "artifacts": artifacts })))
+            Ok(json!({ "already_installed": false, "artifacts": artifacts }))
         }
         Installation::Failed(stderr) => Err(Problem::install_failed(entry.id.as_ref(), Some(stderr))),
     }

@@ -8,9 +8,11 @@ use std::{
 };
 
 use axum::{Json, Router, extract::DefaultBodyLimit, routing::get};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{agents, catalog::Catalog, config, files};
+use crate::problem::Problem;
 
 /// How large a request body may be unless told otherwise: 2 MiB, as in the released server.
 pub const DEFAULT_BODY_LIMIT: usize = 2 * 1024 * 1024;
@@ -101,6 +103,18 @@ impl ControlPlane {
     /// Makes installing an agent fail from now on, with this text as the installer's standard error.
     pub fn fail_install(&self, agent: &str, stderr: impl Into<String>) {
         self.shared.catalog.fail_install(agent, stderr.into());
+    }
+
+    /// Every agent, as `GET /v1/agents` lists them.
+    pub(crate) fn agent_infos(&self) -> Vec<Value> {
+        agents::infos(&self.shared, &agents::Detail::default())
+    }
+
+    /// Installs an agent, as `POST /v1/agents/{agent}/install` does with this body.
+    pub(crate) fn install(&self, agent: &str, wish: &Value) -> Result<Value, Problem> {
+        let wish = Deserialize::deserialize(wish)
+            .map_err(|error: serde_json::Error| Problem::invalid_request(error.to_string()))?;
+        agents::installed(&self.shared, agent, &wish)
     }
 
     /// The routes: `/`, `/v1/health`, `/v1/agents…`, `/v1/fs/…` and `/v1/config/…`.

@@ -29,44 +29,43 @@ impl Shape {
     /// Asks the engine what happens to the stream opened at `moment`.
     pub(crate) fn decide(faults: &Faults, moment: &Moment<'_>) -> Self {
         let mut shape = Self::default();
-        let strike = |pick: fn(&Fault) -> Option<Fault>| faults.strike(moment, pick);
-        if strike(|fault| matches!(fault, Fault::Bom).then(|| fault.clone())).is_some() {
+        if faults.strike(moment, |fault| matches!(fault, Fault::Bom).then_some(())).is_some() {
             shape.prefix.extend_from_slice(b"\xef\xbb\xbf");
         }
-        if let Some(Fault::Retry(milliseconds)) =
-            strike(|fault| matches!(fault, Fault::Retry(_)).then(|| fault.clone()))
-        {
+        let retry = faults.strike(moment, |fault| match fault {
+            Fault::Retry(milliseconds) => Some(*milliseconds),
+            _ => None,
+        });
+        if let Some(milliseconds) = retry {
             shape.prefix.extend_from_slice(format!("retry: {milliseconds}\n\n").as_bytes());
         }
-        if let Some(Fault::UnterminatedEvent { bytes }) =
-            strike(|fault| matches!(fault, Fault::UnterminatedEvent { .. }).then(|| fault.clone()))
-        {
+        let unterminated = faults.strike(moment, |fault| match fault {
+            Fault::UnterminatedEvent { bytes } => Some(*bytes),
+            _ => None,
+        });
+        if let Some(bytes) = unterminated {
             shape.prefix.extend_from_slice(b"data: ");
             shape.prefix.resize(shape.prefix.len() + bytes, b'x');
             shape.stall = Some(shape.prefix.len() as u64);
         }
-        if let Some(Fault::LineEnding(ending)) =
-            strike(|fault| matches!(fault, Fault::LineEnding(_)).then(|| fault.clone()))
-        {
-            shape.line_ending = Some(ending);
-        }
-        if let Some(Fault::ChunkSize(size)) =
-            strike(|fault| matches!(fault, Fault::ChunkSize(_)).then(|| fault.clone()))
-        {
-            shape.chunk = Some(size.max(1));
-        }
-        if let Some(Fault::StreamCutAt { byte, cut }) =
-            strike(|fault| matches!(fault, Fault::StreamCutAt { .. }).then(|| fault.clone()))
-        {
-            shape.cut = Some((byte, cut));
-        }
-        match strike(|fault| {
-            matches!(fault, Fault::StreamStall | Fault::StreamStallAt { .. }).then(|| fault.clone())
-        }) {
-            Some(Fault::StreamStall) => shape.stall = Some(0),
-            Some(Fault::StreamStallAt { byte }) => shape.stall = Some(byte),
-            _ => {}
-        }
+        shape.line_ending = faults.strike(moment, |fault| match fault {
+            Fault::LineEnding(ending) => Some(*ending),
+            _ => None,
+        });
+        shape.chunk = faults.strike(moment, |fault| match fault {
+            Fault::ChunkSize(size) => Some((*size).max(1)),
+            _ => None,
+        });
+        shape.cut = faults.strike(moment, |fault| match fault {
+            Fault::StreamCutAt { byte, cut } => Some((*byte, *cut)),
+            _ => None,
+        });
+        let stall = faults.strike(moment, |fault| match fault {
+            Fault::StreamStall => Some(0),
+            Fault::StreamStallAt { byte } => Some(*byte),
+            _ => None,
+        });
+        shape.stall = stall.or(shape.stall);
         shape
     }
 

@@ -95,14 +95,10 @@ impl Hub {
                 Ok(json!({}))
             }
             "_sandboxagent/session/list_models" => self.list_models(params),
-            "_sandboxagent/agent/list" => Ok(json!({ "agents": self.agent_infos() })),
+            "_sandboxagent/agent/list" => Ok(json!({ "agents": self.control.agent_infos() })),
             _ => {
                 let name = params.get("agent").and_then(Value::as_str).ok_or_else(|| needs("agent"))?;
-                if self.core.recipe(name).is_some() {
-                    Ok(json!({ "already_installed": true, "artifacts": [] }))
-                } else {
-                    Err(Problem::unsupported_agent(name))
-                }
+                self.control.install(name, params)
             }
         }
     }
@@ -171,14 +167,5 @@ impl Hub {
             .collect();
         let current = session.and_then(|session| session.model()).or(models.first().copied());
         Ok(json!({ "availableModels": available, "currentModelId": current }))
-    }
-
-    fn agent_infos(&self) -> Vec<Value> {
-        let agents = self.core.config.agents.iter();
-        agents
-            .map(|(name, agent)| {
-                json!({ "id": name, "installed": agent.installed(), "credentialsAvailable": true, "capabilities": {} })
-            })
-            .collect()
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::{OnceCell, oneshot};
 
 use super::session::Session;
 use crate::agent::Running;
+use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::server::{Core, Echo};
 use crate::stream::{Framing, Log, Seat, Tap};
@@ -18,6 +19,8 @@ const THE_CONNECTION: &str = "";
 /// The state of `/v1/rpc`.
 pub(crate) struct Hub {
     pub(super) core: Arc<Core>,
+    /// Knows which agents there are and installs them.
+    pub(super) control: ControlPlane,
     /// Guards everything below. Held for lookups and publishing, never across an await.
     state: Mutex<State>,
 }
@@ -85,12 +88,12 @@ pub(super) struct Asked {
 
 impl Hub {
     /// An empty hub. Without connection ids the one connection is there from the start.
-    pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
+    pub(crate) fn new(core: Arc<Core>, control: ControlPlane) -> Arc<Self> {
         let mut state = State::default();
         if core.config.connection_ids.is_none() {
             state.connections.insert(THE_CONNECTION.to_owned(), Connection::new(core.new_log()));
         }
-        Arc::new(Self { core, state: Mutex::new(state) })
+        Arc::new(Self { core, control, state: Mutex::new(state) })
     }
 
     /// Finds the connection of a request, by its header.

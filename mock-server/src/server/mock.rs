@@ -344,7 +344,7 @@ impl World {
         let control = control.build()?;
         let table = Table::new(Arc::clone(core), control.clone());
         uptimes.get_or_init(|| Arc::downgrade(&table));
-        let hub = Hub::new(Arc::clone(core));
+        let hub = Hub::new(Arc::clone(core), control.clone());
         Ok(Self { hub, control, table, connections: Connections::new(Arc::clone(core)) })
     }
 

@@ -177,10 +177,18 @@ async fn agents_are_listed_and_installed_over_the_protocol_too() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let list = client.result(request(1, "_sandboxagent/agent/list", json!({}))).await;
-    assert!(list["agents"].as_array().unwrap().iter().any(|agent| agent["id"] == "mock"));
+    let mock = list["agents"].as_array().unwrap().iter().find(|agent| agent["id"] == "mock").unwrap();
+    assert_eq!(mock["capabilities"].as_object().unwrap().len(), 18);
     let installed =
         client.result(request(2, "_sandboxagent/agent/install", json!({ "agent": "mock" }))).await;
-    assert_eq!(installed["already_installed"], true);
+    assert_eq!(installed, json!({ "already_installed": true, "artifacts": [] }));
+    let params = json!({ "agent": "codex", "agentVersion": "1.2.3" });
+    let installed = client.result(request(4, "_sandboxagent/agent/install", params)).await;
+    assert_eq!(installed["already_installed"], false);
+    server.control().fail_install("amp", "no network");
+    let (status, problem) =
+        client.post(request(5, "_sandboxagent/agent/install", json!({ "agent": "amp" }))).await;
+    assert_eq!((status, &problem["details"]["stderr"]), (500, &json!("no network")));
     assert_eq!(
         client.post(request(3, "_sandboxagent/agent/install", json!({ "agent": "nope" }))).await.0,
         400
