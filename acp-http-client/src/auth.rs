@@ -27,7 +27,8 @@ impl Token {
         Ok(Self(value))
     }
 
-    pub(crate) fn header(&self) -> HeaderValue {
+    /// The value of the `Authorization` header, marked as sensitive.
+    pub fn authorization(&self) -> HeaderValue {
         self.0.clone()
     }
 }
@@ -84,9 +85,12 @@ impl<P: TokenProvider> AnyTokenProvider for P {
     }
 }
 
-/// How requests are authorised.
+/// How requests are authorised: one setting that a connection and the layers above it can share.
 #[derive(Clone, Default)]
-pub(crate) enum Auth {
+pub struct Auth(Kind);
+
+#[derive(Clone, Default)]
+enum Kind {
     #[default]
     None,
     Fixed(Token),
@@ -94,29 +98,45 @@ pub(crate) enum Auth {
 }
 
 impl Auth {
-    pub(crate) async fn header(&self, reason: TokenUse) -> Result<Option<HeaderValue>, Error> {
-        match self {
-            Self::None => Ok(None),
-            Self::Fixed(token) => Ok(Some(token.header())),
-            Self::Provider(provider) => match provider.token(reason).await {
-                Ok(token) => Ok(Some(token.header())),
+    /// No token at all.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// The same token for every request.
+    pub fn token(token: Token) -> Self {
+        Self(Kind::Fixed(token))
+    }
+
+    /// A token from a provider for every request.
+    pub fn provider(provider: impl TokenProvider) -> Self {
+        Self(Kind::Provider(Arc::new(provider)))
+    }
+
+    /// The value of the `Authorization` header for the next request.
+    pub async fn header(&self, reason: TokenUse) -> Result<Option<HeaderValue>, Error> {
+        match &self.0 {
+            Kind::None => Ok(None),
+            Kind::Fixed(token) => Ok(Some(token.authorization())),
+            Kind::Provider(provider) => match provider.token(reason).await {
+                Ok(token) => Ok(Some(token.authorization())),
                 Err(error) => Err(Error::Token(Arc::from(error))),
             },
         }
     }
 
     /// Whether asking again may give another token.
-    pub(crate) fn can_refresh(&self) -> bool {
-        matches!(self, Self::Provider(_))
+    pub fn can_refresh(&self) -> bool {
+        matches!(self.0, Kind::Provider(_))
     }
 }
 
 impl fmt::Debug for Auth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "None",
-            Self::Fixed(_) => "Fixed(…)",
-            Self::Provider(_) => "Provider(…)",
+        f.write_str(match self.0 {
+            Kind::None => "Auth(none)",
+            Kind::Fixed(_) => "Auth(token …)",
+            Kind::Provider(_) => "Auth(provider)",
         })
     }
 }
@@ -129,9 +149,9 @@ mod tests {
     fn the_scheme_is_sent_once() {
         for given in ["secret", "Bearer secret", "bearer  secret", " secret\n"] {
             let token = Token::new(given).unwrap();
-            assert_eq!(token.header(), "Bearer secret");
-            assert!(token.header().is_sensitive());
-            assert!(!format!("{token:?} {:?}", Auth::Fixed(token.clone())).contains("secret"));
+            assert_eq!(token.authorization(), "Bearer secret");
+            assert!(token.authorization().is_sensitive());
+            assert!(!format!("{token:?} {:?}", Auth::token(token.clone())).contains("secret"));
         }
     }
 

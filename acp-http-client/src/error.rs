@@ -142,6 +142,27 @@ pub struct HttpError {
     pub retry_after: Option<Duration>,
 }
 
+impl HttpError {
+    /// Reads what there is to know out of a response that failed.
+    pub fn new(what: impl Into<String>, status: u16, content_type: Option<String>, body: &[u8]) -> Self {
+        Self {
+            what: what.into(),
+            status,
+            content_type,
+            problem: Problem::from_json(body),
+            body: String::from_utf8_lossy(body).into_owned(),
+            retry_after: None,
+        }
+    }
+
+    /// Adds how long the server asks to wait.
+    #[must_use]
+    pub fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
+        self.retry_after = retry_after;
+        self
+    }
+}
+
 impl fmt::Display for HttpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` failed with HTTP {}", self.what, self.status)?;
@@ -339,14 +360,7 @@ mod tests {
     use super::*;
 
     fn http(status: u16) -> Error {
-        Error::Http(Box::new(HttpError {
-            what: "session/new".into(),
-            status,
-            content_type: None,
-            problem: None,
-            body: String::new(),
-            retry_after: None,
-        }))
+        Error::Http(Box::new(HttpError::new("session/new", status, None, b"")))
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod tap;
 mod transport;
 
 pub use agent_client_protocol_schema as schema;
-pub use auth::{Token, TokenError, TokenProvider, TokenUse};
+pub use auth::{Auth, Token, TokenError, TokenProvider, TokenUse};
 pub use client::{AcpHttpClient, AcpHttpClientBuilder, CloseOutcome, Request, RequestOptions};
 pub use diagnostics::{Diagnostics, PendingRequest, StreamDiagnostics};
 pub use error::{EndReasonError, Error, HttpError, Phase, Timeout};

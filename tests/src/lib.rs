@@ -1,5 +1,7 @@
 //! What the integration tests share: clients for the mock server, and waiting with a limit.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod collect;
 mod limit;
 mod script;

@@ -10,9 +10,8 @@ use super::{
     handle::AcpHttpClient,
 };
 use crate::{
-    AgentHandler, AgentRequests, Envelope, Error, Inbound, Limits, Profile, ReconnectPolicy, Timeouts, Token,
-    TokenProvider, Verdict,
-    auth::Auth,
+    AgentHandler, AgentRequests, Auth, Envelope, Error, Inbound, Limits, Profile, ReconnectPolicy, Timeouts,
+    Token, TokenProvider, Verdict,
     handler::{AnyHandler, ChannelHandler, NoHandler},
     tap::{Hook, Tap},
     transport::{Transport, TransportConfig, default_client},
@@ -50,7 +49,7 @@ impl AcpHttpClientBuilder {
             base_url: base_url.to_owned(),
             path: None,
             query: Vec::new(),
-            auth: Ok(Auth::None),
+            auth: Ok(Auth::none()),
             headers: Ok(HeaderMap::new()),
             http: None,
             http2_prior_knowledge: false,
@@ -82,13 +81,19 @@ impl AcpHttpClientBuilder {
 
     /// The bearer token to send with every request.
     pub fn token(mut self, token: impl AsRef<str>) -> Self {
-        self.auth = Token::new(token).map(Auth::Fixed);
+        self.auth = Token::new(token).map(Auth::token);
         self
     }
 
     /// Asks for a token before every request, and once more when the server refuses it.
     pub fn token_provider(mut self, provider: impl TokenProvider) -> Self {
-        self.auth = Ok(Auth::Provider(Arc::new(provider)));
+        self.auth = Ok(Auth::provider(provider));
+        self
+    }
+
+    /// The same as [`token`](Self::token) or [`token_provider`](Self::token_provider), for a setting that is shared.
+    pub fn auth(mut self, auth: Auth) -> Self {
+        self.auth = Ok(auth);
         self
     }
 

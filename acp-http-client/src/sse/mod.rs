@@ -3,6 +3,8 @@
 mod backoff;
 mod cursor;
 mod decoder;
+#[cfg(test)]
+mod differential;
 
 pub(crate) use backoff::Backoff;
 pub use backoff::ReconnectPolicy;

@@ -16,10 +16,7 @@ use reqwest::{
 };
 use url::Url;
 
-use crate::{
-    Error, HttpError, Problem, Profile, Timeouts,
-    auth::{Auth, TokenUse},
-};
+use crate::{Auth, Error, HttpError, Profile, Timeouts, TokenUse};
 
 /// How much of an error body is kept.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
@@ -189,14 +186,9 @@ pub(super) async fn refused(what: &str, response: Response) -> Error {
     let content_type = text(reqwest::header::CONTENT_TYPE);
     let retry_after = text(RETRY_AFTER).and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
     let body = read_start(response, ERROR_BODY_BYTES).await;
-    Error::Http(Box::new(HttpError {
-        what: what.to_owned(),
-        status: status.as_u16(),
-        content_type,
-        problem: Problem::from_json(&body),
-        body: String::from_utf8_lossy(&body).into_owned(),
-        retry_after,
-    }))
+    Error::Http(Box::new(
+        HttpError::new(what, status.as_u16(), content_type, &body).with_retry_after(retry_after),
+    ))
 }
 
 /// A redirect may carry a token in its query, and an error must not.

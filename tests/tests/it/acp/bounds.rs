@@ -48,7 +48,7 @@ async fn an_event_that_never_ends_fails_at_the_limit_and_the_stream_goes_on() {
         collect_until(&mut events, "the report", |event| matches!(event, Event::TooLarge { .. })).await;
     assert!(matches!(
         seen.events.last(),
-        Some(Event::TooLarge { error: Error::MessageTooLarge { limit, .. } }) if *limit == 64 << 20
+        Some(Event::TooLarge { error: Error::MessageTooLarge { limit, .. } }) if *limit == 256 * 1024
     ));
     within("the turn", prompt(&client, &session, "go")).await.unwrap();
     eventually("the turn's events", || client.diagnostics().messages >= 7).await;

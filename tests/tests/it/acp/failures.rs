@@ -124,7 +124,7 @@ async fn problems_text_and_rpc_errors_in_failures_are_kept() {
     handshake(&client).await.unwrap();
     let fail = |status, body: &str, content_type: &str| {
         let reply = Some(Reply {
-            body: body.to_owned().into(),
+            body: body.to_owned(),
             content_type: Some(content_type.to_owned()),
             ..Reply::default()
         });

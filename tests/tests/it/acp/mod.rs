@@ -5,6 +5,7 @@ mod bounds;
 mod failures;
 mod lost_posts;
 mod ordering;
+mod profiles;
 mod requests;
 mod secrets;
 mod sequence;
