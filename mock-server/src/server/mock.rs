@@ -39,9 +39,6 @@ pub enum State {
 /// How long a shutdown waits for its streams to end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// How often a shutdown looks whether they did.
-const DRAIN_CHECK: Duration = Duration::from_millis(5);
-
 /// A server on a port of its own.
 ///
 /// Dropping it ends everything at once: connections, tasks and agents. If a task of the server panicked,
@@ -157,6 +154,12 @@ impl MockServer {
         self.core.streams.get()
     }
 
+    /// Waits until `done` says so of the number of open streams, at most for `limit`. Returns whether it did.
+    pub async fn wait_for_streams(&self, done: impl Fn(usize) -> bool, limit: Duration) -> bool {
+        let bell = self.core.streams.bell();
+        self.wait(bell, limit, || done(self.core.streams.get())).await
+    }
+
     /// The id of the newest event on `/v1/rpc`, 0 before the first.
     pub fn last_event_id(&self) -> u64 {
         self.check();
@@ -206,6 +209,14 @@ impl MockServer {
         self.world().hub.emit(&data.into());
     }
 
+    /// Publishes any JSON value to one reader alone: on the stream of a server id of `/v1/acp`, or on the
+    /// connection stream of a connection id of `/acp`. Says whether there is one of this name.
+    pub fn emit_to(&self, id: &str, value: impl Into<Value>) -> bool {
+        self.check();
+        let (world, value) = (self.world(), value.into());
+        world.table.emit(id, &value) || world.connections.emit(id, &value)
+    }
+
     /// Publishes a request with this `method` and these `params`, as an agent would, and returns its id.
     /// The answer is found in [`MockServer::answers`].
     pub fn emit_request(&self, request: Value) -> String {
@@ -223,6 +234,12 @@ impl MockServer {
     pub fn kill_agent(&self, name: &str) -> bool {
         self.check();
         self.world().hub.kill_agent(name)
+    }
+
+    /// Kills the agent of a server id of `/v1/acp`; says whether there was one.
+    pub fn kill_agent_of(&self, server_id: &str) -> bool {
+        self.check();
+        self.world().table.kill(server_id)
     }
 
     /// Health, agent catalogue, files and configuration of this server.
@@ -265,13 +282,8 @@ impl MockServer {
         for log in self.core.logs() {
             log.finish();
         }
-        let drained = async {
-            while self.core.streams.get() > 0 {
-                tokio::time::sleep(DRAIN_CHECK).await;
-            }
-        };
         // A stream whose reader does not read is cut.
-        let _ = tokio::time::timeout(DRAIN_LIMIT, drained).await;
+        let _ = self.wait_for_streams(|count| count == 0, DRAIN_LIMIT).await;
         self.stop().await;
         suspended
     }
@@ -281,7 +293,7 @@ impl MockServer {
         self.connections.spawn(accept(listener, gate, self.connections.clone()));
     }
 
-    async fn wait(&self, mut bell: watch::Receiver<u64>, limit: Duration, done: impl Fn() -> bool) -> bool {
+    async fn wait<T>(&self, mut bell: watch::Receiver<T>, limit: Duration, done: impl Fn() -> bool) -> bool {
         let waited = tokio::time::timeout(limit, async {
             while !done() {
                 if bell.changed().await.is_err() {

@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -26,16 +25,21 @@ pub(crate) enum Framing {
 
 /// The number of streams that are open right now.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StreamCount(Arc<AtomicUsize>);
+pub(crate) struct StreamCount(watch::Sender<usize>);
 
 impl StreamCount {
     /// The number of open streams.
     pub(crate) fn get(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
+        *self.0.borrow()
+    }
+
+    /// Rings on every change.
+    pub(crate) fn bell(&self) -> watch::Receiver<usize> {
+        self.0.subscribe()
     }
 
     fn enter(&self) -> Entered {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.0.send_modify(|count| *count += 1);
         Entered(self.clone())
     }
 }
@@ -46,7 +50,7 @@ struct Entered(StreamCount);
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.0.send_modify(|count| *count -= 1);
     }
 }
 

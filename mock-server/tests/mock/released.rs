@@ -278,3 +278,16 @@ async fn reqwest_get(url: &str) -> Value {
     let body = client.get(url).send().await.unwrap().bytes().await.unwrap();
     serde_json::from_slice(&body).unwrap()
 }
+
+#[tokio::test]
+async fn a_test_can_speak_and_kill_in_place_of_the_agent() {
+    let server = MockServer::start().await;
+    let (client, _) = started(&server).await;
+    let mut events = client.stream(Some(2)).await;
+    assert!(server.emit_to("s", json!({ "jsonrpc": "2.0", "method": "_test/hello" })));
+    assert!(server.kill_agent_of("s"));
+    assert!(!server.emit_to("nobody", json!({})) && !server.kill_agent_of("nobody"));
+    assert_eq!(events.next().await.unwrap().json()["method"], "_test/hello");
+    let exited = events.next().await.unwrap().json();
+    assert_eq!(exited["params"], json!({ "code": null, "success": false }));
+}

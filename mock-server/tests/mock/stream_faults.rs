@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use mock_server::{Cut, Fault, LineEnding, MockServer};
 
-use crate::client::{Client, Events, QUIET, prompt};
+use crate::client::{Client, Events, QUIET, SOON, prompt};
 
 /// A server whose ring holds a few events, and the bytes of a stream of it without faults.
 async fn with_history() -> (MockServer, Client, Vec<u8>) {
@@ -162,12 +162,7 @@ async fn streams_count_while_they_are_open_and_are_let_go_when_the_reader_leaves
     let second = client.stream(None).await;
     assert!(server.open_streams() >= 2);
     drop((first, second));
-    let all_closed = async {
-        while server.open_streams() > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(QUIET * 20, all_closed).await.expect("the server notices");
+    assert!(server.wait_for_streams(|count| count == 0, SOON).await, "the server notices");
 }
 
 /// The bytes of a stream response as they are on the wire, head included.

@@ -82,6 +82,11 @@ impl Connections {
         self.lock().get(id).cloned()
     }
 
+    /// Publishes a value on the connection stream of `id`; says whether there is one.
+    pub(crate) fn emit(&self, id: &str, value: &Value) -> bool {
+        self.get(id).map(|connection| connection.tell(value)).is_some()
+    }
+
     /// Ends a connection with its agent; its streams end once they are drained.
     pub(super) fn close(&self, id: &str) -> bool {
         let Some(connection) = self.lock().remove(id) else { return false };

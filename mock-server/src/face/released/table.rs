@@ -119,6 +119,16 @@ impl Table {
         self.lock().remove(id)?.entry.get().cloned()
     }
 
+    /// Publishes a value on the stream of `id`; says whether there is one.
+    pub(crate) fn emit(&self, id: &str, value: &Value) -> bool {
+        self.get(id).map(|entry| entry.line.log.publish(value.to_string())).is_some()
+    }
+
+    /// Kills the agent of `id`; says whether there is one.
+    pub(crate) fn kill(&self, id: &str) -> bool {
+        self.get(id).map(|entry| entry.running.kill()).is_some()
+    }
+
     /// What `GET /v1/acp` lists, dead agents included.
     pub(super) fn list(&self) -> Vec<Value> {
         let slots = self.lock();
