@@ -16,6 +16,10 @@ mod files;
 mod health;
 #[path = "control/limits.rs"]
 mod limits;
+#[path = "control/parts.rs"]
+mod parts;
+#[path = "control/shell.rs"]
+mod shell;
 #[path = "control/stalls.rs"]
 mod stalls;
 #[path = "control/stub.rs"]

@@ -8,6 +8,7 @@ use reqwest::Method;
 
 use super::file_reader::FileReader;
 use super::http::{Call, Http};
+use super::parts::write_in_parts;
 use super::route::Route;
 use super::upload::Upload;
 use crate::{Error, FsEntries, FsEntry, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
@@ -21,9 +22,9 @@ use crate::{Error, FsEntries, FsEntry, FsMove, FsMoved, FsPath, FsStat, FsUpload
 /// # Large files
 /// Reading has no limit: [`open`](Self::open) gives a file piece by piece. Writing has the limit of the server,
 /// which is [2 MiB](crate::RELEASED_BODY_LIMIT) on released servers, for a file and for an archive alike; what
-/// is larger fails with [`Error::PayloadTooLarge`], and the file stays as it was. These servers cannot append
-/// to a file either, so there is no way to write a larger one in parts. Streams are sent as they come, so that
-/// a server with a larger limit, or none, takes files of any size in little memory.
+/// is larger fails with [`Error::PayloadTooLarge`], and the file stays as it was. Streams are sent as they come,
+/// so that a server with a larger limit, or none, takes files of any size in little memory.
+/// [`write_in_parts`](Self::write_in_parts) is a way round the limit where the server can run commands.
 #[derive(Debug, Clone)]
 pub struct Files {
     http: Http,
@@ -98,6 +99,25 @@ impl Files {
         let route = Route::new("/v1/fs/file").query("path", path.as_ref());
         let call = Call::new("write file", Method::PUT, route);
         self.http.value(Ok(call.upload("application/octet-stream", content.into())))
+    }
+
+    /// Writes a file of any size to a server that takes less at once, in little memory.
+    ///
+    /// The parts are written to a directory beside the file, and a command of the server (`sh`, with `cat` and
+    /// `mv`) joins them. The file is replaced as a whole in the end, with default permissions; a symbolic link is
+    /// replaced, too. A file of up to 1 MiB is written as [`write`](Self::write) does it.
+    ///
+    /// A server that cannot run commands is [`Error::Unsupported`], and nothing was written. When the command
+    /// fails, it is an [`Error::Http`] with status 200 and what the command printed. In any case the parts are
+    /// removed, unless the server is gone, or this future is dropped before it is done: then a directory stays
+    /// whose name ends in `.parts-` and a number.
+    pub fn write_in_parts(
+        &self,
+        path: impl AsRef<str>,
+        content: impl Into<Upload>,
+    ) -> BoxFuture<'static, Result<FsWritten, Error>> {
+        let path = path.as_ref().to_owned();
+        Box::pin(write_in_parts(self.http.clone(), self.clone(), path, content.into()))
     }
 
     /// Unpacks a tar archive, which must not be compressed, into a directory. An empty path is the home

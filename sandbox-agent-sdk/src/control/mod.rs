@@ -16,6 +16,7 @@ mod health;
 mod http;
 mod incoming;
 mod installation;
+mod parts;
 mod plane;
 mod progress;
 mod refusal;

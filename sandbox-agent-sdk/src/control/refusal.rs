@@ -11,9 +11,9 @@ use crate::{Error, HttpError, Problem};
 
 /// The largest body that released Sandbox Agent servers take, in bytes.
 ///
-/// It holds for one file and for one archive alike, and there is no way to append to a file, so a larger file
-/// cannot be written to these servers through [`Files`](crate::Files) at all: it fails with
-/// [`Error::PayloadTooLarge`]. Many smaller files can be sent as several archives.
+/// It holds for one file and for one archive alike; what is larger fails with [`Error::PayloadTooLarge`]. There
+/// is no call that appends to a file, so the way round it is
+/// [`Files::write_in_parts`](crate::Files::write_in_parts). Many small files can be sent as several archives.
 pub const RELEASED_BODY_LIMIT: u64 = 2 * 1024 * 1024;
 
 /// How much of an error's body is kept.

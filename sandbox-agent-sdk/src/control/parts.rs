@@ -1,0 +1,209 @@
+//! Writing a file that is larger than the server takes at once.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+
+use super::files::Files;
+use super::http::{Call, Http};
+use super::progress::{Progress, Watched};
+use super::route::Route;
+use super::upload::Upload;
+use crate::{Error, FsWritten, HttpError};
+
+/// How large a part is: well under the limit of released servers, and what common proxies take too.
+const PART_BYTES: usize = 1024 * 1024;
+
+/// How long the server may take to join the parts: the longest time that it lets a command run.
+const JOIN_WITHIN: Duration = Duration::from_secs(300);
+
+/// Joins the parts in the directory `$1` to the file `$2`, which is replaced by one rename at the very end.
+/// Each part goes once it was copied, so that little more room is needed than the file takes.
+const JOIN: &str = r#"set -e
+if [ -d "$2" ]; then echo "$2 is a directory" >&2; exit 1; fi
+for part in "$1"/part-*; do cat "$part"; rm "$part"; done > "$1/whole"
+mv -f "$1/whole" "$2"
+"#;
+
+/// Writes `upload` to `path`, in parts if it is larger than one.
+pub(super) async fn write_in_parts(
+    http: Http,
+    files: Files,
+    path: String,
+    upload: Upload,
+) -> Result<FsWritten, Error> {
+    let mut parts = Parts::new(upload);
+    let first = parts.next().await?.unwrap_or_default();
+    let Some(second) = parts.next().await? else { return files.write(path, first).await };
+    require_commands(&http).await?;
+    let directory = format!("{}.parts-{:016x}", path.trim_end_matches('/'), random());
+    let outcome = write_and_join(&http, &files, &directory, [first, second], parts).await;
+    // Nobody else knows of the parts. If they cannot be removed, the first failure is the one to tell.
+    if let Err(error) = files.delete_all(&directory).await {
+        tracing::debug!(%error, "the parts of a file could not be removed");
+    }
+    outcome
+}
+
+async fn write_and_join(
+    http: &Http,
+    files: &Files,
+    directory: &str,
+    first: [Bytes; 2],
+    mut rest: Parts,
+) -> Result<FsWritten, Error> {
+    let (mut number, mut written) = (0, 0);
+    let mut absolute = None;
+    let mut waiting = first.into_iter();
+    loop {
+        let next = match waiting.next() {
+            Some(part) => Some(part),
+            None => rest.next().await?,
+        };
+        let Some(part) = next else { break };
+        let name = format!("part-{number:08}");
+        let told = files.write(format!("{directory}/{name}"), part).await?;
+        number += 1;
+        written += told.bytes_written;
+        // Commands do not start where relative paths do, so that they are given the absolute ones.
+        absolute = told.path.strip_suffix(&name).map(|parent| parent.trim_end_matches('/').to_owned());
+    }
+    let directory = absolute.unwrap_or_else(|| directory.to_owned());
+    let target = directory.rsplit_once(".parts-").map_or(directory.as_str(), |(target, _)| target).to_owned();
+    join(http, &directory, &target).await?;
+    Ok(FsWritten { path: target, bytes_written: written })
+}
+
+/// A command to be run by the server.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Command<'a> {
+    command: &'a str,
+    args: [&'a str; 5],
+    timeout_ms: u128,
+}
+
+/// How a command ended.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Finished {
+    /// None if it was ended by a signal.
+    exit_code: Option<i64>,
+    #[serde(default)]
+    timed_out: bool,
+    #[serde(default)]
+    stderr: String,
+}
+
+async fn join(http: &Http, directory: &str, target: &str) -> Result<(), Error> {
+    let what = "join the parts of a file";
+    let args = ["-c", JOIN, "sh", directory, target];
+    let command = Command { command: "sh", args, timeout_ms: JOIN_WITHIN.as_millis() };
+    let call = Call::new(what, Method::POST, Route::new("/v1/processes/run"))
+        .answered_within(Some(JOIN_WITHIN + http.timeouts().answer))
+        .json(&command);
+    let finished: Finished = http.value(call).await?;
+    if finished.exit_code == Some(0) {
+        return Ok(());
+    }
+    let end = match finished {
+        Finished { timed_out: true, .. } => "the command took too long".to_owned(),
+        Finished { stderr, .. } if !stderr.trim().is_empty() => stderr,
+        Finished { exit_code, .. } => format!("the command ended with exit code {exit_code:?}"),
+    };
+    Err(Error::Http(Box::new(HttpError {
+        what: what.to_owned(),
+        status: 200,
+        content_type: None,
+        problem: None,
+        body: end,
+        retry_after: None,
+    })))
+}
+
+/// Refuses to begin what a server without commands could not finish.
+async fn require_commands(http: &Http) -> Result<(), Error> {
+    let call = Call::new("find out about commands", Method::GET, Route::new("/v1/processes/config"));
+    match http.done(Ok(call)).await {
+        Err(error) if error.http().is_some_and(|answer| matches!(answer.status, 404 | 405 | 501)) => {
+            Err(Error::Unsupported { method: "write in parts".to_owned() })
+        }
+        other => other,
+    }
+}
+
+/// A number that no other writer has.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Cuts an upload into parts.
+struct Parts {
+    body: Watched,
+    progress: Arc<Progress>,
+    /// What came beyond the end of the last part.
+    rest: Bytes,
+}
+
+impl Parts {
+    fn new(upload: Upload) -> Self {
+        let (body, progress) = upload.start();
+        Self { body, progress, rest: Bytes::new() }
+    }
+
+    /// The next part: a full one unless it is the last.
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        let mut part = BytesMut::new();
+        loop {
+            let fitting = self.rest.len().min(PART_BYTES - part.len());
+            part.extend_from_slice(&self.rest.split_to(fitting));
+            if part.len() == PART_BYTES {
+                return Ok(Some(part.freeze()));
+            }
+            match self.body.next().await {
+                Some(Ok(piece)) => self.rest = piece,
+                None => return Ok(Some(part.freeze()).filter(|part| !part.is_empty())),
+                Some(Err(error)) => {
+                    let source = self.progress.failure().unwrap_or_else(|| Arc::new(error));
+                    return Err(Error::Local { what: "write in parts".to_owned(), source });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use futures::stream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn parts_are_full_until_the_last() {
+        let table = [
+            (vec![], vec![]),
+            (vec![1], vec![1]),
+            (vec![PART_BYTES], vec![PART_BYTES]),
+            (vec![PART_BYTES - 1, 2], vec![PART_BYTES, 1]),
+            (vec![3 * PART_BYTES + 5], vec![PART_BYTES, PART_BYTES, PART_BYTES, 5]),
+            (vec![1, PART_BYTES, 0, PART_BYTES - 1], vec![PART_BYTES, PART_BYTES]),
+        ];
+        for (pieces, expected) in table {
+            let pieces: Vec<io::Result<Bytes>> =
+                pieces.into_iter().map(|size| Ok(Bytes::from(vec![7; size]))).collect();
+            let mut parts = Parts::new(Upload::stream(stream::iter(pieces)));
+            let mut sizes = Vec::new();
+            while let Some(part) = parts.next().await.unwrap() {
+                sizes.push(part.len());
+            }
+            assert_eq!(sizes, expected);
+        }
+    }
+}
