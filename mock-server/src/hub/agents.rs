@@ -65,13 +65,15 @@ impl Hub {
         if self.core.recipe(&name).is_some() { Ok(name) } else { Err(Problem::unsupported_agent(name)) }
     }
 
-    /// The running agent of this name, launched now if it is not up.
-    pub(super) async fn launched(self: &Arc<Self>, name: &str) -> Result<Launched, Problem> {
+    /// The running agent of this name, launched now if it is not up. An agent that is launched for anything
+    /// but an `initialize` is initialised as the one before it was.
+    pub(super) async fn launched(self: &Arc<Self>, name: &str, method: &str) -> Result<Launched, Problem> {
         let agent = self.core.recipe(name).ok_or_else(|| Problem::unsupported_agent(name))?;
         let (cell, launch, initialize) = {
             let mut state = self.lock();
             let slot = state.slot(name);
-            (Arc::clone(&slot.running), slot.launch, slot.initialize.clone())
+            let initialize = slot.initialize.clone().filter(|_| method != "initialize");
+            (Arc::clone(&slot.running), slot.launch, initialize)
         };
         let running = cell
             .get_or_try_init(|| self.launch(agent, name.to_owned(), launch, initialize))
@@ -111,23 +113,20 @@ impl Hub {
 impl State {
     /// The slot of an agent, made on first use.
     pub(super) fn slot(&mut self, name: &str) -> &mut Slot {
-        if !self.agents.contains_key(name) {
-            let slot =
-                Slot { launch: self.next_launch(), running: Arc::new(OnceCell::new()), initialize: None };
-            self.agents.insert(name.to_owned(), slot);
-        }
+        let launch = if self.agents.contains_key(name) { 0 } else { self.next_launch() };
         self.agents.entry(name.to_owned()).or_insert_with(|| Slot {
-            launch: 0,
-            running: Arc::new(OnceCell::new()),
+            launch,
+            running: Arc::default(),
             initialize: None,
         })
     }
 
-    /// Puts a fresh slot in place of an agent that exited; what it was initialised with is kept.
-    pub(super) fn renew(&mut self, name: &str) {
+    /// Puts a fresh cell in place of an agent that exited and returns the old one; what the agent was
+    /// initialised with is kept.
+    pub(super) fn renew(&mut self, name: &str) -> Arc<OnceCell<Arc<dyn Running>>> {
         let launch = self.next_launch();
         let slot = self.slot(name);
         slot.launch = launch;
-        slot.running = Arc::new(OnceCell::new());
+        std::mem::take(&mut slot.running)
     }
 }

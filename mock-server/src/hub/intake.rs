@@ -1,13 +1,14 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
 
 use super::envelope::session_of;
 use super::extension::advertise;
 use super::session::{Session, metadata};
 use super::state::{Asked, Hub, Pending, State};
 use super::termination::{Termination, exit_message};
-use crate::agent::{Exit, Output};
+use crate::agent::{Exit, Output, Running};
 use crate::server::Echo;
 use crate::stream::Log;
 
@@ -23,7 +24,12 @@ impl Hub {
         }
         match output {
             Output::Line(line) => self.line(&mut state, agent, &line),
-            Output::Exited(exit) => Self::exit(&mut state, agent, &exit),
+            Output::Exited(exit) => {
+                let gone = Self::exit(&mut state, agent, &exit);
+                // The agent may speak when it is let go, so the lock goes first.
+                drop(state);
+                drop(gone);
+            }
         }
     }
 
@@ -95,10 +101,10 @@ impl Hub {
         }
     }
 
-    /// Ends every active session of the agent, then fails what it was asked.
-    fn exit(state: &mut State, agent: &str, exit: &Exit) {
+    /// Ends every active session of the agent, then fails what it was asked. Returns the agent that is gone.
+    fn exit(state: &mut State, agent: &str, exit: &Exit) -> Arc<OnceCell<Arc<dyn Running>>> {
         let termination = Termination::by_exit(exit);
-        state.renew(agent);
+        let gone = state.renew(agent);
         let ended: Vec<String> = state
             .sessions
             .iter_mut()
@@ -133,6 +139,7 @@ impl Hub {
                 settle(state, pending, response);
             }
         }
+        gone
     }
 }
 
@@ -193,6 +200,9 @@ fn settle(state: &mut State, pending: Pending, mut response: Map<String, Value>)
 /// Keeps the books: which session a response made, revived or removed.
 fn remember(state: &mut State, pending: &Pending, response: &Map<String, Value>) {
     let result = response.get("result");
+    if pending.method == "initialize" && result.is_some() {
+        state.slot(&pending.agent).initialize = Some(pending.params.clone());
+    }
     let own = result.and_then(session_of).or_else(|| session_of(&pending.params)).map(str::to_owned);
     let Some(id) = own else { return };
     let cwd = pending.params.get("cwd").and_then(Value::as_str);

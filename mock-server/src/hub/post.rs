@@ -95,6 +95,7 @@ impl Hub {
     ) -> Result<oneshot::Receiver<Value>, Problem> {
         let (waiter, answer) = oneshot::channel();
         let Incoming { connection, id, method, params, echo } = incoming;
+        let wanted = method.clone();
         let mut message = json!({ "jsonrpc": "2.0", "id": Value::Null, "method": method });
         if !params.is_null() {
             message["params"] = params.clone();
@@ -102,7 +103,7 @@ impl Hub {
         let mut pending =
             Some(Pending { connection, id, method, params, agent: agent.clone(), echo, waiter });
         loop {
-            let Launched { running, launch } = self.launched(&agent).await?;
+            let Launched { running, launch } = self.launched(&agent, &wanted).await?;
             {
                 let mut state = self.lock();
                 // The agent may have exited since; then its successor gets the message.
@@ -137,7 +138,12 @@ impl Hub {
         }
         let agent = self.agent_for(connection, &method, &params)?;
         self.note(connection, &agent, &method, &params);
-        let Launched { running, .. } = self.launched(&agent).await?;
+        if method == "initialize" {
+            self.launched(&agent, &method).await?;
+        }
+        // An agent that is down is not started to be told that nothing is wanted of it.
+        let running = self.lock().running(&agent);
+        let Some(running) = running else { return Ok(()) };
         let mut message = json!({ "jsonrpc": "2.0", "method": method });
         if !params.is_null() {
             message["params"] = params;
@@ -217,13 +223,11 @@ impl Hub {
     /// Keeps the books on what a client asked: who is attached, what was initialised, which model is hinted.
     fn note(&self, connection: &str, agent: &str, method: &str, params: &Value) {
         let mut state = self.lock();
-        if method == "initialize" {
-            state.slot(agent).initialize = Some(params.clone());
-            if let Some(connection) = state.connections.get_mut(connection)
-                && !connection.agents.iter().any(|name| name == agent)
-            {
-                connection.agents.push(agent.to_owned());
-            }
+        if method == "initialize"
+            && let Some(connection) = state.connections.get_mut(connection)
+            && !connection.agents.iter().any(|name| name == agent)
+        {
+            connection.agents.push(agent.to_owned());
         }
         let Some(id) = session_of(params) else { return };
         if let Some(connection) = state.connections.get_mut(connection) {

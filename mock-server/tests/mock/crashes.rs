@@ -1,3 +1,5 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mock_server::{Crash, ExitStatus, MockServer, Permission, Script, Step, ToolCall};
@@ -206,4 +208,23 @@ async fn the_word_crash_kills_the_agent_for_use_by_hand() {
     let (_, body) = client.post(prompt("p", &session, "please Crash now")).await;
     let info = &body["error"]["data"]["terminationInfo"];
     assert_eq!((&info["exitCode"], &info["stderr"]["totalLines"]), (&json!(1), &json!(2)));
+}
+
+#[tokio::test]
+async fn a_cancel_after_a_crash_does_not_start_the_agent_again() {
+    let initialised = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&initialised);
+    let script = Script::steps(vec![Step::crash(1, ["x"])]).on_request(move |method, _| {
+        count.fetch_add(usize::from(method == "initialize"), Ordering::SeqCst);
+        None
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let (_, _, session) = crash(&server).await;
+    let client = Client::new(&server);
+    let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } });
+    assert_eq!(client.post(cancel).await.0, 202);
+    assert_eq!(initialised.load(Ordering::SeqCst), 1);
+    let load = json!({ "sessionId": session, "cwd": "/", "mcpServers": [] });
+    client.result(request("load", "session/load", load)).await;
+    assert_eq!(initialised.load(Ordering::SeqCst), 2, "the new agent is initialised like the old one");
 }
