@@ -1,5 +1,7 @@
 //! How a control plane is set up.
 
+use std::fmt;
+
 use acp_http_client::{Auth, Token, TokenProvider, http_client_builder};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -10,7 +12,6 @@ use super::timeouts::ControlTimeouts;
 use crate::Error;
 
 /// Sets up a [`ControlPlane`]. What is wrong with a setting is told by [`build`](Self::build).
-#[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct ControlPlaneBuilder {
     base_url: String,
@@ -89,5 +90,18 @@ impl ControlPlaneBuilder {
                 .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,
         };
         Ok(ControlPlane::over(Http::new(client, base, self.auth?, self.headers?, self.timeouts)))
+    }
+}
+
+/// Secrets may be in the URL and in the headers.
+impl fmt::Debug for ControlPlaneBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers = self.headers.as_ref().map(|headers| headers.keys().collect::<Vec<_>>());
+        f.debug_struct("ControlPlaneBuilder")
+            .field("base_url", &parse_base(&self.base_url).map(String::from))
+            .field("auth", &self.auth)
+            .field("headers", &headers)
+            .field("timeouts", &self.timeouts)
+            .finish_non_exhaustive()
     }
 }

@@ -68,27 +68,22 @@ impl HealthCheck {
         Box::pin(async move {
             let start = Instant::now();
             let mut pause = FIRST_PAUSE;
-            let mut seen = None;
+            let mut last: Option<Error> = None;
             loop {
                 let left = wait.within.saturating_sub(start.elapsed());
-                let error = match health.probe(left.min(PROBE)).await {
-                    Ok(health) => return Ok(health),
-                    Err(error) => error,
+                let error = match (health.probe(left.min(PROBE)).await, last) {
+                    (Ok(health), _) => return Ok(health),
+                    // A probe that was cut short tells less than the one before it.
+                    (Err(error), Some(last)) if left < PROBE && error.is_timeout() => last,
+                    (Err(error), last) => wait.judge(error, last.as_ref())?,
                 };
-                let Some(phase) = StartPhase::of(&error) else { return Err(error) };
-                if seen.replace(phase) != Some(phase) {
-                    tracing::debug!(%phase, "waiting for the server");
-                    wait.observe(phase);
-                }
-                if is_final(&error) {
-                    return Err(error);
-                }
                 let left = wait.within.saturating_sub(start.elapsed());
                 if left.is_zero() {
                     let mut timeout = Timeout::new(Phase::Health, "wait for health", start.elapsed());
                     timeout.cause = Some(Arc::new(error));
                     return Err(Error::Timeout(Box::new(timeout)));
                 }
+                last = Some(error);
                 sleep(pause.min(left)).await;
                 pause = (2 * pause).min(LONGEST_PAUSE);
             }
@@ -127,10 +122,16 @@ impl HealthWait {
         self
     }
 
-    fn observe(&self, phase: StartPhase) {
-        if let Some(observer) = &self.observer {
-            observer(phase);
+    /// Tells a new phase, and gives a failure back that waiting may help against.
+    fn judge(&self, error: Error, last: Option<&Error>) -> Result<Error, Error> {
+        let Some(phase) = StartPhase::of(&error) else { return Err(error) };
+        if last.and_then(StartPhase::of) != Some(phase) {
+            tracing::debug!(%phase, "the server is not up");
+            if let Some(observer) = &self.observer {
+                observer(phase);
+            }
         }
+        if is_final(&error) { Err(error) } else { Ok(error) }
     }
 }
 

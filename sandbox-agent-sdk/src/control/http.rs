@@ -27,6 +27,9 @@ use crate::{Error, Phase, Timeout};
 /// The largest JSON answer that is taken: a listing of hundreds of thousands of files.
 const ANSWER_LIMIT: usize = 64 * 1024 * 1024;
 
+/// The size of a body up to which a refusal is heard, because all of it was sent by then.
+const SURELY_HEARD: u64 = 64 * 1024;
+
 /// How long a server that broke off an upload may take to show that it is alive.
 const ALIVE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -220,6 +223,7 @@ impl Http {
         {
             (response, sent) = self.attempt(&head, payload, TokenUse::Refresh).await?;
         }
+        tracing::debug!(what = head.what, status = response.status().as_u16(), "plain request");
         if response.status().is_success() {
             return Ok(response);
         }
@@ -299,8 +303,8 @@ impl Http {
 
     /// Why the sending of a body ended without a response.
     ///
-    /// A server that stops reading a body which is too large may close the connection before its refusal can
-    /// be read. The same is seen when the server dies. They are told apart by asking whether it is alive.
+    /// A server that refuses a body without reading all of it may close the connection before its refusal can
+    /// be heard. The same is seen when the server dies. They are told apart by asking how it is.
     async fn broken_off(
         &self,
         what: &'static str,
@@ -311,22 +315,23 @@ impl Http {
         if let Some(source) = progress.failure() {
             return Error::Local { what: what.to_owned(), source };
         }
-        let size = size.or(Some(progress.sent()));
+        let size = size.unwrap_or(progress.sent());
         let error = not_answered(what, error);
-        let lost = matches!(error, Error::ConnectionLost { .. });
-        if lost && size > Some(RELEASED_BODY_LIMIT) && self.is_alive().await {
-            return with_size(
-                Error::PayloadTooLarge { what: what.to_owned(), size, limit: None, source: None },
-                size,
-            );
+        if size < SURELY_HEARD || !matches!(error, Error::ConnectionLost { .. }) {
+            return error;
         }
-        error
-    }
-
-    async fn is_alive(&self) -> bool {
-        let probe = Call::new("check health", Method::GET, Route::new("/v1/health"));
-        let answer = timeout(ALIVE_WITHIN, self.ask(&probe.head, TokenUse::Request)).await;
-        matches!(answer, Ok(Ok(response)) if response.status().is_success())
+        let probe = Call::new(what, Method::GET, Route::new("/v1/health"));
+        let Ok(Ok(answer)) = timeout(ALIVE_WITHIN, self.ask(&probe.head, TokenUse::Request)).await else {
+            return error;
+        };
+        match answer.status() {
+            StatusCode::UNAUTHORIZED => refused(what, answer, self.0.timeouts.stall).await,
+            status if status.is_success() && size > RELEASED_BODY_LIMIT => {
+                let what = what.to_owned();
+                with_size(Error::PayloadTooLarge { what, size: None, limit: None, source: None }, Some(size))
+            }
+            _ => error,
+        }
     }
 }
 

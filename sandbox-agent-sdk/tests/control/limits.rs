@@ -115,3 +115,26 @@ async fn a_server_that_hangs_up_on_a_large_body_says_too_large_if_it_lives() {
     let dead = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
     assert!(matches!(dead, Error::ConnectionLost { .. }), "a dead server has no limits: {dead:?}");
 }
+
+#[tokio::test]
+async fn a_large_body_with_a_wrong_token_is_refused_for_the_token() {
+    let server = MockServer::builder().token("right").body_limit(64 * MIB).start().await;
+    let files = ControlPlane::builder(server.url()).token("wrong").build().unwrap().files();
+    for upload in [streamed(32), streamed(32).length(32 * MIB as u64), vec![0; 32 * MIB].into()] {
+        let error = soon(files.write("/x", upload)).await.unwrap_err();
+        assert!(error.is_unauthorized(), "{error:?}");
+    }
+    let stub = Stub::serve(|head, mut stream| {
+        Box::pin(async move {
+            if head.starts_with("GET /v1/health ") {
+                return reply(stream, response("401 Unauthorized", "text/plain", "no")).await;
+            }
+            let _ = stream.read_u8().await;
+            stream.set_zero_linger().unwrap();
+        })
+    })
+    .await;
+    let files = ControlPlane::new(&stub.url).unwrap().files();
+    let error = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
+    assert!(error.is_unauthorized() && !error.maybe_executed(), "{error:?}");
+}

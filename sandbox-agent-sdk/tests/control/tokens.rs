@@ -1,7 +1,8 @@
 //! Tokens: on every request, and nowhere else.
 
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use acp_http_client::{Token, TokenUse};
 use futures::stream;
@@ -90,9 +91,44 @@ fn a_token_does_not_show_itself() {
     let builder = ControlPlane::builder("http://h").token(TOKEN).header("x-api-key", "hidden-header");
     let mut shown = format!("{builder:?}");
     let plane = builder.build().unwrap();
-    shown += &format!("{plane:?} {:?} {:?}", plane.files(), plane.agents());
+    let rejected = ControlPlane::builder("http://user:t0p-s3cret@h?key=hidden-header");
+    shown += &format!("{rejected:?} {plane:?} {:?} {:?}", plane.files(), plane.agents());
     shown += &format!("{:?} {:?} {:?}", plane.config(), plane.health(), plane.agents().install("mock"));
     assert!(!shown.contains(TOKEN) && !shown.contains("hidden-header"), "{shown}");
+}
+
+#[tokio::test]
+async fn traces_hold_no_token() {
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let writer = Arc::clone(&written);
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_writer(move || Traces(Arc::clone(&writer)))
+        .finish();
+    let server = MockServer::builder().token(TOKEN).start().await;
+    let plane =
+        ControlPlane::builder(server.url()).token(TOKEN).header("x-key", "hidden-header").build().unwrap();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let failed = every_call(&plane).await;
+    drop(guard);
+    assert!(failed.is_empty(), "{failed:?}");
+    let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+    assert!(written.contains("plain request") && written.contains("upload archive"), "traces are written");
+    assert!(!written.contains(TOKEN) && !written.contains("hidden-header"));
+}
+
+/// Where traces go.
+struct Traces(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Traces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A provider that gives `stale` until it is asked to refresh, and counts both kinds of questions.
