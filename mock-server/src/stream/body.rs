@@ -64,10 +64,10 @@ pub(crate) struct Tap {
     faults: Arc<Faults>,
     /// Told about every position that was handed to the socket.
     observer: Option<Box<dyn FnMut(Position) + Send>>,
-    /// Counts the stream for as long as it is open.
-    _entered: Entered,
     /// The right to read, where only one may.
     _seated: Option<Seated>,
+    /// Counts the stream for as long as it is open. Let go last: who sees the count fall finds the seat free.
+    _entered: Entered,
 }
 
 impl Tap {

@@ -101,10 +101,6 @@ async fn a_connection_has_one_stream_at_a_time() {
     let get = || http.get(format!("{}/v1/rpc", server.url())).header(HEADER, &id).send();
     assert_eq!(get().await.unwrap().status(), 409);
     drop(first);
-    let freed = async {
-        while get().await.unwrap().status() != 200 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(SOON, freed).await.expect("the place is freed");
+    assert!(server.wait_for_streams(|count| count == 0, SOON).await);
+    assert_eq!(get().await.unwrap().status(), 200, "the place is freed");
 }

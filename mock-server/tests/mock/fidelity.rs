@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::capture::{Answer, Exchange, read};
 use crate::captured_agent::{CapturedAgent, SECOND};
-use crate::client::SOON;
+use crate::client::{Client, SOON};
 
 /// The released server was told to give up on an agent after four seconds.
 const LIMIT: Duration = Duration::from_millis(300);
@@ -179,9 +179,8 @@ async fn an_agent_request_agrees_with_the_capture() {
     let stream = read("11-agent-request-sse").remove(0);
     let prompt = read("11-agent-request-prompt-post").remove(0);
     let answers = async {
-        let prompted = |requests: &[mock_server::RecordedRequest]| requests.len() >= 3;
-        assert!(server.wait_for(prompted, SOON).await);
-        tokio::time::sleep(SECOND).await;
+        let mut events = Client::at(format!("{}/v1/acp/p1", server.url())).stream(None).await;
+        events.until(|message| message["method"] == "session/request_permission").await;
         replay_all(&server, rest).await;
     };
     tokio::join!(replay(&server, &stream, &none), replay(&server, &prompt, &none), answers);

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use mock_server::{Cut, Fault, MockServer, Script, Step};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
@@ -100,12 +98,8 @@ async fn a_stream_has_one_reader_at_a_time() {
     assert_eq!(second.status(), 409);
     assert_eq!(second.text().await.unwrap(), "outbound stream already has a subscriber");
     drop(connection);
-    let freed = async {
-        while peer.call(Method::GET, None, None).await.status() != 200 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(SOON, freed).await.expect("the place is freed");
+    assert!(server.wait_for_streams(|count| count == 0, SOON).await);
+    assert_eq!(peer.call(Method::GET, None, None).await.status(), 200, "the place is freed");
 }
 
 #[tokio::test]
@@ -193,12 +187,9 @@ async fn streams_of_sessions_that_do_not_exist_yet_are_limited() {
     }
     assert_eq!(peer.call(Method::GET, Some("one-too-many"), None).await.status(), 404);
     early.pop();
-    let freed = async {
-        while peer.call(Method::GET, Some("another"), None).await.status() != 200 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(SOON, freed).await.expect("a closed stream frees its place");
+    assert!(server.wait_for_streams(|count| count == 16, SOON).await);
+    let another = peer.call(Method::GET, Some("another"), None).await;
+    assert_eq!(another.status(), 200, "a closed stream frees its place");
 }
 
 #[tokio::test]
