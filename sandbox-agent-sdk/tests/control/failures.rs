@@ -3,8 +3,10 @@
 use mock_server::{Fault, MockServer};
 use sandbox_agent_sdk::{ControlPlane, Error, FsMove, Health};
 
+use tokio::io::AsyncWriteExt;
+
 use crate::stub::{Stub, response};
-use crate::support::{nowhere, plane};
+use crate::support::{nowhere, plane, soon};
 
 /// One call of each kind that a server can answer wrongly, with its error.
 async fn errors(server: &ControlPlane) -> Vec<Error> {
@@ -99,6 +101,34 @@ async fn an_answer_of_another_shape_is_kept() {
     let empty = Stub::answer("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
     let error = ControlPlane::new(&empty.url).unwrap().files().stat("/x").await.unwrap_err();
     assert!(matches!(error, Error::Decode { .. }), "{error:?}");
+}
+
+/// A server whose answers have this head and never end.
+async fn endless(head: &'static str) -> Stub {
+    Stub::serve(move |_, mut stream| {
+        Box::pin(async move {
+            let blanks = vec![b' '; 256 * 1024];
+            let mut sent = stream.write_all(head.as_bytes()).await;
+            while sent.is_ok() {
+                sent = stream.write_all(&blanks).await;
+            }
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_given_up() {
+    let stub = endless("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n").await;
+    let plane = ControlPlane::new(&stub.url).unwrap();
+    let error = soon(plane.files().list("/")).await.unwrap_err();
+    let Error::MessageTooLarge { limit, seen, .. } = error else { panic!("{error:?}") };
+    assert!(seen > limit && seen < 2 * limit);
+
+    let stub = endless("HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain\r\n\r\n").await;
+    let plane = ControlPlane::new(&stub.url).unwrap();
+    let error = soon(plane.files().list("/")).await.unwrap_err();
+    assert_eq!((error.http().unwrap().status, error.http().unwrap().body.len()), (500, 64 * 1024));
 }
 
 #[tokio::test]
