@@ -8,7 +8,7 @@ use mock_server::MockServer;
 use serde_json::{Value, json};
 
 /// How long a test waits for something that must come.
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// How long a test waits to be sure that nothing comes.
 pub(crate) const QUIET: Duration = Duration::from_millis(150);
