@@ -1,0 +1,140 @@
+//! Over a real socket, on one core: this client beside bare loops of reqwest and serde, in one run.
+//!
+//! Prints the medians of interleaved rounds and the ratio of the two.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a benchmark that cannot go on stops"
+)]
+
+#[path = "wire/server.rs"]
+mod server;
+
+use std::time::{Duration, Instant};
+
+use acp_http_client::{AcpHttpClient, Event, http_client_builder, schema::v1::SessionNotification};
+use futures::StreamExt;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sse_stream::SseStream;
+
+const UPDATES: usize = 20_000;
+const CALLS: usize = 3_000;
+const ROUNDS: usize = 15;
+
+#[derive(Deserialize)]
+struct Envelope {
+    id: Option<String>,
+    params: Option<SessionNotification>,
+}
+
+fn main() {
+    let url = server::start(UPDATES);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        report("typed updates over the stream", "µs each", UPDATES, updates(&url).await);
+        report("unary calls", "µs each", CALLS, unary(&url).await);
+    });
+}
+
+/// Medians of both sides, and how much of the peer's rate this client reaches.
+fn report(what: &str, unit: &str, count: usize, (mut ours, mut bare): (Vec<Duration>, Vec<Duration>)) {
+    ours.sort_unstable();
+    bare.sort_unstable();
+    let each = |times: &[Duration]| times[times.len() / 2].as_secs_f64() * 1e6 / count as f64;
+    let (ours, bare) = (each(&ours), each(&bare));
+    println!(
+        "{what}: this client {ours:.2} {unit}, bare loop {bare:.2} {unit}, ratio {:.0} %",
+        100.0 * bare / ours
+    );
+}
+
+async fn updates(url: &str) -> (Vec<Duration>, Vec<Duration>) {
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS + 2 {
+        let times = (our_updates(url).await, bare_updates(url).await);
+        // The first rounds warm up.
+        if round >= 2 {
+            ours.push(times.0);
+            bare.push(times.1);
+        }
+    }
+    (ours, bare)
+}
+
+async fn our_updates(url: &str) -> Duration {
+    let client = AcpHttpClient::new(url).unwrap();
+    client.request::<Value>("initialize", &json!({})).await.unwrap();
+    // The stream's first event is the copy of the answer: it is open now.
+    let mut events = client.events();
+    while client.diagnostics().messages == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let started = Instant::now();
+    let turn = tokio::spawn(client.request::<Value>("session/prompt", &json!({"sessionId": "s-1"})));
+    let mut count = 0;
+    while count < UPDATES {
+        if let Some(Event::Update(update)) = events.next().await {
+            assert!(update.update().is_some());
+            count += 1;
+        }
+    }
+    turn.await.unwrap().unwrap();
+    started.elapsed()
+}
+
+async fn bare_updates(url: &str) -> Duration {
+    let http = http_client_builder().build().unwrap();
+    let endpoint = format!("{url}/v1/rpc");
+    let response = http.get(&endpoint).header("accept", "text/event-stream").send().await.unwrap();
+    let mut events = SseStream::from_bytes_stream(response.bytes_stream());
+    let started = Instant::now();
+    let prompt =
+        json!({"jsonrpc": "2.0", "id": "bare-1", "method": "session/prompt", "params": {"sessionId": "s-1"}});
+    let turn = tokio::spawn(http.post(&endpoint).body(prompt.to_string()).send());
+    let mut count = 0;
+    loop {
+        let data = events.next().await.unwrap().unwrap().data.unwrap();
+        let envelope: Envelope = serde_json::from_str(&data).unwrap();
+        match (envelope.params, envelope.id) {
+            (Some(_), _) => count += 1,
+            (None, Some(id)) if id == "bare-1" => break,
+            _ => {}
+        }
+    }
+    assert_eq!(count, UPDATES);
+    let answer = turn.await.unwrap().unwrap().bytes().await.unwrap();
+    serde_json::from_slice::<Value>(&answer).unwrap();
+    started.elapsed()
+}
+
+async fn unary(url: &str) -> (Vec<Duration>, Vec<Duration>) {
+    let client = AcpHttpClient::new(url).unwrap();
+    client.request::<Value>("initialize", &json!({})).await.unwrap();
+    let http = http_client_builder().build().unwrap();
+    let endpoint = format!("{url}/v1/rpc");
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS + 2 {
+        let started = Instant::now();
+        for number in 0..CALLS {
+            let answer: Value = client.request("_bench/echo", &json!({"number": number})).await.unwrap();
+            assert!(answer.is_object());
+        }
+        let first = started.elapsed();
+        let started = Instant::now();
+        for number in 0..CALLS {
+            let call = json!({"jsonrpc": "2.0", "id": format!("bare-{number}"), "method": "_bench/echo", "params": {"number": number}});
+            let request =
+                http.post(&endpoint).header("content-type", "application/json").body(call.to_string());
+            let body = request.send().await.unwrap().bytes().await.unwrap();
+            let answer: Value = serde_json::from_slice(&body).unwrap();
+            assert!(answer["result"].is_object());
+        }
+        if round >= 2 {
+            ours.push(first);
+            bare.push(started.elapsed());
+        }
+    }
+    (ours, bare)
+}
