@@ -8,6 +8,8 @@ mod agents;
 mod archives;
 #[path = "control/config.rs"]
 mod config;
+#[path = "control/every_call.rs"]
+mod every_call;
 #[path = "control/failures.rs"]
 mod failures;
 #[path = "control/files.rs"]

@@ -1,8 +1,6 @@
 //! The largest body a server takes.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures::stream;
@@ -82,13 +80,12 @@ async fn a_refusal_that_is_heard_is_kept_whole() {
     assert_eq!(error.http().unwrap().body, text);
 }
 
-/// A server that breaks off every upload after a few bytes, and whose health is as the flag says.
-async fn rude(alive: Arc<AtomicBool>) -> Stub {
+/// A server that breaks off every upload after a few bytes, and whose health is what it is told to say.
+async fn rude(health: &'static str) -> Stub {
     Stub::serve(move |head, mut stream| {
-        let alive = alive.load(Ordering::SeqCst);
         Box::pin(async move {
-            if head.starts_with("GET /v1/health ") && alive {
-                return reply(stream, response("200 OK", "application/json", r#"{"status":"ok"}"#)).await;
+            if head.starts_with("GET /v1/health ") && !health.is_empty() {
+                return reply(stream, response(health, "application/json", r#"{"status":"ok"}"#)).await;
             }
             let mut some = [0; 64];
             let _ = stream.read(&mut some).await;
@@ -101,19 +98,22 @@ async fn rude(alive: Arc<AtomicBool>) -> Stub {
 
 #[tokio::test]
 async fn a_server_that_hangs_up_on_a_large_body_says_too_large_if_it_lives() {
-    let alive = Arc::new(AtomicBool::new(true));
-    let stub = rude(Arc::clone(&alive)).await;
+    let stub = rude("200 OK").await;
     let files = ControlPlane::new(&stub.url).unwrap().files();
     let error = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
     too_large(&error, Some(20 * MIB as u64));
     assert!(error.http().is_none(), "nothing was heard");
     too_large(&soon(files.write("/x", streamed(64))).await.unwrap_err(), None);
-
-    let small = soon(files.write("/x", vec![0; 1000])).await.unwrap_err();
-    assert!(matches!(small, Error::ConnectionLost { .. }) && small.maybe_executed(), "{small:?}");
-    alive.store(false, Ordering::SeqCst);
-    let dead = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
-    assert!(matches!(dead, Error::ConnectionLost { .. }), "a dead server has no limits: {dead:?}");
+    for size in [1000, MIB] {
+        let small = soon(files.write("/x", vec![0; size])).await.unwrap_err();
+        assert!(matches!(small, Error::ConnectionLost { .. }) && small.maybe_executed(), "{small:?}");
+    }
+    for health in ["", "503 Service Unavailable"] {
+        let stub = rude(health).await;
+        let files = ControlPlane::new(&stub.url).unwrap().files();
+        let dead = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
+        assert!(matches!(dead, Error::ConnectionLost { .. }), "a dead server has no limits: {dead:?}");
+    }
 }
 
 #[tokio::test]
@@ -124,16 +124,7 @@ async fn a_large_body_with_a_wrong_token_is_refused_for_the_token() {
         let error = soon(files.write("/x", upload)).await.unwrap_err();
         assert!(error.is_unauthorized(), "{error:?}");
     }
-    let stub = Stub::serve(|head, mut stream| {
-        Box::pin(async move {
-            if head.starts_with("GET /v1/health ") {
-                return reply(stream, response("401 Unauthorized", "text/plain", "no")).await;
-            }
-            let _ = stream.read_u8().await;
-            stream.set_zero_linger().unwrap();
-        })
-    })
-    .await;
+    let stub = rude("401 Unauthorized").await;
     let files = ControlPlane::new(&stub.url).unwrap().files();
     let error = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
     assert!(error.is_unauthorized() && !error.maybe_executed(), "{error:?}");

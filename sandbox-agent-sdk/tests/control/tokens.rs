@@ -1,55 +1,16 @@
 //! Tokens: on every request, and nowhere else.
 
-use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use acp_http_client::{Token, TokenUse};
 use futures::stream;
 use mock_server::MockServer;
-use sandbox_agent_sdk::{
-    ControlPlane, Error, FsMove, HealthWait, LocalMcpServer, McpServerConfig, SkillsConfig, Upload,
-};
+use sandbox_agent_sdk::{ControlPlane, Error, HealthWait, Upload};
+
+use crate::every_call::{CALLS, every_call};
 
 const TOKEN: &str = "t0p-s3cret";
-
-/// Makes every call there is, and gives what failed.
-async fn every_call(server: &ControlPlane) -> Vec<Error> {
-    let (files, agents, config) = (server.files(), server.agents(), server.config());
-    let mcp: McpServerConfig = LocalMcpServer::new("x").into();
-    let skills = SkillsConfig::default();
-    [
-        server.health().check().await.err(),
-        server.health().wait(HealthWait::default()).await.err(),
-        agents.list().await.err(),
-        agents.get("mock").await.err(),
-        agents.install("mock").await.err(),
-        files.make_directory("/d").await.err(),
-        files.write("/d/x", "y").await.err(),
-        files.write("/d/s", Upload::stream(stream::iter([Ok::<_, std::io::Error>("y")]))).await.err(),
-        files.upload_tar("/d", vec![0; 1024]).await.err(),
-        files.list("/d").await.err(),
-        files.stat("/d/x").await.err(),
-        files.exists("/d/x").await.err(),
-        files.read("/d/x").await.err(),
-        files.read_text("/d/x").await.err(),
-        files.open("/d/x").await.err(),
-        files.rename(FsMove::new("/d/x", "/d/y")).await.err(),
-        files.delete("/d/y").await.err(),
-        files.delete_all("/d").await.err(),
-        config.set_mcp_server("/c", "m", &mcp).await.err(),
-        config.mcp_server("/c", "m").await.err(),
-        config.delete_mcp_server("/c", "m").await.err(),
-        config.set_skills("/c", "s", &skills).await.err(),
-        config.skills("/c", "s").await.err(),
-        config.delete_skills("/c", "s").await.err(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
-}
-
-const CALLS: usize = 24;
 
 #[tokio::test]
 async fn the_token_goes_with_every_request_and_never_into_a_url() {
@@ -95,40 +56,6 @@ fn a_token_does_not_show_itself() {
     shown += &format!("{rejected:?} {plane:?} {:?} {:?}", plane.files(), plane.agents());
     shown += &format!("{:?} {:?} {:?}", plane.config(), plane.health(), plane.agents().install("mock"));
     assert!(!shown.contains(TOKEN) && !shown.contains("hidden-header"), "{shown}");
-}
-
-#[tokio::test]
-async fn traces_hold_no_token() {
-    let written = Arc::new(Mutex::new(Vec::new()));
-    let writer = Arc::clone(&written);
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-        .with_writer(move || Traces(Arc::clone(&writer)))
-        .finish();
-    let server = MockServer::builder().token(TOKEN).start().await;
-    let plane =
-        ControlPlane::builder(server.url()).token(TOKEN).header("x-key", "hidden-header").build().unwrap();
-    let guard = tracing::subscriber::set_default(subscriber);
-    let failed = every_call(&plane).await;
-    drop(guard);
-    assert!(failed.is_empty(), "{failed:?}");
-    let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
-    assert!(written.contains("plain request") && written.contains("upload archive"), "traces are written");
-    assert!(!written.contains(TOKEN) && !written.contains("hidden-header"));
-}
-
-/// Where traces go.
-struct Traces(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Traces {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// A provider that gives `stale` until it is asked to refresh, and counts both kinds of questions.
