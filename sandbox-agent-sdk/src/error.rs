@@ -204,6 +204,8 @@ pub struct AgentEnded {
     pub info: TerminationInfo,
     /// Whether the call was under way when the end came; otherwise it was never sent.
     pub sent: bool,
+    /// Whether the connection ended with it, so that every later call fails too until the agent is started anew.
+    pub connection_ended: bool,
     /// How the server answered the call, if it did.
     #[source]
     pub answer: Option<Arc<Error>>,
@@ -268,8 +270,9 @@ impl Error {
     }
 
     pub(crate) fn ended(session_id: Option<&str>, info: TerminationInfo, sent: bool) -> Self {
+        let connection_ended = session_id.is_none();
         let session_id = session_id.map(str::to_owned);
-        Self::AgentEnded(Box::new(AgentEnded { session_id, info, sent, answer: None }))
+        Self::AgentEnded(Box::new(AgentEnded { session_id, info, sent, connection_ended, answer: None }))
     }
 
     /// Whether the same call may succeed if it is made again, and making it again does no harm.
@@ -287,7 +290,7 @@ impl Error {
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::NotConnected | Self::Disconnected { .. } | Self::ConnectionEnded { .. } => true,
-            Self::AgentEnded(end) => end.session_id.is_none(),
+            Self::AgentEnded(end) => end.connection_ended,
             _ => false,
         }
     }

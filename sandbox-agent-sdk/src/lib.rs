@@ -1,9 +1,13 @@
 //! Drive coding agents that run in a sandbox: sessions, turns, files, and what became of the agent.
 
 mod agent;
+mod ask;
+mod capabilities;
+mod client;
+mod content;
 mod control;
-#[allow(dead_code, reason = "used by the client and the control plane")]
 mod error;
+mod event;
 mod extensions;
 mod fields;
 mod files;
@@ -11,23 +15,37 @@ mod install;
 mod mcp;
 mod metadata;
 mod model;
+mod new_session;
 mod open_enum;
+mod options;
 mod plain_text;
 mod session_info;
 mod skills;
+mod state;
 mod status;
 mod termination;
 mod thread;
 mod timestamp;
 mod unparsed;
+mod update;
 
+#[doc(inline)]
+pub use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse};
 pub use agent::{AgentCapabilities, AgentInfo, AgentList, AgentMode, AgentServerState, AgentServerStatus};
+pub use ask::{
+    PermissionDecision, PermissionKind, PermissionOption, PermissionReply, PermissionRequest,
+    QuestionRequest, ReplyError,
+};
+pub use capabilities::Capabilities;
+pub use client::{SandboxAgentClient, Session, SessionList, StopReason, Turn, TurnOutcome, TurnState};
+pub use content::{Content, Prompt};
 pub use control::{
     AgentDetail, Agents, Configuration, ControlPlane, ControlPlaneBuilder, ControlTimeouts, FileReader,
     Files, Health, HealthCheck, HealthWait, InstallEvent, Installation, RELEASED_BODY_LIMIT, StartPhase,
     Upload,
 };
 pub use error::{AgentEnded, Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
+pub use event::{Event, Events, Gap, Origin, SessionEnded};
 pub use extensions::{Extension, Extensions};
 pub use fields::MissingMember;
 pub use files::{FsEntries, FsEntry, FsEntryType, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
@@ -38,8 +56,11 @@ pub use mcp::{
 };
 pub use metadata::{MetadataKey, MetadataPlaceError, SessionMetadata};
 pub use model::{Model, ModelList};
+pub use new_session::{ListSessions, NewSession};
+pub use options::{ClientOptions, ClientTimeouts, DropPolicy, ServerKind};
 pub use session_info::{SessionInfo, SessionPage, TerminateResult};
 pub use skills::{SkillSource, SkillSourceKind, SkillsConfig};
+pub use state::ConnectionState;
 pub use status::{
     ArchivedSessions, ResumeRequirement, ResumeSupport, RetentionPolicy, SessionStatus, StatusEvent,
     TransitionError, UnknownStatus, UserAction,
@@ -48,3 +69,7 @@ pub use termination::{EndReason, StderrOutput, TerminatedBy, TerminationInfo, Te
 pub use thread::{AgentResult, ResultRules, Severity, ThreadEntry, ThreadEntryKind, TurnFailure};
 pub use timestamp::Timestamp;
 pub use unparsed::AgentUnparsed;
+pub use update::{
+    Chunk, Command, ConfigOption, ConfigValue, Missed, PlanEntry, ToolCall, ToolKind, ToolLocation,
+    ToolStatus, Update, UpdateKind,
+};

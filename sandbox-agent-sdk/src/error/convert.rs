@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use acp_http_client as wire;
 
+use crate::TurnFailure;
+
 use super::{Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
 
 impl Error {
@@ -129,6 +131,20 @@ impl Phase {
             wire::Phase::StreamIdle => Self::StreamIdle,
             wire::Phase::Close => Self::Close,
             _ => Self::Other,
+        }
+    }
+}
+
+/// A failed turn, to be classified for a thread.
+impl From<&Error> for TurnFailure {
+    fn from(error: &Error) -> Self {
+        if let Some(info) = error.termination() {
+            return Self::from(info.clone());
+        }
+        let failure = Self::new(error.to_string());
+        match error.rpc_error().and_then(|rpc| rpc.data.clone()) {
+            Some(data) => failure.with_cause(data),
+            None => failure,
         }
     }
 }

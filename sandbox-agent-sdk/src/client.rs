@@ -1,0 +1,28 @@
+//! The client: one connection, its sessions and their turns.
+//!
+//! ```text
+//! handle, session, turn      what a program holds                      (public face)
+//! lifecycle                  connect, disconnect, races
+//! connection, calls          one connection and the calls made over it
+//! pump                       the one task that turns messages into events
+//! hub                        who listens, which turn runs, which session has ended
+//! probe                      which kind of server it is
+//! ```
+
+mod calls;
+mod connection;
+mod handle;
+mod hub;
+mod lifecycle;
+mod list;
+mod methods;
+mod plain;
+mod probe;
+mod pump;
+mod session;
+mod turn;
+
+pub use handle::SandboxAgentClient;
+pub use list::SessionList;
+pub use session::{Session, TurnState};
+pub use turn::{StopReason, Turn, TurnOutcome};

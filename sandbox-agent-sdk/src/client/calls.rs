@@ -1,0 +1,204 @@
+//! Calls over a connection, and what their failures mean.
+
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use acp_http_client as wire;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::connection::Connection;
+use crate::error::AgentEnded;
+use crate::{Error, LostReason, RpcError, ServerKind, TerminationInfo, TerminationReport};
+
+/// Whether a call needs its session to be alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// The agent answers it, so it fails with the session.
+    Session,
+    /// The server answers it, or it takes up the session again.
+    Nothing,
+}
+
+/// Counts a call for as long as it waits.
+struct InFlight<'a>(&'a AtomicUsize);
+
+impl<'a> InFlight<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Connection {
+    /// A call that every server has and that needs no session.
+    pub(super) async fn call(&self, method: &str, params: Value) -> Result<Value, Error> {
+        self.check()?;
+        let request = self.wire.request_raw(method, &params, wire::RequestOptions::new());
+        self.finish(method, None, request).await
+    }
+
+    /// A call that not every server has: one that turned out not to be there is not sent again.
+    pub(super) async fn optional(
+        &self,
+        method: &str,
+        params: Value,
+        session: Option<&str>,
+        needs: Needs,
+    ) -> Result<Value, Error> {
+        if self.lacks(method) {
+            return Err(Error::Unsupported { method: method.to_owned() });
+        }
+        let result = match (session, needs) {
+            (Some(session), Needs::Session) => {
+                self.session_call(method, params, session, wire::RequestOptions::new()).await
+            }
+            _ => {
+                self.check()?;
+                let request = self.wire.request_raw(method, &params, wire::RequestOptions::new());
+                self.finish(method, session, request).await
+            }
+        };
+        match result {
+            Err(Error::Rpc { error, .. }) if error.code == RpcError::METHOD_NOT_FOUND => {
+                self.unsupported.lock().unwrap_or_else(PoisonError::into_inner).insert(method.to_owned());
+                Err(Error::Unsupported { method: method.to_owned() })
+            }
+            other => other,
+        }
+    }
+
+    /// Whether a method is known not to be there.
+    pub(super) fn lacks(&self, method: &str) -> bool {
+        self.unsupported.lock().unwrap_or_else(PoisonError::into_inner).contains(method)
+    }
+
+    /// A call that fails with its session.
+    pub(super) async fn session_call(
+        &self,
+        method: &str,
+        params: Value,
+        session: &str,
+        options: wire::RequestOptions,
+    ) -> Result<Value, Error> {
+        self.check()?;
+        if let Some(info) = self.hub.ended(session) {
+            return Err(Error::ended(Some(session), info, false));
+        }
+        let mut end = self.hub.watch_end(session);
+        let request = self.wire.request_raw(method, &params, options);
+        tokio::select! {
+            // An answer that is there counts for more than an end that came with it.
+            biased;
+            result = self.finish(method, Some(session), request) => result,
+            info = ended(&mut end) => {
+                let with_connection = self.shared.ended.get().is_some();
+                Err(Error::ended(Some(session).filter(|_| !with_connection), info, true))
+            }
+        }
+    }
+
+    async fn finish(
+        &self,
+        method: &str,
+        session: Option<&str>,
+        request: wire::Request<wire::Json>,
+    ) -> Result<Value, Error> {
+        // It counts until its failure was explained: the end of the agent is put together from such failures.
+        let _in_flight = InFlight::new(&self.shared.in_flight);
+        match request.await {
+            Ok(answer) => Ok(answer.to_value()),
+            Err(error) => Err(self.explain(method, session, error).await),
+        }
+    }
+
+    /// Sends a message that has no answer.
+    pub(super) async fn notify(&self, method: &str, params: &Value) -> Result<(), Error> {
+        self.check()?;
+        match self.wire.notify(method, params).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.explain(method, None, error).await),
+        }
+    }
+
+    /// Cancels the turn of a session: what the agent has asked is answered as cancelled first, then it is told.
+    pub(super) async fn cancel(&self, session: &str) -> Result<(), Error> {
+        self.hub.cancelling_turn(session);
+        let notification = wire::schema::v1::CancelNotification::new(session.to_owned());
+        match self.wire.cancel(notification).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.explain("session/cancel", Some(session), error).await),
+        }
+    }
+
+    /// What a failure means: the end of the agent has many faces.
+    pub(super) async fn explain(&self, method: &str, session: Option<&str>, error: wire::Error) -> Error {
+        if let wire::Error::Rpc { error: rpc, .. } = &error
+            && let Some(report) = rpc.data.as_ref().and_then(TerminationReport::from_error_data)
+        {
+            return self.ended_with_answer(session, report, error).await;
+        }
+        let body = error.http().and_then(|http| serde_json::from_str::<Value>(&http.body).ok());
+        if let Some(report) = body.as_ref().and_then(TerminationReport::from_problem) {
+            // A write that failed did not reach the agent.
+            let sent = error.http().is_some_and(|http| http.status != 502);
+            let info = self.report(report).await;
+            let answer = Some(Arc::new(Error::from_wire(error)));
+            let end = AgentEnded { session_id: None, info, sent, connection_ended: true, answer };
+            return Error::AgentEnded(Box::new(end));
+        }
+        match Error::from_wire(error) {
+            Error::Disconnected { .. } => Error::Disconnected { what: method.to_owned() },
+            Error::Http(http) if self.kind() == ServerKind::PerAgent && is_forgotten(&http.body) => {
+                let source = Some(Arc::new(Error::Http(http)));
+                let error = Error::ConnectionEnded { reason: LostReason::ServerGone, sent: false, source };
+                self.lose(&error);
+                error
+            }
+            error => error,
+        }
+    }
+
+    /// The server says in its answer that the session, or the agent, has ended.
+    async fn ended_with_answer(
+        &self,
+        session: Option<&str>,
+        report: TerminationReport,
+        error: wire::Error,
+    ) -> Error {
+        let info = match session {
+            // The notice came before the answer and counts, if there was one.
+            Some(session) => {
+                self.barrier().await;
+                self.hub.end_session(session, report)
+            }
+            None => report.into_info(),
+        };
+        let session_id = session.map(str::to_owned);
+        let answer = Some(Arc::new(Error::from_wire(error)));
+        let end = AgentEnded { session_id, info, sent: true, connection_ended: false, answer };
+        Error::AgentEnded(Box::new(end))
+    }
+}
+
+/// Waits for the end of a session.
+pub(super) async fn ended(end: &mut watch::Receiver<Option<TerminationInfo>>) -> TerminationInfo {
+    match end.wait_for(Option::is_some).await.map(|info| info.clone()) {
+        Ok(Some(info)) => info,
+        // The books are closed with the client, and everything ends then.
+        _ => std::future::pending().await,
+    }
+}
+
+/// The released server makes an agent for whoever names one, and says so to whoever does not: the one that was
+/// there is gone.
+fn is_forgotten(body: &str) -> bool {
+    body.contains("missing required 'agent' query parameter")
+}

@@ -1,0 +1,263 @@
+//! One connection.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use acp_http_client as wire;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::hub::Hub;
+use super::probe::Endpoint;
+use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
+use crate::{
+    Capabilities, ClientOptions, ConnectionState, Error, ServerKind, SessionMetadata, TerminationInfo,
+    TerminationReport,
+};
+
+/// The version of the conversation that this crate speaks.
+const VERSION: u64 = 1;
+
+/// One connection to one agent.
+pub(crate) struct Connection {
+    pub(super) wire: wire::AcpHttpClient,
+    pub(super) hub: Arc<Hub>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) options: Arc<ClientOptions>,
+    kind: ServerKind,
+    agent: String,
+    commands: mpsc::Sender<Command>,
+    /// Guards what the agent can do, which may change when it is started anew; held for a copy.
+    capabilities: Mutex<Option<Arc<Capabilities>>>,
+    /// Guards the methods that were found not to be there; held for a look-up.
+    pub(super) unsupported: Mutex<HashSet<String>>,
+    /// Owns the pump, which ends with the connection.
+    _pump: JoinSet<()>,
+}
+
+impl Connection {
+    /// Prepares a connection. Nothing is sent yet.
+    pub(super) fn open(
+        options: &Arc<ClientOptions>,
+        hub: &Arc<Hub>,
+        http: &reqwest::Client,
+        endpoint: &Endpoint,
+        agent: &str,
+    ) -> Result<Self, Error> {
+        let (builder, requests) = wire_builder(options, http, endpoint, agent).agent_requests();
+        let client = builder.build().map_err(Error::from_wire)?;
+        let (commands, receiver) = mpsc::channel(COMMANDS);
+        let shared = Arc::new(Shared::default());
+        let pump = Pump {
+            events: client.events(),
+            wire: client.clone(),
+            requests,
+            commands: receiver,
+            hub: Arc::clone(hub),
+            shared: Arc::clone(&shared),
+            permissions: options.permissions.clone(),
+            patience: options.timeouts.termination,
+            exit: Exit::default(),
+            away: false,
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(pump.run());
+        Ok(Self {
+            wire: client,
+            hub: Arc::clone(hub),
+            shared,
+            options: Arc::clone(options),
+            kind: endpoint.kind,
+            agent: agent.to_owned(),
+            commands,
+            capabilities: Mutex::new(None),
+            unsupported: Mutex::default(),
+            _pump: tasks,
+        })
+    }
+
+    /// Introduces this client to the agent, which starts it if need be.
+    pub(super) async fn initialize(&self) -> Result<Arc<Capabilities>, Error> {
+        let (name, version) = &self.options.client_info;
+        let mut params = json!({
+            "protocolVersion": VERSION,
+            "clientInfo": {"name": name, "version": version},
+            "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
+        });
+        let metadata = SessionMetadata::new().with_agent(&self.agent);
+        metadata.write_into(&mut params).map_err(|error| Error::config(error.to_string()))?;
+        let answer = self.call("initialize", params).await?;
+        let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
+        *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
+        Ok(capabilities)
+    }
+
+    pub(super) fn capabilities(&self) -> Option<Arc<Capabilities>> {
+        self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn kind(&self) -> ServerKind {
+        self.kind
+    }
+
+    pub(super) fn agent(&self) -> &str {
+        &self.agent
+    }
+
+    /// Where it stands.
+    pub(super) fn state(&self) -> ConnectionState {
+        if let Some(info) = self.shared.ended.get() {
+            return ConnectionState::AgentEnded(Box::new(info.clone()));
+        }
+        match self.wire.state() {
+            wire::ConnectionState::Reconnecting { attempt } => ConnectionState::Reconnecting { attempt },
+            wire::ConnectionState::Terminated(reason) => match lost_reason(&reason) {
+                Some(reason) => ConnectionState::Lost(reason),
+                None => ConnectionState::Disconnected,
+            },
+            _ => ConnectionState::Connected,
+        }
+    }
+
+    /// Whether calls can be made over it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.state().is_usable()
+    }
+
+    /// Why no call can be made, if none can.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if let Some(info) = self.shared.ended.get() {
+            return Err(Error::ended(None, info.clone(), false));
+        }
+        match self.wire.state() {
+            wire::ConnectionState::Terminated(reason) => Err(match Error::terminated(&reason) {
+                Error::ConnectionEnded { reason, source, .. } => {
+                    Error::ConnectionEnded { reason, sent: false, source }
+                }
+                Error::Disconnected { .. } => Error::NotConnected,
+                other => other,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until everything that has arrived was given out.
+    pub(super) async fn barrier(&self) {
+        let (reached, told) = oneshot::channel();
+        if self.commands.send(Command::Barrier(reached)).await.is_ok() {
+            // A pump that is gone has nothing to give out.
+            let _ = told.await;
+        }
+    }
+
+    /// Takes note of a sign that the agent has ended, and tells how.
+    pub(super) async fn report(&self, report: TerminationReport) -> TerminationInfo {
+        let (told, info) = oneshot::channel();
+        let alone = report.clone();
+        if self.commands.send(Command::Report(Box::new(report), told)).await.is_err() {
+            return alone.into_info();
+        }
+        info.await.unwrap_or_else(|_| alone.into_info())
+    }
+
+    /// Ends the connection, within a bound. Where the agent ends with it, so do its sessions.
+    pub(super) async fn close(&self) {
+        self.shared.stop_requested.store(true, Ordering::Release);
+        if let wire::CloseOutcome::Unconfirmed(error) = self.wire.close().await {
+            tracing::debug!(%error, "the server did not confirm that the connection is closed");
+        }
+        if self.kind == ServerKind::PerAgent {
+            self.hub.end_all(&TerminationReport::requested());
+        }
+    }
+
+    /// Ends the connection because the server has forgotten it.
+    pub(super) fn lose(&self, error: &Error) {
+        self.wire.end(error.clone());
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("kind", &self.kind)
+            .field("agent", &self.agent)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+fn wire_builder(
+    options: &ClientOptions,
+    http: &reqwest::Client,
+    endpoint: &Endpoint,
+    agent: &str,
+) -> wire::AcpHttpClientBuilder {
+    let times = &options.timeouts;
+    let mut timeouts = wire::Timeouts::default()
+        .request(times.request)
+        .method("initialize", times.initialize)
+        .method("session/new", times.session)
+        .method("session/load", times.session)
+        .method("session/resume", times.session)
+        .method("session/fork", times.session);
+    timeouts.close = times.disconnect;
+    let mut builder = wire::AcpHttpClient::builder(&options.base_url)
+        .http_client(http.clone())
+        .timeouts(timeouts)
+        .reconnect(options.reconnect.clone());
+    builder = match endpoint.kind {
+        ServerKind::PerAgent => builder
+            .profile(wire::Profile::Bootstrap)
+            .path(format!("/v1/acp/{}", server_id(agent)))
+            .bootstrap_query("agent", agent)
+            // Nobody else can know the id, so that nothing behind it is older than this connection.
+            .resume_from("0"),
+        ServerKind::ConnectionId => {
+            builder.profile(wire::Profile::ConnectionId(endpoint.header.clone())).path(endpoint.path)
+        }
+        ServerKind::Shared => builder.profile(wire::Profile::Rpc).path(endpoint.path),
+    };
+    for (name, value) in &options.headers {
+        builder = builder.header(name, value);
+    }
+    if let Some(provider) = options.provider.clone() {
+        builder = builder.token_provider(move |reason| provider(reason));
+    } else if let Some(token) = &options.token {
+        builder = builder.token(token);
+    }
+    builder
+}
+
+/// A name that nobody can guess: whoever knows it could talk to the agent in our name. The keys of a hasher come
+/// from the system's randomness, and what it makes of a number cannot be foreseen without them.
+fn server_id(agent: &str) -> String {
+    let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
+    let random = || RandomState::new().hash_one(0u8);
+    format!("sdk-{readable}-{:016x}{:016x}", random(), random())
+}
+
+/// The `agent` member that servers with several agents behind one endpoint want for sessions they do not know.
+pub(super) fn name_agent(params: &mut Value, kind: ServerKind, agent: &str) {
+    if kind != ServerKind::PerAgent
+        && let Some(members) = params.as_object_mut()
+    {
+        members.entry("agent").or_insert_with(|| agent.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::server_id;
+
+    #[test]
+    fn ids_are_safe_in_a_path_and_never_the_same() {
+        let ids: std::collections::HashSet<_> = (0..100).map(|_| server_id("a/../b?x")).collect();
+        assert_eq!(ids.len(), 100);
+        assert!(ids.iter().all(|id| id.starts_with("sdk-abx-") && id.len() == "sdk-abx-".len() + 32));
+    }
+}

@@ -1,0 +1,333 @@
+//! Who listens, which turn runs, which session has ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::session::TurnState;
+use crate::event::{Queue, Weight};
+use crate::{
+    ConnectionState, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport, Update,
+};
+
+/// How many events are kept for a session that nobody listens to, until somebody does.
+const BACKLOG_EVENTS: usize = 1024;
+/// How many bytes these may take.
+const BACKLOG_BYTES: usize = 1 << 20;
+/// How many sessions are remembered that this client has never named itself.
+const STRANGERS: usize = 1024;
+
+/// Gives events to whoever listens and keeps the books on sessions. Nothing here waits.
+///
+/// It outlives connections, so that subscribers hear of disconnecting and connecting again.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    budget: usize,
+    /// Guards subscribers and sessions; held for a look-up and for pushing into queues.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    subscribers: Vec<Arc<Queue<Event>>>,
+    sessions: HashMap<Arc<str>, SessionBook>,
+    strangers: usize,
+}
+
+/// What is known about one session.
+#[derive(Debug)]
+struct SessionBook {
+    subscribers: Vec<Arc<Queue<Event>>>,
+    /// What came while nobody listened: before the answer that made the session, or between turns.
+    backlog: VecDeque<Event>,
+    backlog_bytes: usize,
+    missed: u64,
+    turn: Option<Arc<Queue<Update>>>,
+    turn_state: watch::Sender<TurnState>,
+    ended: watch::Sender<Option<TerminationInfo>>,
+    /// Whether this client asked for the end of the session.
+    stop_requested: bool,
+    /// Whether this client made the session or has named it.
+    ours: bool,
+}
+
+impl SessionBook {
+    fn new(ours: bool) -> Self {
+        Self {
+            subscribers: Vec::new(),
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            missed: 0,
+            turn: None,
+            turn_state: watch::Sender::new(TurnState::Idle),
+            ended: watch::Sender::new(None),
+            stop_requested: false,
+            ours,
+        }
+    }
+
+    fn push(&mut self, event: &Event) {
+        self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
+        for queue in &self.subscribers {
+            queue.push(event.clone());
+        }
+        match (&self.turn, event) {
+            (Some(turn), Event::Update(update)) => turn.push(update.clone()),
+            (None, Event::Update(_)) | (_, Event::SessionEnded(_)) if self.subscribers.is_empty() => {
+                self.keep(event.clone());
+            }
+            _ => {}
+        }
+    }
+
+    fn keep(&mut self, event: Event) {
+        self.backlog_bytes += event.weight();
+        self.backlog.push_back(event);
+        while self.backlog.len() > BACKLOG_EVENTS || self.backlog_bytes > BACKLOG_BYTES {
+            let Some(oldest) = self.backlog.pop_front() else { break };
+            self.backlog_bytes -= oldest.weight();
+            self.missed += 1;
+        }
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(budget: usize) -> Self {
+        Self { budget, state: Mutex::default() }
+    }
+
+    /// The events of the client from now on.
+    pub(crate) fn subscribe(&self) -> Events {
+        let queue = Arc::new(Queue::new(self.budget));
+        self.lock().subscribers.push(Arc::clone(&queue));
+        Events::new(queue)
+    }
+
+    /// The events of one session: what came while nobody listened, and what comes from now on.
+    pub(crate) fn subscribe_session(&self, id: &str) -> Events {
+        let queue = Arc::new(Queue::new(self.budget));
+        let mut state = self.lock();
+        let book = state.book(id);
+        if book.missed > 0 {
+            queue.push(Event::Lagged(std::mem::take(&mut book.missed)));
+        }
+        for event in book.backlog.drain(..) {
+            queue.push(event);
+        }
+        book.backlog_bytes = 0;
+        book.subscribers.push(Arc::clone(&queue));
+        Events::new(queue)
+    }
+
+    /// Gives an event to everybody whom it concerns, and says to how many.
+    pub(crate) fn publish(&self, event: &Event) -> usize {
+        let mut state = self.lock();
+        state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
+        for queue in &state.subscribers {
+            queue.push(event.clone());
+        }
+        let mut listeners = state.subscribers.len();
+        let Some(id) = event.session_id() else {
+            let missed = match event {
+                Event::Gap(gap) => Some(Missed::Gap(*gap)),
+                Event::Lagged(count) => Some(Missed::Lagged(*count)),
+                _ => None,
+            };
+            for (id, book) in &mut state.sessions {
+                book.push(event);
+                listeners += book.subscribers.len();
+                if let (Some(turn), Some(missed)) = (&book.turn, missed) {
+                    turn.push(Update::missed(id, missed));
+                }
+            }
+            return listeners;
+        };
+        if let Some(book) = state.known_or_stranger(id) {
+            book.push(event);
+            listeners += book.subscribers.len();
+        }
+        listeners
+    }
+
+    /// Puts events back for the next subscriber of a session, before what came since.
+    pub(crate) fn put_back(&self, id: &str, events: Vec<Event>) {
+        let mut state = self.lock();
+        let book = state.book(id);
+        let since = std::mem::take(&mut book.backlog);
+        book.backlog_bytes = 0;
+        for event in events.into_iter().chain(since) {
+            book.keep(event);
+        }
+    }
+
+    /// Tells of a change of the connection.
+    pub(crate) fn connection(&self, state: ConnectionState) {
+        self.publish(&Event::Connection(state));
+    }
+
+    /// This client has made the session, or names it.
+    pub(crate) fn adopt(&self, id: &str) {
+        self.lock().book(id);
+    }
+
+    /// Whether this client has made or named the session.
+    pub(crate) fn is_known(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_some_and(|book| book.ours)
+    }
+
+    /// The session is active again: it was made, loaded or resumed.
+    pub(crate) fn revive(&self, id: &str) {
+        let mut state = self.lock();
+        let book = state.book(id);
+        book.stop_requested = false;
+        book.ended.send_replace(None);
+    }
+
+    /// This client is about to ask for the end of a session.
+    pub(crate) fn request_stop(&self, id: &str) {
+        self.lock().book(id).stop_requested = true;
+    }
+
+    /// The wish for the end of a session was not granted.
+    pub(crate) fn withdraw_stop(&self, id: &str) {
+        self.lock().book(id).stop_requested = false;
+    }
+
+    /// How a session ended, if it has.
+    pub(crate) fn ended(&self, id: &str) -> Option<TerminationInfo> {
+        self.lock().sessions.get(id).and_then(|book| book.ended.borrow().clone())
+    }
+
+    /// Hears of the end of a session.
+    pub(crate) fn watch_end(&self, id: &str) -> watch::Receiver<Option<TerminationInfo>> {
+        self.lock().book(id).ended.subscribe()
+    }
+
+    /// Ends one session. The first end counts, and is the only one that is told of.
+    pub(crate) fn end_session(&self, id: &str, report: TerminationReport) -> TerminationInfo {
+        let info = {
+            let mut state = self.lock();
+            let Some(book) = state.known_or_stranger(id) else { return report.into_info() };
+            if let Some(info) = &*book.ended.borrow() {
+                return info.clone();
+            }
+            let requested = book.stop_requested;
+            let report = if requested { report.merge(TerminationReport::requested()) } else { report };
+            let info = report.into_info();
+            book.ended.send_replace(Some(info.clone()));
+            info
+        };
+        self.publish(&ended_event(id, &info, Origin::Live));
+        info
+    }
+
+    /// Ends every session of this client that has not ended, as all sessions of an agent do that is gone.
+    pub(crate) fn end_all(&self, report: &TerminationReport) {
+        let mut ids: Vec<Arc<str>> = {
+            let state = self.lock();
+            let ours = state.sessions.iter().filter(|(_, book)| book.ours && book.ended.borrow().is_none());
+            ours.map(|(id, _)| Arc::clone(id)).collect()
+        };
+        ids.sort();
+        for id in ids {
+            self.end_session(&id, report.clone());
+        }
+    }
+
+    /// Starts a turn; `None` if one is running.
+    pub(crate) fn begin_turn(&self, id: &str) -> Option<Arc<Queue<Update>>> {
+        let mut state = self.lock();
+        let book = state.book(id);
+        if *book.turn_state.borrow() != TurnState::Idle {
+            return None;
+        }
+        let queue = Arc::new(Queue::new(self.budget));
+        book.turn = Some(Arc::clone(&queue));
+        book.turn_state.send_replace(TurnState::Running);
+        Some(queue)
+    }
+
+    /// The turn is being cancelled; what it still reports goes where it went before.
+    pub(crate) fn cancelling_turn(&self, id: &str) {
+        let mut state = self.lock();
+        let running = |turn: &mut TurnState| {
+            let running = *turn == TurnState::Running;
+            if running {
+                *turn = TurnState::Cancelling;
+            }
+            running
+        };
+        state.book(id).turn_state.send_if_modified(running);
+    }
+
+    /// Nobody reads the turn any more, but it goes on.
+    pub(crate) fn leave_turn(&self, id: &str) {
+        self.lock().book(id).turn = None;
+    }
+
+    /// The turn is over: its queue ends, and the next one may begin.
+    pub(crate) fn end_turn(&self, id: &str) {
+        let mut state = self.lock();
+        let book = state.book(id);
+        if let Some(queue) = book.turn.take() {
+            queue.end();
+        }
+        book.turn_state.send_replace(TurnState::Idle);
+    }
+
+    /// What a session is doing, as it changes.
+    pub(crate) fn watch_turn(&self, id: &str) -> watch::Receiver<TurnState> {
+        self.lock().book(id).turn_state.subscribe()
+    }
+
+    /// Nothing will happen any more.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        for queue in state.subscribers.drain(..) {
+            queue.end();
+        }
+        for book in state.sessions.values_mut() {
+            book.subscribers.drain(..).for_each(|queue| queue.end());
+            if let Some(turn) = book.turn.take() {
+                turn.end();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The book of a session that this client names.
+    fn book(&mut self, id: &str) -> &mut SessionBook {
+        let book = self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(true));
+        if !book.ours {
+            book.ours = true;
+            self.strangers -= 1;
+        }
+        book
+    }
+
+    /// The book of a session that the server names: the answer that tells this client of it may still be on its way.
+    fn known_or_stranger(&mut self, id: &str) -> Option<&mut SessionBook> {
+        if !self.sessions.contains_key(id) {
+            if self.strangers >= STRANGERS {
+                return None;
+            }
+            self.strangers += 1;
+            self.sessions.insert(id.into(), SessionBook::new(false));
+        }
+        self.sessions.get_mut(id)
+    }
+}
+
+pub(crate) fn ended_event(id: &str, info: &TerminationInfo, origin: Origin) -> Event {
+    Event::SessionEnded(Box::new(SessionEnded {
+        session_id: id.to_owned(),
+        termination: info.clone(),
+        origin,
+    }))
+}

@@ -1,0 +1,304 @@
+//! Connecting and disconnecting, and what happens when they meet.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::connection::Connection;
+use super::hub::Hub;
+use super::plain::Plain;
+use super::probe;
+use crate::{Capabilities, ClientOptions, ConnectionState, ControlPlane, Error};
+
+type Outcome = Result<Arc<Capabilities>, Error>;
+
+/// What all handles of a client share.
+pub(crate) struct Inner {
+    pub(super) options: Arc<ClientOptions>,
+    pub(super) control: ControlPlane,
+    pub(super) plain: Plain,
+    pub(super) hub: Arc<Hub>,
+    http: reqwest::Client,
+    /// Guards where the one connection stands; held for a look or a change.
+    life: Mutex<Life>,
+    /// Guards the tasks, which end with the last handle; `None` then. Held to start one.
+    tasks: Mutex<Option<JoinSet<()>>>,
+}
+
+#[derive(Debug)]
+struct Life {
+    phase: Phase,
+    /// A connection that was given up and is being closed: the next one waits for it.
+    closing: Option<Arc<Connection>>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// There is no connection; with why, if the background attempt failed.
+    Idle(Option<Error>),
+    Connecting(Arc<Attempt>),
+    Connected(Arc<Connection>),
+}
+
+/// An attempt to connect.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    agent: String,
+    given_up: watch::Sender<bool>,
+    outcome: watch::Sender<Option<Outcome>>,
+}
+
+impl Attempt {
+    fn new(agent: String) -> Arc<Self> {
+        Arc::new(Self { agent, given_up: watch::Sender::new(false), outcome: watch::Sender::new(None) })
+    }
+
+    /// Waits until the attempt is over.
+    pub(super) async fn finished(&self) -> Outcome {
+        match self.outcome.subscribe().wait_for(Option::is_some).await.map(|outcome| outcome.clone()) {
+            Ok(Some(outcome)) => outcome,
+            // The sender is `self`, so waiting cannot fail.
+            _ => Err(Error::NotConnected),
+        }
+    }
+}
+
+/// Who asked for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The program, which waits for the outcome.
+    ByProgram,
+    /// The options: whoever makes the first call learns of a failure.
+    ByOptions,
+}
+
+impl Inner {
+    pub(super) fn new(
+        options: ClientOptions,
+        control: ControlPlane,
+        http: reqwest::Client,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            control,
+            plain: Plain::new(&options, http.clone())?,
+            hub: Arc::new(Hub::new(options.event_budget)),
+            http,
+            life: Mutex::new(Life { phase: Phase::Idle(None), closing: None }),
+            tasks: Mutex::new(Some(JoinSet::new())),
+            options: Arc::new(options),
+        })
+    }
+
+    /// Starts connecting, unless there is a connection or it is being made.
+    pub(super) fn begin(self: &Arc<Self>, agent: &str, asked: Asked) -> Result<Arc<Attempt>, Error> {
+        if agent.trim().is_empty() {
+            return Err(Error::config("connecting needs the name of an agent"));
+        }
+        let attempt = Attempt::new(agent.trim().to_owned());
+        {
+            let mut life = self.life();
+            match &life.phase {
+                Phase::Connecting(_) => return Err(Error::AlreadyConnected),
+                Phase::Connected(connection) if connection.is_usable() => {
+                    return Err(Error::AlreadyConnected);
+                }
+                Phase::Connected(dead) => life.closing = Some(Arc::clone(dead)),
+                Phase::Idle(_) => {}
+            }
+            life.phase = Phase::Connecting(Arc::clone(&attempt));
+        }
+        self.start(&attempt, asked);
+        Ok(attempt)
+    }
+
+    /// Ends the connection there is, whatever its state, and starts to make it again.
+    pub(super) fn begin_again(self: &Arc<Self>, old: &Arc<Connection>) -> Result<Arc<Attempt>, Error> {
+        let attempt = Attempt::new(old.agent().to_owned());
+        {
+            let mut life = self.life();
+            match &life.phase {
+                Phase::Connected(present) if Arc::ptr_eq(present, old) => {}
+                // Somebody else was quicker; what there is now is new.
+                Phase::Connecting(attempt) => return Ok(Arc::clone(attempt)),
+                _ => return Err(Error::NotConnected),
+            }
+            life.closing = Some(Arc::clone(old));
+            life.phase = Phase::Connecting(Arc::clone(&attempt));
+        }
+        self.start(&attempt, Asked::ByProgram);
+        Ok(attempt)
+    }
+
+    fn start(self: &Arc<Self>, attempt: &Arc<Attempt>, asked: Asked) {
+        self.hub.connection(ConnectionState::Connecting);
+        let (inner, task) = (Arc::clone(self), Arc::clone(attempt));
+        let started = self.spawn(async move { inner.run(&task, asked).await });
+        if !started {
+            self.settle(attempt, Err(Error::NotConnected), Asked::ByProgram);
+        }
+    }
+
+    async fn run(self: Arc<Self>, attempt: &Arc<Attempt>, asked: Asked) {
+        let closing = self.life().closing.clone();
+        if let Some(old) = closing {
+            self.finish_closing(&old).await;
+        }
+        let mut opening = None;
+        let mut given_up = attempt.given_up.subscribe();
+        let outcome = tokio::select! {
+            biased;
+            _ = given_up.wait_for(|given_up| *given_up) => Err(Error::Disconnected { what: "connect".to_owned() }),
+            outcome = self.establish(&attempt.agent, &mut opening) => outcome,
+        };
+        let outcome = match (outcome, &opening) {
+            (Ok(capabilities), Some(connection)) if self.install(attempt, connection) => Ok(capabilities),
+            (outcome, opening) => {
+                if let Some(connection) = opening {
+                    // The server may have started an agent for us.
+                    connection.close().await;
+                }
+                Err(outcome.err().unwrap_or_else(|| Error::Disconnected { what: "connect".to_owned() }))
+            }
+        };
+        self.settle(attempt, outcome, asked);
+    }
+
+    async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
+        let endpoint = probe::find(&self.options, &self.plain).await?;
+        let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent)?;
+        opening.insert(Arc::new(connection)).initialize().await
+    }
+
+    /// Makes a connection the one there is, unless the attempt was given up meanwhile.
+    fn install(&self, attempt: &Arc<Attempt>, connection: &Arc<Connection>) -> bool {
+        let mut life = self.life();
+        let present = matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt));
+        if present {
+            life.phase = Phase::Connected(Arc::clone(connection));
+        }
+        present
+    }
+
+    fn settle(&self, attempt: &Arc<Attempt>, outcome: Outcome, asked: Asked) {
+        let state = match &outcome {
+            Ok(_) => ConnectionState::Connected,
+            Err(error) => {
+                let mut life = self.life();
+                if matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
+                    life.phase = Phase::Idle((asked == Asked::ByOptions).then(|| error.clone()));
+                }
+                ConnectionState::Disconnected
+            }
+        };
+        self.hub.connection(state);
+        attempt.outcome.send_replace(Some(outcome));
+    }
+
+    /// Gives an attempt up whose caller went away.
+    pub(super) fn give_up(&self, attempt: &Arc<Attempt>) {
+        let mut life = self.life();
+        if matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
+            life.phase = Phase::Idle(None);
+        }
+        drop(life);
+        attempt.given_up.send_replace(true);
+    }
+
+    /// Ends the connection, or the attempt to make it, within a bound.
+    pub(super) async fn disconnect(&self) {
+        let (phase, closing) = {
+            let mut life = self.life();
+            let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
+            if let Phase::Connected(connection) = &phase {
+                life.closing = Some(Arc::clone(connection));
+            }
+            (phase, life.closing.clone())
+        };
+        match phase {
+            Phase::Connecting(attempt) => {
+                attempt.given_up.send_replace(true);
+                // What became of it is told to whoever asked for it.
+                let _ = attempt.finished().await;
+            }
+            Phase::Connected(connection) => {
+                self.finish_closing(&connection).await;
+                self.hub.connection(ConnectionState::Disconnected);
+            }
+            Phase::Idle(_) => {
+                if let Some(closing) = closing {
+                    self.finish_closing(&closing).await;
+                }
+            }
+        }
+    }
+
+    async fn finish_closing(&self, connection: &Arc<Connection>) {
+        connection.close().await;
+        let mut life = self.life();
+        if life.closing.as_ref().is_some_and(|closing| Arc::ptr_eq(closing, connection)) {
+            life.closing = None;
+        }
+    }
+
+    /// The connection, once it is made if it is being made.
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Error> {
+        loop {
+            let attempt = match &self.life().phase {
+                Phase::Connected(connection) => return Ok(Arc::clone(connection)),
+                Phase::Idle(Some(error)) => return Err(error.clone()),
+                Phase::Idle(None) => return Err(Error::NotConnected),
+                Phase::Connecting(attempt) => Arc::clone(attempt),
+            };
+            // Success and failure alike show in the phase.
+            let _ = attempt.finished().await;
+        }
+    }
+
+    /// The connection, if there is one now.
+    pub(super) fn present(&self) -> Option<Arc<Connection>> {
+        match &self.life().phase {
+            Phase::Connected(connection) => Some(Arc::clone(connection)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn state(&self) -> ConnectionState {
+        let connection = match &self.life().phase {
+            Phase::Idle(_) => return ConnectionState::Disconnected,
+            Phase::Connecting(_) => return ConnectionState::Connecting,
+            Phase::Connected(connection) => Arc::clone(connection),
+        };
+        connection.state()
+    }
+
+    /// Starts a task that ends with the last handle; `false` if that is gone, or there is no runtime.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(tasks), Ok(runtime)) = (tasks.as_mut(), tokio::runtime::Handle::try_current()) else {
+            return false;
+        };
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(task, &runtime);
+        true
+    }
+
+    /// Ends everything at once, without telling the server.
+    pub(super) fn shut_down(&self) {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let phase = std::mem::replace(&mut self.life().phase, Phase::Idle(None));
+        drop((tasks, phase));
+        self.hub.close();
+    }
+
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("state", &self.state()).finish_non_exhaustive()
+    }
+}

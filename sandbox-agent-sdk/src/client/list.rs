@@ -1,0 +1,245 @@
+//! Listing and finding sessions.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use serde_json::{Map, Value, json};
+
+use super::calls::Needs;
+use super::connection::Connection;
+use super::lifecycle::Inner;
+use super::plain::segment;
+use crate::{
+    Error, Extension, ListSessions, MissingMember, ServerKind, SessionInfo, SessionPage, TerminationInfo,
+};
+
+const LIST: &str = "session/list";
+const EXTENDED_LIST: &str = "_sandboxagent/session/list";
+const EXTENDED_GET: &str = "_sandboxagent/session/get";
+
+/// The sessions of a server as a stream, page by page.
+#[must_use = "nothing is fetched until the stream is read"]
+pub struct SessionList {
+    sessions: BoxStream<'static, Result<SessionInfo, Error>>,
+}
+
+impl SessionList {
+    pub(super) fn new(inner: Arc<Inner>, which: ListSessions) -> Self {
+        let pages = Pages { inner, which, cursor: Some(None), ready: VecDeque::new(), ends: None };
+        let sessions = stream::unfold(pages, |mut pages| async move { Some((pages.next().await?, pages)) });
+        Self { sessions: Box::pin(sessions) }
+    }
+
+    /// The next session.
+    pub async fn next(&mut self) -> Option<Result<SessionInfo, Error>> {
+        self.sessions.next().await
+    }
+
+    /// All sessions there are.
+    ///
+    /// # Errors
+    /// The first that one of them came with.
+    pub async fn all(mut self) -> Result<Vec<SessionInfo>, Error> {
+        let mut all = Vec::new();
+        while let Some(session) = self.next().await {
+            all.push(session?);
+        }
+        Ok(all)
+    }
+}
+
+impl Stream for SessionList {
+    type Item = Result<SessionInfo, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.sessions.poll_next_unpin(context)
+    }
+}
+
+impl fmt::Debug for SessionList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionList")
+    }
+}
+
+/// How far a list has been read.
+struct Pages {
+    inner: Arc<Inner>,
+    which: ListSessions,
+    /// Where the next page starts; the outer `None` means that there is none.
+    cursor: Option<Option<String>>,
+    ready: VecDeque<Result<SessionInfo, Error>>,
+    /// How sessions ended, where the list itself does not say.
+    ends: Option<HashMap<String, TerminationInfo>>,
+}
+
+impl Pages {
+    async fn next(&mut self) -> Option<Result<SessionInfo, Error>> {
+        loop {
+            if let Some(session) = self.ready.pop_front() {
+                return Some(session);
+            }
+            let cursor = self.cursor.take()?;
+            match self.fetch(cursor).await {
+                Ok(page) => self.take(page),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    fn take(&mut self, page: SessionPage) {
+        self.cursor = page.next_cursor.map(Some);
+        let unreadable = page.unreadable.into_iter().map(|entry| {
+            let source = Arc::new(MissingMember { object: "a session", member: "sessionId" });
+            Err(Error::Decode { what: LIST.to_owned(), raw: entry.to_string(), source })
+        });
+        self.ready = page.sessions.into_iter().map(Ok).chain(unreadable).collect();
+    }
+
+    async fn fetch(&mut self, cursor: Option<String>) -> Result<SessionPage, Error> {
+        let connection = self.inner.connection().await?;
+        connection.check()?;
+        let mut page = match paged(&connection, &self.which, cursor.as_deref()).await {
+            Err(Error::Unsupported { .. }) => self.whole(&connection).await?,
+            page => page?,
+        };
+        let lacking = |session: &SessionInfo| session.has_ended() && session.termination_info.is_none();
+        if page.sessions.iter().any(lacking) && self.ends.is_none() {
+            self.ends = Some(ends(&self.inner, &connection).await);
+        }
+        for session in &mut page.sessions {
+            if session.termination_info.is_none() && session.ended != Some(false) {
+                let known = self.ends.as_ref().and_then(|ends| ends.get(&session.session_id)).cloned();
+                session.termination_info = known.or_else(|| self.inner.hub.ended(&session.session_id));
+            }
+        }
+        Ok(page)
+    }
+
+    /// All sessions in one page, from servers that list them in another way.
+    async fn whole(&self, connection: &Connection) -> Result<SessionPage, Error> {
+        let mut page = match extended(connection).await {
+            Err(Error::Unsupported { .. }) => plain(&self.inner, connection).await?,
+            page => page?,
+        };
+        if let Some(directory) = &self.which.directory {
+            page.sessions.retain(|session| session.directory.as_ref() == Some(directory));
+        }
+        Ok(page)
+    }
+}
+
+async fn paged(
+    connection: &Connection,
+    which: &ListSessions,
+    cursor: Option<&str>,
+) -> Result<SessionPage, Error> {
+    let mut params = json!({});
+    if let Some(directory) = &which.directory {
+        params["cwd"] = directory.as_str().into();
+    }
+    if let Some(cursor) = cursor {
+        params["cursor"] = cursor.into();
+    }
+    let answer = connection.optional(LIST, params, None, Needs::Nothing).await?;
+    SessionPage::from_value(&answer).ok_or_else(|| unreadable(LIST, &answer))
+}
+
+async fn extended(connection: &Connection) -> Result<SessionPage, Error> {
+    if !supports(connection, Extension::SessionList) {
+        return Err(Error::Unsupported { method: EXTENDED_LIST.to_owned() });
+    }
+    let answer = connection.optional(EXTENDED_LIST, json!({}), None, Needs::Nothing).await?;
+    SessionPage::from_value(&answer).ok_or_else(|| unreadable(EXTENDED_LIST, &answer))
+}
+
+async fn plain(inner: &Inner, connection: &Connection) -> Result<SessionPage, Error> {
+    if connection.kind() == ServerKind::PerAgent {
+        return Err(Error::Unsupported { method: LIST.to_owned() });
+    }
+    match inner.plain.json("list sessions", "/v1/sessions").await {
+        Ok(answer) => SessionPage::from_value(&answer).ok_or_else(|| unreadable("list sessions", &answer)),
+        Err(error) if error.is_not_found() => Err(Error::Unsupported { method: LIST.to_owned() }),
+        Err(error) => Err(error),
+    }
+}
+
+/// How sessions ended, from a way to list them that says so. It is an extra, and its failure is no failure.
+async fn ends(inner: &Inner, connection: &Connection) -> HashMap<String, TerminationInfo> {
+    let page = match extended(connection).await {
+        Err(Error::Unsupported { .. }) => plain(inner, connection).await,
+        page => page,
+    };
+    let sessions = page.map(|page| page.sessions).unwrap_or_default().into_iter();
+    sessions.filter_map(|session| Some((session.session_id, session.termination_info?))).collect()
+}
+
+/// What is known about one session, from whatever the server has to ask.
+pub(super) async fn find_session(inner: &Arc<Inner>, id: &str) -> Result<SessionInfo, Error> {
+    let connection = inner.connection().await?;
+    connection.check()?;
+    let mut info = match ask(inner, &connection, id).await {
+        Err(Error::Unsupported { .. }) => search(inner, id).await?,
+        info => info?,
+    };
+    if info.termination_info.is_none() && info.ended != Some(false) {
+        info.termination_info = inner.hub.ended(id);
+    }
+    Ok(info)
+}
+
+async fn ask(inner: &Inner, connection: &Connection, id: &str) -> Result<SessionInfo, Error> {
+    if supports(connection, Extension::SessionGet) {
+        let answer = connection.optional(EXTENDED_GET, json!({"sessionId": id}), None, Needs::Nothing).await;
+        match answer {
+            Err(Error::Unsupported { .. }) => {}
+            answer => return super::methods::read(EXTENDED_GET, answer?),
+        }
+    }
+    if connection.kind() == ServerKind::PerAgent {
+        return Err(Error::Unsupported { method: EXTENDED_GET.to_owned() });
+    }
+    match inner.plain.json("get session", &format!("/v1/sessions/{}", segment(id))).await {
+        Ok(answer) => super::methods::read("get session", answer),
+        // Only a server that has such a list says of a session that it is not in it.
+        Err(error)
+            if error.is_not_found()
+                && error.problem().is_none_or(|problem| problem.session_id().is_none()) =>
+        {
+            Err(Error::Unsupported { method: EXTENDED_GET.to_owned() })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Looks through the list; where there is none, what this client knows by itself has to do.
+async fn search(inner: &Arc<Inner>, id: &str) -> Result<SessionInfo, Error> {
+    let mut list = SessionList::new(Arc::clone(inner), ListSessions::all());
+    while let Some(session) = list.next().await {
+        match session {
+            Ok(session) if session.session_id == id => return Ok(session),
+            Ok(_) | Err(Error::Decode { .. }) => {}
+            Err(Error::Unsupported { .. }) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let known = Map::from_iter([("sessionId".to_owned(), Value::from(id))]);
+    match (SessionInfo::try_from(known), inner.hub.is_known(id)) {
+        (Ok(info), true) => Ok(info),
+        _ => Err(Error::Unsupported { method: EXTENDED_GET.to_owned() }),
+    }
+}
+
+fn supports(connection: &Connection, extension: Extension) -> bool {
+    connection.capabilities().is_some_and(|capabilities| capabilities.extensions.supports(extension))
+}
+
+fn unreadable(what: &str, answer: &Value) -> Error {
+    let source = Arc::new(MissingMember { object: "a list of sessions", member: "sessions" });
+    Error::Decode { what: what.to_owned(), raw: answer.to_string(), source }
+}

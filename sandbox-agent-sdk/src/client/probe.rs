@@ -1,0 +1,132 @@
+//! Which kind of server it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use acp_http_client::Profile;
+use reqwest::header::{CONTENT_TYPE, HeaderName};
+use tokio::time::Instant;
+
+use super::plain::{Plain, refused};
+use crate::{ClientOptions, Error, Phase, ServerKind, Timeout};
+
+/// An event that no server has reached: a probe wants to hear nothing of what was before.
+const NO_EVENT: &str = "9007199254740991";
+/// The first pause between two looks at a server that is not up.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Where a server takes messages, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) kind: ServerKind,
+    pub(crate) path: &'static str,
+    /// The header under which a connection id travels, where there is one.
+    pub(crate) header: HeaderName,
+}
+
+impl Endpoint {
+    fn new(kind: ServerKind) -> Self {
+        let path = if kind == ServerKind::ConnectionId { "/v2/rpc" } else { "/v1/rpc" };
+        Self { kind, path, header: Profile::X_ACP_CONNECTION_ID }
+    }
+}
+
+/// Finds out what kind of server it is; one that is not up is waited for.
+pub(super) async fn find(options: &ClientOptions, plain: &Plain) -> Result<Endpoint, Error> {
+    if let Some(kind) = options.server.filter(|kind| *kind != ServerKind::ConnectionId) {
+        return Ok(Endpoint::new(kind));
+    }
+    let started = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error = match look(plain, options.server).await {
+            Ok(endpoint) => {
+                tracing::debug!(kind = %endpoint.kind, path = endpoint.path, "found the kind of server");
+                return Ok(endpoint);
+            }
+            Err(error) if may_pass(&error) => error,
+            Err(error) => return Err(error),
+        };
+        let left = options.timeouts.start.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return Err(not_up(error, started.elapsed()));
+        }
+        tracing::debug!(%error, "the server is not up");
+        tokio::time::sleep(pause.min(left)).await;
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+}
+
+async fn look(plain: &Plain, fixed: Option<ServerKind>) -> Result<Endpoint, Error> {
+    let what = "find the kind of server";
+    let response = plain.get(what, "/v1/rpc", "text/event-stream", Some(NO_EVENT)).await?;
+    let status = response.status().as_u16();
+    match status {
+        200 if is_event_stream(&response) => Ok(Endpoint::new(fixed.unwrap_or(ServerKind::Shared))),
+        400 => {
+            let error = refused(what, response).await;
+            let detail = error.problem().and_then(|problem| problem.detail.as_deref()).unwrap_or_default();
+            let header = [Profile::X_ACP_CONNECTION_ID, Profile::ACP_CONNECTION_ID]
+                .into_iter()
+                .find(|header| detail.contains(header.as_str()));
+            match header {
+                Some(header) => Ok(Endpoint { kind: ServerKind::ConnectionId, path: "/v1/rpc", header }),
+                None => Ok(Endpoint::new(ServerKind::Shared)),
+            }
+        }
+        // Another reader holds the stream, or the server is strict about something else: it is there.
+        405 | 406 | 409 => Ok(Endpoint::new(ServerKind::Shared)),
+        // The early servers have moved everything away from `/v1`.
+        410 => Ok(Endpoint::new(ServerKind::ConnectionId)),
+        404 => look_elsewhere(plain, refused(what, response).await).await,
+        200 => {
+            let content_type = response.headers().get(CONTENT_TYPE);
+            let content_type = content_type.and_then(|value| value.to_str().ok()).map(str::to_owned);
+            Err(Error::UnexpectedBody { status, content_type, start: String::new() })
+        }
+        _ => Err(refused(what, response).await),
+    }
+}
+
+/// There is no shared endpoint: the released servers list their agents' endpoints, and the early ones have theirs
+/// in another place.
+async fn look_elsewhere(plain: &Plain, missing: Error) -> Result<Endpoint, Error> {
+    match plain.json("find the kind of server", "/v1/acp").await {
+        Ok(list) if list.get("servers").is_some() => return Ok(Endpoint::new(ServerKind::PerAgent)),
+        Ok(_) => {}
+        Err(error) if error.is_not_found() || matches!(error, Error::UnexpectedBody { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let early = plain.get("find the kind of server", "/v2/rpc", "text/event-stream", Some(NO_EVENT)).await?;
+    match early.status().as_u16() {
+        400 | 200 => Ok(Endpoint::new(ServerKind::ConnectionId)),
+        401 => Err(refused("find the kind of server", early).await),
+        _ => Err(missing),
+    }
+}
+
+fn is_event_stream(response: &reqwest::Response) -> bool {
+    let media = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    media.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+}
+
+/// Whether a server that answers so may just be starting.
+fn may_pass(error: &Error) -> bool {
+    match error {
+        Error::Unreachable(_) | Error::ConnectionLost { .. } => true,
+        Error::Http(http) => matches!(http.status, 429 | 502 | 503 | 504),
+        _ => false,
+    }
+}
+
+/// A server that was never reached is unreachable; one that answered all the time is not healthy.
+fn not_up(error: Error, waited: Duration) -> Error {
+    if matches!(error, Error::Unreachable(_)) {
+        return error;
+    }
+    let mut timeout = Timeout::new(Phase::Health, "connect", waited);
+    timeout.cause = Some(Arc::new(error));
+    Error::Timeout(Box::new(timeout))
+}

@@ -1,0 +1,277 @@
+//! The one task that turns messages into events.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use acp_http_client as wire;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Duration, Instant};
+
+use super::hub::{Hub, ended_event};
+use crate::ask::{ELICITATION, PermissionPolicy, REQUEST_QUESTION};
+use crate::{
+    AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, PermissionRequest,
+    QuestionRequest, TerminatedBy, TerminationInfo, TerminationReport, Update,
+};
+
+/// How many commands may wait for the pump.
+pub(super) const COMMANDS: usize = 64;
+
+/// What the pump of a connection shares with the calls that are made over it.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// How many calls wait for an answer.
+    pub(super) in_flight: AtomicUsize,
+    /// How the agent ended, once it has and the connection with it.
+    pub(super) ended: OnceLock<TerminationInfo>,
+    /// Whether this client has begun to end the agent.
+    pub(super) stop_requested: AtomicBool,
+}
+
+/// What calls ask of the pump.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// To be told when everything that has arrived was given out.
+    Barrier(oneshot::Sender<()>),
+    /// To take note of a sign that the agent has ended, and to tell how.
+    Report(Box<TerminationReport>, oneshot::Sender<TerminationInfo>),
+}
+
+/// Reads everything a connection brings, in order, and gives it to the hub.
+///
+/// Because there is one such task, events have one order, an end is told of once, and a call that waits at the
+/// barrier knows that everything which came before its answer was delivered.
+pub(super) struct Pump {
+    pub(super) wire: wire::AcpHttpClient,
+    pub(super) events: wire::Events,
+    pub(super) requests: wire::AgentRequests,
+    pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) permissions: Option<PermissionPolicy>,
+    /// How long the rest of an account of the agent's end may take.
+    pub(super) patience: Duration,
+    pub(super) exit: Exit,
+    /// Whether the stream was lost and has not come back.
+    pub(super) away: bool,
+}
+
+/// An end of the agent that is being put together.
+#[derive(Debug, Default)]
+pub(super) struct Exit {
+    report: Option<TerminationReport>,
+    deadline: Option<Instant>,
+    waiting: Vec<oneshot::Sender<TerminationInfo>>,
+}
+
+impl Pump {
+    pub(super) async fn run(mut self) {
+        let (mut reading, mut asking) = (true, true);
+        loop {
+            let deadline = self.exit.deadline;
+            tokio::select! {
+                // What has arrived comes first, so that a barrier is behind it.
+                biased;
+                event = self.events.next(), if reading => match event {
+                    Some(event) => {
+                        self.take(event);
+                        tokio::task::coop::consume_budget().await;
+                    }
+                    None => reading = false,
+                },
+                request = self.requests.next(), if asking => match request {
+                    Some((request, responder)) => self.ask(&request, responder),
+                    None => asking = false,
+                },
+                command = self.commands.recv() => match command {
+                    Some(Command::Barrier(reached)) => drop(reached.send(())),
+                    Some(Command::Report(report, told)) => self.report(*report, Some(told)),
+                    None => return,
+                },
+                () = wait_until(deadline) => self.finish_exit(),
+            }
+        }
+    }
+
+    fn take(&mut self, event: wire::Event) {
+        match event {
+            wire::Event::Update(update) => {
+                let raw = update.content.raw();
+                let origin = Origin::from_wire(update.meta.origin);
+                self.hub.publish(&Event::Update(Update::read(raw.to_value(), origin, raw.as_bytes().len())));
+            }
+            wire::Event::Notification(notification) => self.notified(&notification),
+            wire::Event::State(state) => self.changed(&state),
+            wire::Event::Reconnected { continuity, .. } => {
+                let checked = continuity == wire::Continuity::Checked;
+                self.hub.publish(&Event::Reconnected { checked });
+            }
+            wire::Event::Restarted { .. } => {
+                self.hub.publish(&Event::ServerRestarted);
+            }
+            wire::Event::Gap { from, to, .. } => {
+                self.hub.publish(&Event::Gap(Gap { from, to }));
+            }
+            wire::Event::Lagged(count) => {
+                self.hub.publish(&Event::Lagged(count));
+            }
+            wire::Event::Malformed(malformed) => {
+                let (reason, start) = (malformed.reason, malformed.start);
+                self.hub.publish(&Event::Malformed { reason, start });
+            }
+            wire::Event::TooLarge { error } => {
+                self.hub.publish(&Event::Malformed { reason: error.to_string(), start: String::new() });
+            }
+            wire::Event::AnswerLost { method, error, .. } => {
+                self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
+            }
+            // Requests of the agent come with the means to answer them, and answers go to their calls.
+            _ => {}
+        }
+    }
+
+    fn notified(&mut self, notification: &wire::Notification) {
+        let params = notification.params.to_value();
+        let origin = Origin::from_wire(notification.meta.origin);
+        match notification.method.as_str() {
+            "_sandboxagent/session/ended" => self.session_ended(params, origin),
+            "_adapter/agent_exited" if origin == Origin::Live => {
+                self.report(TerminationReport::from_agent_exited(&params), None);
+            }
+            "_sandboxagent/agent/unparsed" | "_adapter/invalid_stdout" => {
+                let unparsed = AgentUnparsed::from_params(&params);
+                self.hub.publish(&Event::AgentUnparsed { unparsed, origin });
+            }
+            "$/cancel_request" => {}
+            method => {
+                self.hub.publish(&Event::Other { method: method.to_owned(), params, origin });
+            }
+        }
+    }
+
+    fn session_ended(&mut self, params: Value, origin: Origin) {
+        let report = TerminationReport::from_session_ended(&params);
+        let named = report.and_then(|report| Some((report.session_id()?.to_owned(), report)));
+        match named {
+            Some((id, report)) if origin == Origin::Live => {
+                self.hub.end_session(&id, report);
+            }
+            // An old end says nothing about the session as it is now: it may have been taken up again since.
+            Some((id, report)) => {
+                self.hub.publish(&ended_event(&id, &report.into_info(), origin));
+            }
+            None => {
+                let method = "_sandboxagent/session/ended".to_owned();
+                self.hub.publish(&Event::Other { method, params, origin });
+            }
+        }
+    }
+
+    fn changed(&mut self, state: &wire::ConnectionState) {
+        match state {
+            wire::ConnectionState::Live if self.away => {
+                self.away = false;
+                self.hub.connection(ConnectionState::Connected);
+            }
+            wire::ConnectionState::Reconnecting { attempt } => {
+                self.away = true;
+                self.hub.connection(ConnectionState::Reconnecting { attempt: *attempt });
+            }
+            wire::ConnectionState::Terminated(reason) => {
+                if let Some(reason) = lost_reason(reason) {
+                    self.hub.connection(ConnectionState::Lost(reason));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
+        let params = request.params().to_value();
+        match request.method() {
+            "session/request_permission" => {
+                let request = PermissionRequest::new(params, responder);
+                let decision = self.permissions.as_ref().map(|policy| policy(&request));
+                if decision.is_some_and(|decision| request.decide(&decision)) {
+                    return;
+                }
+                let session = request.session_id().map(str::to_owned);
+                if self.hub.publish(&Event::Permission(request)) == 0 {
+                    tracing::warn!(?session, "a permission was refused because nobody is there to give it");
+                }
+            }
+            method @ (ELICITATION | REQUEST_QUESTION) => {
+                let request = QuestionRequest::new(method, params, responder);
+                self.hub.publish(&Event::Question(request));
+            }
+            method => {
+                responder.error(wire::RpcError::method_not_found(method));
+            }
+        }
+    }
+
+    /// Takes note of a sign that the agent has ended.
+    fn report(&mut self, report: TerminationReport, told: Option<oneshot::Sender<TerminationInfo>>) {
+        if let Some(info) = self.shared.ended.get() {
+            if let Some(told) = told {
+                // A caller that went away needs no answer.
+                let _ = told.send(info.clone());
+            }
+            return;
+        }
+        let answered = told.is_some();
+        self.exit.waiting.extend(told);
+        let requested = self.shared.stop_requested.load(Ordering::Acquire);
+        let report = if requested { report.merge(TerminationReport::requested()) } else { report };
+        let first = self.exit.report.is_none();
+        let report = match self.exit.report.take() {
+            Some(before) => before.merge(report),
+            None => report,
+        };
+        let exited = report.clone().into_info().terminated_by == TerminatedBy::Agent;
+        // The code comes with the notice, what the agent wrote to stderr with the failure of a pending call.
+        let waits = self.shared.in_flight.load(Ordering::Acquire) > 0;
+        let complete = report.has_stderr() || answered || !waits;
+        self.exit.report = Some(report);
+        if requested || (exited && (complete || !first)) {
+            self.finish_exit();
+        } else if first {
+            self.exit.deadline = Some(Instant::now() + self.patience);
+        }
+    }
+
+    /// The agent is gone, and what is known about it is all there will be.
+    fn finish_exit(&mut self) {
+        let Exit { report, waiting, .. } = std::mem::take(&mut self.exit);
+        let Some(report) = report else { return };
+        let info = report.clone().into_info();
+        if self.shared.ended.set(info.clone()).is_err() {
+            return;
+        }
+        self.hub.end_all(&report);
+        self.hub.connection(ConnectionState::AgentEnded(Box::new(info.clone())));
+        self.wire.end(Error::ended(None, info.clone(), true));
+        for told in waiting {
+            // A caller that went away needs no answer.
+            let _ = told.send(info.clone());
+        }
+    }
+}
+
+/// Why a connection was lost; `None` if it was given up by this program.
+pub(super) fn lost_reason(reason: &wire::EndReason) -> Option<LostReason> {
+    match Error::terminated(reason) {
+        Error::ConnectionEnded { reason: LostReason::Dropped, .. } => None,
+        Error::ConnectionEnded { reason, .. } => Some(reason),
+        _ => None,
+    }
+}
+
+async fn wait_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,220 @@
+//! One session.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use super::handle::SandboxAgentClient;
+use super::turn::Turn;
+use crate::{
+    ConfigOption, Error, Events, ModelList, NewSession, Prompt, SessionInfo, SessionMetadata,
+    TerminateResult, TerminationInfo, Update,
+};
+
+/// What a session is doing, as far as this client knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TurnState {
+    /// No turn of this client is running.
+    Idle,
+    /// A turn is running.
+    Running,
+    /// A turn was cancelled and has not stopped yet.
+    Cancelling,
+}
+
+/// A handle of one session. It is cheap to clone, and counts as a handle of its client.
+#[derive(Clone)]
+pub struct Session {
+    client: SandboxAgentClient,
+    id: Arc<str>,
+    /// The answer that made it, `null` for a handle that was made from an id alone.
+    answer: Arc<Value>,
+    history: Arc<[Update]>,
+}
+
+impl Session {
+    pub(super) fn of(client: SandboxAgentClient, id: String) -> Self {
+        Self::loaded(client, id, Value::Null, Vec::new())
+    }
+
+    pub(super) fn loaded(
+        client: SandboxAgentClient,
+        id: String,
+        answer: Value,
+        history: Vec<Update>,
+    ) -> Self {
+        client.inner().hub.adopt(&id);
+        Self { client, id: id.into(), answer: Arc::new(answer), history: history.into() }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The client it belongs to.
+    #[must_use]
+    pub fn client(&self) -> &SandboxAgentClient {
+        &self.client
+    }
+
+    /// The history that came when it was loaded; empty otherwise.
+    #[must_use]
+    pub fn history(&self) -> &[Update] {
+        &self.history
+    }
+
+    /// The answer with which it was made, loaded or resumed, as it came: its modes, its options and whatever else.
+    #[must_use]
+    pub fn raw(&self) -> &Value {
+        &self.answer
+    }
+
+    /// The options it had when it was made, loaded or resumed.
+    #[must_use]
+    pub fn config_options(&self) -> Vec<ConfigOption> {
+        ConfigOption::read_all(&self.answer).unwrap_or_default()
+    }
+
+    /// Gives the session something to do.
+    ///
+    /// The turn starts at once and goes on whether its reports are read or not. There is one turn at a time: while
+    /// one is running, another one fails with [`Error::TurnInProgress`].
+    pub fn prompt(&self, prompt: impl Into<Prompt>) -> Turn {
+        Turn::start(self.clone(), &prompt.into())
+    }
+
+    /// Cancels the running turn: [`SandboxAgentClient::cancel`].
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if the turn does not stop in time.
+    pub fn cancel(&self) -> BoxFuture<'static, Result<(), Error>> {
+        self.client.cancel(self.id())
+    }
+
+    /// What the session is doing, as far as this client knows.
+    #[must_use]
+    pub fn turn_state(&self) -> TurnState {
+        *self.client.inner().hub.watch_turn(&self.id).borrow()
+    }
+
+    /// How it ended, if it has and has not been taken up again.
+    #[must_use]
+    pub fn termination(&self) -> Option<TerminationInfo> {
+        self.client.inner().hub.ended(&self.id)
+    }
+
+    /// What happens in it: what came while nobody listened (before the answer that made it, or between turns), and
+    /// everything from now on.
+    pub fn events(&self) -> Events {
+        self.client.inner().hub.subscribe_session(&self.id)
+    }
+
+    /// Sets its mode; where the agent has an option for that instead, by the option.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the agent has neither.
+    pub fn set_mode(&self, mode: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
+        let mode = mode.into();
+        self.or_by_option(self.client.set_session_mode(self.id(), mode.clone()), "mode", mode)
+    }
+
+    /// Sets its model; where the agent has an option for that instead, by the option.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the agent has neither.
+    pub fn set_model(&self, model: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
+        let model = model.into();
+        self.or_by_option(self.client.set_session_model(self.id(), model.clone()), "model", model)
+    }
+
+    fn or_by_option(
+        &self,
+        call: BoxFuture<'static, Result<(), Error>>,
+        category: &'static str,
+        value: String,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        let session = self.clone();
+        Box::pin(async move {
+            match call.await {
+                Err(Error::Unsupported { method }) => {
+                    let options = session.config_options();
+                    let option = options.iter().find(|option| option.category.as_deref() == Some(category));
+                    let option = option.ok_or(Error::Unsupported { method })?;
+                    session.set_config_option(&option.id, value).await.map(drop)
+                }
+                other => other,
+            }
+        })
+    }
+
+    /// Sets one of its options.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the agent has no options.
+    pub fn set_config_option(
+        &self,
+        option: impl Into<String>,
+        value: impl Into<Value>,
+    ) -> BoxFuture<'static, Result<Vec<ConfigOption>, Error>> {
+        self.client.set_session_config_option(self.id(), option, value)
+    }
+
+    /// Changes its metadata: [`SandboxAgentClient::set_metadata`].
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the server keeps no metadata.
+    pub fn set_metadata(&self, metadata: SessionMetadata) -> BoxFuture<'static, Result<(), Error>> {
+        self.client.set_metadata(self.id(), metadata)
+    }
+
+    /// The models it can work with.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the server does not know.
+    pub fn list_models(&self) -> BoxFuture<'static, Result<ModelList, Error>> {
+        self.client.list_models(Some(self.id()))
+    }
+
+    /// What the server knows about it.
+    ///
+    /// # Errors
+    /// As [`SandboxAgentClient::get_session`].
+    pub fn info(&self) -> BoxFuture<'static, Result<SessionInfo, Error>> {
+        self.client.get_session(self.id())
+    }
+
+    /// Makes a copy of it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the agent cannot fork sessions.
+    pub fn fork(&self, new: NewSession) -> BoxFuture<'static, Result<Self, Error>> {
+        self.client.fork_session(self.id(), new)
+    }
+
+    /// Leaves it without ending it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the server cannot do that.
+    pub fn detach(&self) -> BoxFuture<'static, Result<(), Error>> {
+        self.client.detach_session(self.id())
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the server cannot do that.
+    pub fn terminate(&self) -> BoxFuture<'static, Result<TerminateResult, Error>> {
+        self.client.terminate_session(self.id())
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).finish_non_exhaustive()
+    }
+}

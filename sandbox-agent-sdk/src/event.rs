@@ -1,0 +1,186 @@
+//! What happens, as a program hears of it.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::{
+    AgentUnparsed, ConnectionState, Error, PermissionRequest, QuestionRequest, TerminationInfo, Update,
+};
+
+mod queue;
+mod stream;
+
+pub(crate) use queue::{Queue, Weight};
+pub use stream::Events;
+
+/// Something that happened: to the connection, to an agent, in a session.
+///
+/// New kinds of events appear in new versions; a `match` needs an arm for them.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// The agent reported on its work.
+    Update(Update),
+    /// A session ended. There is one such event for each end, whatever the server tells of it and how often.
+    SessionEnded(Box<SessionEnded>),
+    /// The agent printed something that is no message.
+    AgentUnparsed {
+        /// What it printed.
+        unparsed: AgentUnparsed,
+        /// Whether it is new.
+        origin: Origin,
+    },
+    /// The agent asks for a permission. If nobody answers, it is refused: the request is answered when the last
+    /// copy of this event is dropped.
+    Permission(PermissionRequest),
+    /// The agent asks a question. If nobody answers, it is cancelled.
+    Question(QuestionRequest),
+    /// The connection changed its state.
+    Connection(ConnectionState),
+    /// A lost event stream is open again.
+    Reconnected {
+        /// Whether it is known what was missed meanwhile: it was fetched, or is told of as a [`Event::Gap`]. On
+        /// servers that do not number their events it is not.
+        checked: bool,
+    },
+    /// The server began anew: it was restarted, or lost what it knew.
+    ServerRestarted,
+    /// Events that the server no longer has. They would have come before whatever follows.
+    Gap(Gap),
+    /// This subscriber did not read, its budget was spent, and so many events were dropped here.
+    Lagged(u64),
+    /// The server sent something that cannot be read, and it was skipped.
+    Malformed {
+        /// What is wrong with it.
+        reason: String,
+        /// Its beginning.
+        start: String,
+    },
+    /// An answer to a request of the agent could not be delivered.
+    AnswerLost {
+        /// What the agent had asked.
+        method: String,
+        /// Why; [`Error::maybe_executed`] says whether it may have arrived all the same.
+        error: Error,
+    },
+    /// A notification that this version has no type for.
+    Other {
+        /// Its name.
+        method: String,
+        /// Its content.
+        params: Value,
+        /// Whether it is new.
+        origin: Origin,
+    },
+}
+
+impl Event {
+    /// Whether it is new, or older than this connection.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        match self {
+            Self::Update(update) => update.origin(),
+            Self::SessionEnded(ended) => ended.origin,
+            Self::AgentUnparsed { origin, .. } | Self::Other { origin, .. } => *origin,
+            _ => Origin::Live,
+        }
+    }
+
+    /// The session it belongs to, if it belongs to one.
+    #[must_use]
+    pub fn session_id(&self) -> Option<&str> {
+        match self {
+            Self::Update(update) => Some(update.session_id()),
+            Self::SessionEnded(ended) => Some(&ended.session_id),
+            Self::Permission(request) => request.session_id(),
+            Self::Question(request) => request.session_id(),
+            Self::Other { params, .. } => params.get("sessionId").and_then(Value::as_str),
+            _ => None,
+        }
+    }
+}
+
+/// A session that ended.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct SessionEnded {
+    /// Which.
+    pub session_id: String,
+    /// How.
+    pub termination: TerminationInfo,
+    /// Whether it is new.
+    pub origin: Origin,
+}
+
+/// Whether an event tells of something new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// It happened while this client was there (or was away for a moment and caught up).
+    Live,
+    /// It is older than this connection; the server had kept it.
+    Replayed,
+    /// It is the history of a session that is being loaded.
+    History,
+}
+
+impl Origin {
+    pub(crate) fn from_wire(origin: acp_http_client::Origin) -> Self {
+        match origin {
+            acp_http_client::Origin::Live => Self::Live,
+            acp_http_client::Origin::History => Self::History,
+            _ => Self::Replayed,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Live => "live",
+            Self::Replayed => "replayed",
+            Self::History => "history",
+        })
+    }
+}
+
+/// Events that are missing, by the numbers the server gave them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Gap {
+    /// The first number that is missing.
+    pub from: u64,
+    /// The last number that is missing.
+    pub to: u64,
+}
+
+impl Gap {
+    /// How many events are missing.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.to.saturating_sub(self.from).saturating_add(1)
+    }
+}
+
+impl Weight for Event {
+    fn weight(&self) -> usize {
+        /// What an event takes besides its content.
+        const OVERHEAD: usize = 256;
+        OVERHEAD
+            + match self {
+                Self::Update(update) => update.size(),
+                Self::AgentUnparsed { unparsed, .. } => unparsed.raw.len(),
+                Self::Malformed { start, .. } => start.len(),
+                _ => 0,
+            }
+    }
+
+    fn is_vital(&self) -> bool {
+        matches!(self, Self::Connection(_) | Self::SessionEnded(_) | Self::Permission(_) | Self::Question(_))
+    }
+
+    fn lagged(count: u64) -> Self {
+        Self::Lagged(count)
+    }
+}

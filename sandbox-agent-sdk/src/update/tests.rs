@@ -1,0 +1,114 @@
+//! Reading reports.
+
+use proptest::prelude::{any, prop_assert_eq, proptest};
+use serde_json::{Value, json};
+
+use super::{Missed, ToolKind, ToolStatus, Update, UpdateKind};
+use crate::{Content, Gap, Origin};
+
+type Fits = fn(&UpdateKind) -> bool;
+
+fn read(update: Value) -> Update {
+    Update::read(json!({"sessionId": "s", "update": update}), Origin::Live, 10)
+}
+
+#[test]
+fn every_known_kind_is_typed_and_its_json_is_kept() {
+    let chunk = |kind: &str| json!({"sessionUpdate": kind, "content": {"type": "text", "text": "hi"}, "messageId": "m"});
+    let table: Vec<(Value, Fits)> = vec![
+        (
+            chunk("agent_message_chunk"),
+            |kind| matches!(kind, UpdateKind::Message(chunk) if chunk.text() == Some("hi")),
+        ),
+        (
+            chunk("agent_thought_chunk"),
+            |kind| matches!(kind, UpdateKind::Thought(chunk) if chunk.message_id.as_deref() == Some("m")),
+        ),
+        (chunk("user_message_chunk"), |kind| matches!(kind, UpdateKind::UserMessage(_))),
+        (
+            json!({"sessionUpdate": "plan", "entries": [{"content": "a", "priority": "high", "status": "pending"}]}),
+            |kind| matches!(kind, UpdateKind::Plan(entries) if entries[0].content == "a"),
+        ),
+        (
+            json!({"sessionUpdate": "available_commands_update", "availableCommands": [{"name": "web", "description": "d", "input": {"hint": "h"}}]}),
+            |kind| matches!(kind, UpdateKind::Commands(commands) if commands[0].hint.as_deref() == Some("h")),
+        ),
+        (
+            json!({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}),
+            |kind| matches!(kind, UpdateKind::Mode { id } if id == "plan"),
+        ),
+        (
+            json!({"sessionUpdate": "session_info_update", "title": "T"}),
+            |kind| matches!(kind, UpdateKind::Info { title: Some(title), .. } if title == "T"),
+        ),
+        (json!({"sessionUpdate": "usage_update", "used": 5, "size": 10}), |kind| {
+            matches!(kind, UpdateKind::Usage { used: Some(5), size: Some(10) })
+        }),
+        (
+            json!({"sessionUpdate": "config_option_update", "configOptions": [
+            {"id": "model", "name": "Model", "category": "model", "type": "select", "currentValue": "a",
+             "options": [{"value": "a", "name": "A"}, {"group": "g", "name": "G", "options": [{"value": "b", "name": "B"}]}]}]}),
+            |kind| {
+                matches!(kind, UpdateKind::ConfigOptions(options)
+                if options[0].values.len() == 2 && options[0].values[1].group.as_deref() == Some("G"))
+            },
+        ),
+        (
+            json!({"sessionUpdate": "teleport", "to": "moon"}),
+            |kind| matches!(kind, UpdateKind::Other { kind } if kind == "teleport"),
+        ),
+        (
+            json!({"sessionUpdate": "agent_message_chunk"}),
+            |kind| matches!(kind, UpdateKind::Other { kind } if kind == "agent_message_chunk"),
+        ),
+    ];
+    for (update, expected) in table {
+        let read = read(update.clone());
+        assert!(expected(read.kind()), "{update} was read as {:?}", read.kind());
+        assert_eq!(read.raw(), &update);
+        assert_eq!(read.session_id(), "s");
+    }
+}
+
+#[test]
+fn a_tool_call_tells_what_it_does() {
+    let update = read(
+        json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Run", "kind": "execute",
+        "status": "in_progress", "rawInput": {"command": "ls"}, "locations": [{"path": "/a", "line": 3}, {}],
+        "content": [{"type": "content", "content": {"type": "text", "text": "out"}}, {"type": "diff", "path": "/a"}]}),
+    );
+    let UpdateKind::ToolCall(call) = update.kind() else { panic!("{update:?}") };
+    assert_eq!(
+        (call.kind.clone(), call.status.clone()),
+        (Some(ToolKind::Execute), Some(ToolStatus::InProgress))
+    );
+    assert_eq!(call.locations[0].line, Some(3));
+    assert_eq!(call.content[0], Content::from("out"));
+    assert!(matches!(&call.content[1], Content::Other(diff) if diff["path"] == "/a"));
+    let update = read(json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "quantum"}));
+    let UpdateKind::ToolCallUpdate(call) = update.kind() else { panic!("{update:?}") };
+    assert_eq!(call.status, Some(ToolStatus::Other("quantum".into())));
+    assert_eq!((call.title.as_deref(), call.kind.as_ref()), (None, None));
+}
+
+#[test]
+fn only_the_agents_message_is_printed() {
+    let message = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}});
+    let thought = json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": "hm"}});
+    assert_eq!(format!("{}{}", read(message), read(thought)), "hi");
+    let missed = Missed::Gap(Gap { from: 3, to: 5 });
+    assert_eq!(Update::missed("s", missed).to_string(), "");
+    assert_eq!(Gap { from: 3, to: 5 }.count(), 3);
+}
+
+proptest! {
+    #[test]
+    fn no_report_makes_the_reader_fail(name in any::<String>(), text in any::<String>()) {
+        for content in [json!(null), json!(text), json!([text]), json!({"type": "text", "text": text})] {
+            let update = json!({"sessionUpdate": name, "content": content, "entries": content, "toolCallId": content,
+                "configOptions": content, "availableCommands": content});
+            let read = read(update.clone());
+            prop_assert_eq!(read.raw(), &update);
+        }
+    }
+}

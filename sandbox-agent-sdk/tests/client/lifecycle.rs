@@ -1,0 +1,330 @@
+//! Connecting, disconnecting, and what happens when they meet.
+
+use std::time::Duration;
+
+use mock_server::{Fault, MockServer, Script, State, Step};
+use sandbox_agent_sdk::{
+    ClientOptions, ConnectionState, Error, Event, Extension, NewSession, SandboxAgentClient, ServerKind,
+};
+use serde_json::Value;
+
+use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};
+
+fn agent_of(message: &Value) -> Option<&str> {
+    message.pointer("/params/_meta/sandboxagent.dev/agent")?.as_str()
+}
+
+#[tokio::test]
+async fn a_client_connects_by_itself_and_the_first_call_waits_for_it() {
+    for kind in KINDS {
+        let slow = Fault::SlowStart { delay: Duration::from_millis(300) };
+        let server = MockServer::builder().fault(slow).start().await;
+        let client = client(&server, kind);
+        assert_eq!(client.state(), ConnectionState::Connecting);
+        let session = session(&client).await;
+        assert_eq!(client.state(), ConnectionState::Connected, "{kind}");
+        assert!(!session.id().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn connecting_and_new_sessions_carry_the_agent() {
+    for kind in KINDS {
+        let server = MockServer::start().await;
+        let client = client(&server, kind);
+        session(&client).await;
+        for method in ["initialize", "session/new"] {
+            let messages = server.messages(method);
+            assert_eq!(messages.len(), 1, "{method}");
+            assert_eq!(agent_of(&messages[0]), Some("mock"), "{method}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn connecting_by_itself_without_an_agent_is_refused_at_construction() {
+    for options in
+        [ClientOptions::new("http://127.0.0.1:1"), ClientOptions::new("http://127.0.0.1:1").agent(" ")]
+    {
+        assert!(matches!(SandboxAgentClient::new(options), Err(Error::Config(_))));
+    }
+    let later = ClientOptions::new("http://127.0.0.1:1").auto_connect(false).build().unwrap();
+    assert!(matches!(within(later.connect()).await, Err(Error::Config(_))));
+}
+
+#[test]
+fn connecting_by_itself_without_a_runtime_is_refused_at_construction() {
+    let options = ClientOptions::new("http://127.0.0.1:1").agent("mock");
+    assert!(matches!(SandboxAgentClient::new(options), Err(Error::Config(_))));
+}
+
+#[test]
+fn options_that_cannot_be_used_are_told_without_their_secrets() {
+    let table = [
+        ClientOptions::new("no url"),
+        ClientOptions::new("ftp://h"),
+        ClientOptions::new("http://user:secret@h"),
+        ClientOptions::new("http://h").token("sec\nret"),
+        ClientOptions::new("http://h").header("bad name", "secret"),
+    ];
+    for options in table {
+        let error = SandboxAgentClient::new(options.auto_connect(false)).unwrap_err();
+        assert!(matches!(error, Error::Config(_)) && !error.to_string().contains("secret"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn before_connecting_calls_fail_and_nothing_is_sent() {
+    let server = MockServer::start().await;
+    let client = options(&server, ServerKind::Shared).auto_connect(false).build().unwrap();
+    assert_eq!(client.state(), ConnectionState::Disconnected);
+    assert!(matches!(within(client.new_session(NewSession::in_dir("/"))).await, Err(Error::NotConnected)));
+    assert!(matches!(within(client.session("s").prompt("hi").outcome()).await, Err(Error::NotConnected)));
+    assert!(matches!(within(client.cancel("s")).await, Err(Error::NotConnected)));
+    assert!(matches!(within(client.get_session("s")).await, Err(Error::NotConnected)));
+    assert!(server.requests().is_empty());
+}
+
+#[tokio::test]
+async fn connecting_tells_what_server_and_agent_can_do() {
+    for kind in KINDS {
+        let server = MockServer::start().await;
+        let client = options(&server, kind).auto_connect(false).build().unwrap();
+        let can = within(client.connect()).await.unwrap();
+        assert_eq!((can.server, can.agent.as_str()), (kind, "mock"));
+        assert!(can.load_session && can.resume_session && can.images);
+        assert_eq!(can.extensions.supports(Extension::SessionTerminate), kind == ServerKind::Shared);
+        assert_eq!(client.capabilities().unwrap(), can);
+    }
+}
+
+#[tokio::test]
+async fn connecting_fails_while_connected_and_while_connecting() {
+    let server =
+        MockServer::builder().fault(Fault::SlowStart { delay: Duration::from_millis(200) }).start().await;
+    let client = client(&server, ServerKind::Shared);
+    assert!(matches!(within(client.connect()).await, Err(Error::AlreadyConnected)));
+    session(&client).await;
+    assert!(matches!(within(client.connect_with("mock")).await, Err(Error::AlreadyConnected)));
+    assert_eq!(server.messages("initialize").len(), 1);
+}
+
+#[tokio::test]
+async fn of_two_tasks_that_connect_one_wins() {
+    for kind in KINDS {
+        let server = MockServer::start().await;
+        let client = options(&server, kind).auto_connect(false).build().unwrap();
+        let tasks: Vec<_> = (0..8).map(|_| tokio::spawn(client.connect())).collect();
+        let mut won = 0;
+        for task in tasks {
+            match within(task).await.unwrap() {
+                Ok(_) => won += 1,
+                Err(error) => assert!(matches!(error, Error::AlreadyConnected), "{error}"),
+            }
+        }
+        assert_eq!((won, server.messages("initialize").len()), (1, 1));
+    }
+}
+
+#[tokio::test]
+async fn after_disconnecting_calls_fail_and_connecting_works_with_another_agent() {
+    for kind in KINDS {
+        let server = MockServer::builder()
+            .agent("mock", Script::default())
+            .agent("other", Script::steps(vec![Step::Say("I am the other".into())]))
+            .start()
+            .await;
+        let client = client(&server, kind);
+        session(&client).await;
+        within(client.disconnect()).await.unwrap();
+        server.forget_requests();
+        assert!(matches!(
+            within(client.new_session(NewSession::in_dir("/"))).await,
+            Err(Error::NotConnected)
+        ));
+        assert!(server.requests().is_empty());
+        let can = within(client.connect_with("other")).await.unwrap();
+        assert_eq!(can.agent, "other");
+        // The agents of the mock server number their sessions each from 1, and the first number is taken.
+        let taken = session(&client).await;
+        let session = session(&client).await;
+        assert_ne!(taken.id(), session.id());
+        assert_eq!(within(session.prompt("who are you").text()).await.unwrap(), "I am the other");
+        within(client.disconnect()).await.unwrap();
+        within(client.connect()).await.unwrap();
+        assert_eq!(client.capabilities().unwrap().agent, "mock");
+    }
+}
+
+#[tokio::test]
+async fn disconnecting_is_bounded_and_idempotent() {
+    for kind in KINDS {
+        let server = MockServer::builder().fault(Fault::DeleteHangs).start().await;
+        let client = client(&server, kind);
+        session(&client).await;
+        let started = std::time::Instant::now();
+        let both = tokio::join!(client.disconnect(), client.disconnect());
+        assert!(both.0.is_ok() && both.1.is_ok());
+        within(client.disconnect()).await.unwrap();
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+        let deletes = server.requests().iter().filter(|request| request.method == "DELETE").count();
+        assert_eq!((client.state(), deletes), (ConnectionState::Disconnected, 1));
+    }
+}
+
+#[tokio::test]
+async fn disconnecting_fails_the_calls_that_wait() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let mut turn = session.prompt("wait");
+        assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+        within(client.disconnect()).await.unwrap();
+        let error = within(turn.outcome()).await.unwrap_err();
+        assert!(matches!(&error, Error::Disconnected { .. }) && error.maybe_executed(), "{error:?}");
+        assert!(error.termination().is_none_or(|info| !info.is_crash()));
+    }
+}
+
+#[tokio::test]
+async fn disconnecting_while_connecting_ends_the_attempt() {
+    for kind in KINDS {
+        let stuck =
+            Script::default().on_request(|method, _| (method == "initialize").then(|| vec![Step::Hang]));
+        let server = MockServer::builder().agent("mock", stuck).start().await;
+        let client = options(&server, kind).auto_connect(false).build().unwrap();
+        let connecting = tokio::spawn(client.connect());
+        assert!(server.wait_for(|_| !server.messages("initialize").is_empty(), LIMIT).await);
+        let waiting = tokio::spawn(client.new_session(NewSession::in_dir("/")));
+        within(client.disconnect()).await.unwrap();
+        assert!(matches!(within(connecting).await.unwrap(), Err(Error::Disconnected { .. })));
+        assert!(matches!(within(waiting).await.unwrap(), Err(Error::NotConnected)));
+        assert_eq!(client.state(), ConnectionState::Disconnected);
+        assert!(server.messages("session/new").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn dropping_the_future_of_connect_gives_the_attempt_up() {
+    let slow = Fault::SlowStart { delay: Duration::from_millis(400) };
+    let server = MockServer::builder().fault(slow).start().await;
+    let client = options(&server, ServerKind::Shared).auto_connect(false).build().unwrap();
+    let short = tokio::time::timeout(Duration::from_millis(50), client.connect()).await;
+    assert!(short.is_err());
+    assert_eq!(client.state(), ConnectionState::Disconnected);
+    within(client.connect()).await.unwrap();
+    assert_eq!(client.state(), ConnectionState::Connected);
+}
+
+#[tokio::test]
+async fn dropping_the_client_while_connecting_ends_everything() {
+    for kind in KINDS {
+        let stuck =
+            Script::default().on_request(|method, _| (method == "initialize").then(|| vec![Step::Hang]));
+        let server = MockServer::builder().agent("mock", stuck).start().await;
+        let client = client(&server, kind);
+        let mut events = client.events();
+        assert!(server.wait_for(|_| !server.messages("initialize").is_empty(), LIMIT).await);
+        drop(client);
+        within(async { while events.next().await.is_some() {} }).await;
+        within(async {
+            while server.open_streams() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn the_error_of_a_failed_background_connection_is_given_to_whoever_calls() {
+    for kind in KINDS {
+        let server = MockServer::start().await;
+        let client = options(&server, kind).agent("nobody").build().unwrap();
+        for _ in 0..2 {
+            let error = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
+            assert!(matches!(error, Error::UnsupportedAgent(_)), "{error:?}");
+        }
+        within(client.connect_with("mock")).await.unwrap();
+        session(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_never_up_is_unreachable_within_the_time_for_it() {
+    let server = MockServer::start().await;
+    let url = server.url();
+    drop(server);
+    let mut times = timeouts();
+    times.start = Duration::from_millis(100);
+    let client = SandboxAgentClient::builder(url).agent("mock").timeouts(times).build().unwrap();
+    let error = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)) && error.is_retryable(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_comes_up_late_is_waited_for() {
+    let server = MockServer::start().await;
+    server.stop().await;
+    let client =
+        SandboxAgentClient::builder(server.url()).agent("mock").timeouts(timeouts()).build().unwrap();
+    let calling = tokio::spawn(client.new_session(NewSession::in_dir("/")));
+    tokio::task::yield_now().await;
+    server.restart(State::Kept).await;
+    within(calling).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_token_is_told_as_such() {
+    for kind in [None, Some(ServerKind::Shared), Some(ServerKind::PerAgent)] {
+        let server = MockServer::builder().token("good").start().await;
+        let build = |token: &str| {
+            let options =
+                SandboxAgentClient::builder(server.url()).agent("mock").timeouts(timeouts()).token(token);
+            let options = kind.into_iter().fold(options, ClientOptions::server);
+            options.auto_connect(false).build().unwrap()
+        };
+        let error = within(build("bad").connect()).await.unwrap_err();
+        assert!(error.is_unauthorized(), "{kind:?}: {error:?}");
+        within(build("good").connect()).await.unwrap();
+        assert!(!format!("{error:?}").contains("bad"));
+    }
+}
+
+#[tokio::test]
+async fn every_change_of_the_connection_is_told() {
+    let server = MockServer::start().await;
+    let client = options(&server, ServerKind::Shared).auto_connect(false).build().unwrap();
+    let mut events = client.events();
+    within(client.connect()).await.unwrap();
+    within(client.disconnect()).await.unwrap();
+    let mut told = Vec::new();
+    while told.last() != Some(&ConnectionState::Disconnected) {
+        told.push(
+            event(&mut events, |event| match event {
+                Event::Connection(state) => Some(state),
+                _ => None,
+            })
+            .await,
+        );
+    }
+    assert_eq!(
+        told,
+        [ConnectionState::Connecting, ConnectionState::Connected, ConnectionState::Disconnected]
+    );
+}
+
+#[tokio::test]
+async fn headers_go_with_every_request() {
+    let server = MockServer::start().await;
+    let client = options(&server, ServerKind::Shared).header("x-tenant", "seven").build().unwrap();
+    session(&client).await;
+    within(client.health().check()).await.unwrap();
+    let requests = server.requests();
+    assert!(requests.len() >= 4);
+    for request in requests {
+        let tenant = request.header("x-tenant").map(str::to_owned);
+        assert_eq!(tenant.as_deref(), Some("seven"), "{} {}", request.method, request.path);
+    }
+}

@@ -1,0 +1,101 @@
+//! Listing and finding sessions.
+
+use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::{EndReason, Error, ListSessions, NewSession, SandboxAgentClient, ServerKind};
+use serde_json::json;
+
+use super::support::{client, session, timeouts, within};
+
+#[tokio::test]
+async fn pages_are_fetched_as_they_are_needed() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::Shared);
+    for _ in 0..450 {
+        session(&client).await;
+    }
+    let mut list = client.list_sessions(ListSessions::all());
+    assert!(server.messages("session/list").is_empty(), "nothing is fetched until it is read");
+    within(list.next()).await.unwrap().unwrap();
+    assert_eq!(server.messages("session/list").len(), 1);
+    let rest = within(list.all()).await.unwrap();
+    assert_eq!((rest.len(), server.messages("session/list").len()), (449, 3));
+}
+
+#[tokio::test]
+async fn sessions_can_be_listed_by_their_directory() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::Shared);
+    for directory in ["/a", "/b", "/a"] {
+        within(client.new_session(NewSession::in_dir(directory).title(directory))).await.unwrap();
+    }
+    let listed = within(client.list_sessions(ListSessions::in_dir("/a")).all()).await.unwrap();
+    assert_eq!(listed.len(), 2);
+    assert!(listed.iter().all(|session| session.directory.as_deref() == Some("/a")));
+}
+
+#[tokio::test]
+async fn a_released_server_lists_what_its_agent_lists() {
+    let script = Script::default().on_request(|method, params| {
+        let entry = |id: &str| json!({"sessionId": id, "cwd": "/w", "title": "T"});
+        let page = match params.get("cursor").and_then(|cursor| cursor.as_str()) {
+            None => json!({"sessions": [entry("a"), {"no": "id"}], "nextCursor": "2"}),
+            Some(_) => json!({"sessions": [entry("b")]}),
+        };
+        (method == "session/list").then(|| vec![Step::Finish(page)])
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let mut list = client.list_sessions(ListSessions::all());
+    assert_eq!(within(list.next()).await.unwrap().unwrap().session_id, "a");
+    let odd = within(list.next()).await.unwrap().unwrap_err();
+    assert!(matches!(odd, Error::Decode { raw, .. } if raw.contains("no")), "an odd entry costs only itself");
+    assert_eq!(within(list.next()).await.unwrap().unwrap().session_id, "b");
+    assert!(within(list.next()).await.is_none());
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_list_is_asked_once_and_what_is_known_is_told() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let session = session(&client).await;
+    for _ in 0..2 {
+        let error = within(client.list_sessions(ListSessions::all()).all()).await.unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    }
+    let info = within(client.get_session(session.id())).await.unwrap();
+    assert_eq!((info.session_id.as_str(), info.termination_info), (session.id(), None));
+    assert!(matches!(within(client.get_session("nobody")).await, Err(Error::Unsupported { .. })));
+    assert_eq!(server.messages("session/list").len(), 1);
+}
+
+#[tokio::test]
+async fn an_unknown_session_is_not_found() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::Shared);
+    let error = within(client.get_session("nobody")).await.unwrap_err();
+    assert!(error.is_not_found(), "{error:?}");
+}
+
+#[tokio::test]
+async fn every_way_to_ask_for_a_session_tells_how_it_ended() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::Shared);
+    let dead = session(&client).await;
+    within(dead.prompt("crash").outcome()).await.unwrap_err();
+    let alive = session(&client).await;
+    let fresh = SandboxAgentClient::builder(server.url()).agent("mock").timeouts(timeouts()).build().unwrap();
+    for client in [&client, &fresh] {
+        let info = within(client.get_session(dead.id())).await.unwrap();
+        let ended = info.termination_info.unwrap();
+        assert_eq!((ended.reason, ended.exit_code), (EndReason::Error, Some(1)));
+        assert_eq!(ended.stderr.unwrap().head.as_deref(), Some("mock agent: fatal\nmock agent: giving up"));
+        for listed in within(client.list_sessions(ListSessions::all()).all()).await.unwrap() {
+            assert_eq!(listed.has_ended(), listed.session_id == dead.id());
+            assert_eq!(
+                listed.termination_info.map(|info| info.exit_code),
+                listed.ended.unwrap().then_some(Some(1))
+            );
+        }
+    }
+    assert!(within(alive.info()).await.unwrap().termination_info.is_none());
+}

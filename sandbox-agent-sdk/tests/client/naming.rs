@@ -1,0 +1,69 @@
+//! What the public interface and its documentation are called.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn pages(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            pages(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "html") {
+            found.push(path);
+        }
+    }
+}
+
+/// What a reader sees of a page: its text, without tags and what is in them.
+fn visible(page: &str) -> String {
+    let mut text = String::new();
+    let mut inside = false;
+    for character in page.chars() {
+        match character {
+            '<' => inside = true,
+            '>' if inside => inside = false,
+            _ if !inside => text.push(character),
+            _ => {}
+        }
+    }
+    text
+}
+
+fn says_the_protocol(text: &str) -> Option<String> {
+    let lower = text.to_lowercase();
+    let words = lower.split(|character: char| !character.is_ascii_alphanumeric());
+    let found = words.clone().find(|word| *word == "acp").map(str::to_owned);
+    found.or_else(|| lower.contains("agent client protocol").then(|| "agent client protocol".to_owned()))
+}
+
+#[test]
+fn the_documentation_does_not_name_the_protocol() {
+    // The test's own target directory has everything built that the documentation needs.
+    let executable = std::env::current_exe().unwrap();
+    let target = executable.ancestors().nth(3).unwrap();
+    let output = Command::new(env!("CARGO"))
+        .args(["doc", "--lib", "--no-deps", "--offline", "--manifest-path"])
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(target)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut own = Vec::new();
+    pages(&target.join("doc/sandbox_agent_sdk"), &mut own);
+    assert!(own.len() > 50, "only {} pages were written", own.len());
+    for page in own {
+        let text = visible(&std::fs::read_to_string(&page).unwrap());
+        let found = says_the_protocol(&text);
+        assert_eq!(found, None, "{}", page.display());
+    }
+}
+
+#[test]
+fn the_search_for_the_name_finds_it() {
+    assert!(says_the_protocol("the ACP client").is_some());
+    assert!(says_the_protocol("acp_http_client::Error").is_some());
+    assert!(says_the_protocol("an Agent Client Protocol").is_some());
+    assert_eq!(says_the_protocol("capacity, macpherson"), None);
+    assert_eq!(visible("<a href=\"acp\">text</a>"), "text");
+}

@@ -1,0 +1,398 @@
+//! How agents and sessions end, and what a program is told of it.
+
+use std::time::{Duration, Instant};
+
+use mock_server::{Fault, MockServer, Script, Step};
+use sandbox_agent_sdk::{
+    ConnectionState, EndReason, Error, Event, LostReason, NewSession, ReconnectPolicy, ServerKind,
+    TerminatedBy, TurnFailure,
+};
+use serde_json::json;
+
+use super::support::{
+    KINDS, LIMIT, client, ends_so_far, event, options, session, session_ended, text, timeouts, within,
+};
+
+/// An agent that says something and dies.
+fn dies(step: Step) -> Script {
+    Script::new(move |turn| match turn.text.as_str() {
+        "die" => vec![Step::Say("partial ".into()), Step::Say("answer".into()), step.clone()],
+        other => vec![Step::Say(format!("you said {other}"))],
+    })
+}
+
+/// An agent that ends its turn and dies when nobody waits for it.
+fn dies_idle(code: i32) -> Script {
+    Script::new(move |turn| match turn.text.as_str() {
+        "die later" => {
+            let pause = Step::Wait(Duration::from_millis(50));
+            vec![Step::Answer("end_turn".into()), pause, Step::crash(code, ["idle boom"])]
+        }
+        other => vec![Step::Say(format!("you said {other}"))],
+    })
+}
+
+#[tokio::test]
+async fn a_crash_during_a_turn_is_an_error_behind_the_partial_answer() {
+    for kind in KINDS {
+        let script = dies(Step::crash(3, ["boom line 1", "boom line 2"]));
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let mut events = client.events();
+        let started = Instant::now();
+        let mut turn = session.prompt("die");
+        let mut updates = Vec::new();
+        while let Some(update) = within(turn.next()).await {
+            updates.push(update);
+        }
+        let error = within(turn.outcome()).await.unwrap_err();
+        assert!(started.elapsed() < Duration::from_secs(5), "never the server's 120 s");
+        assert_eq!(text(&updates), "partial answer");
+        let info = error.termination().unwrap();
+        assert_eq!(
+            (&info.reason, &info.terminated_by, info.exit_code),
+            (&EndReason::Error, &TerminatedBy::Agent, Some(3))
+        );
+        assert!(info.is_crash() && error.maybe_executed());
+        assert_eq!(error.is_terminal(), kind == ServerKind::PerAgent);
+        let ended = session_ended(&mut events).await;
+        assert_eq!((ended.session_id.as_str(), &ended.termination), (session.id(), info));
+        assert_eq!(session.termination().as_ref(), Some(info));
+        assert!(TurnFailure::from(&error).termination.is_some());
+    }
+}
+
+#[tokio::test]
+async fn what_the_agent_wrote_to_stderr_is_part_of_the_account() {
+    for kind in KINDS {
+        let script = dies(Step::crash(3, ["boom line 1", "boom line 2"]));
+        let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
+        let session = session(&client(&server, kind)).await;
+        let error = within(session.prompt("die").outcome()).await.unwrap_err();
+        let info = error.termination().unwrap();
+        assert_eq!(info.last_stderr_lines(10), ["boom line 1", "boom line 2"], "{kind}");
+        assert!(
+            info.to_string().contains("exit code 3") && info.to_string().contains("boom line 2"),
+            "{info}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_account_that_comes_too_late_is_not_waited_for() {
+    let script = dies(Step::crash(3, ["boom"]));
+    let limit = Duration::from_secs(100);
+    let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
+    let session = session(&client(&server, ServerKind::PerAgent)).await;
+    let error = within(session.prompt("die").outcome()).await.unwrap_err();
+    let info = error.termination().unwrap();
+    assert_eq!((info.exit_code, &info.stderr), (Some(3), &None));
+}
+
+#[tokio::test]
+async fn a_late_account_within_the_bound_is_joined_to_the_notice() {
+    let script = dies(Step::crash(3, ["late boom"]));
+    let limit = Duration::from_millis(300);
+    let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
+    let mut times = timeouts();
+    times.termination = Duration::from_secs(5);
+    let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
+    let session = session(&client).await;
+    let mut events = client.events();
+    let error = within(session.prompt("die").outcome()).await.unwrap_err();
+    assert_eq!(error.termination().unwrap().last_stderr_lines(5), ["late boom"]);
+    assert_eq!(error.problem().map(|problem| problem.short_kind()), Some("agent_process_exited"));
+    let ended = session_ended(&mut events).await;
+    assert_eq!(ended.termination.last_stderr_lines(5), ["late boom"]);
+    assert!(ends_so_far(&mut events).is_empty(), "there is one end");
+}
+
+#[tokio::test]
+async fn each_session_of_a_dead_agent_ends_once() {
+    for kind in KINDS {
+        let script = dies(Step::crash(1, ["boom"]));
+        let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
+        let client = client(&server, kind);
+        let (one, two, three) = (session(&client).await, session(&client).await, session(&client).await);
+        let mut events = client.events();
+        within(one.prompt("die").outcome()).await.unwrap_err();
+        let mut ended = Vec::new();
+        while ended.len() < 3 {
+            ended.push(session_ended(&mut events).await.session_id);
+        }
+        ended.sort();
+        let mut ids = [one.id(), two.id(), three.id()];
+        ids.sort_unstable();
+        assert_eq!(ended, ids);
+        // Whatever else is said about it afterwards does not end them again.
+        for session in [&one, &two, &three] {
+            within(session.prompt("hello").outcome()).await.unwrap_err();
+        }
+        assert!(ends_so_far(&mut events).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_idle_is_told_of_and_later_calls_fail_without_http() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", dies_idle(7)).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let mut events = session.events();
+        within(session.prompt("die later").outcome()).await.unwrap();
+        let ended = session_ended(&mut events).await.termination;
+        assert_eq!((ended.exit_code, ended.is_crash()), (Some(7), true));
+        server.forget_requests();
+        for _ in 0..100 {
+            let error = within(session.prompt("hello").outcome()).await.unwrap_err();
+            assert_eq!(error.termination(), Some(&ended));
+            assert!(!error.maybe_executed());
+        }
+        assert!(server.messages("session/prompt").is_empty(), "{kind}");
+        if kind == ServerKind::PerAgent {
+            let error = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
+            assert_eq!(error.termination(), Some(&ended));
+            assert_eq!(client.termination(), Some(ended.clone()));
+            assert!(server.requests().iter().all(|request| request.method != "POST"));
+            assert_eq!(client.state(), ConnectionState::AgentEnded(Box::new(ended.clone())));
+        }
+        let info = within(session.info()).await;
+        match kind {
+            ServerKind::PerAgent => assert!(info.unwrap_err().is_terminal()),
+            _ => assert_eq!(info.unwrap().termination_info.unwrap().exit_code, Some(7)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_call_starts_the_agent_anew() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", dies(Step::crash(1, ["boom"]))).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        within(session.prompt("die").outcome()).await.unwrap_err();
+        within(client.restart_agent()).await.unwrap();
+        assert_eq!(client.state(), ConnectionState::Connected);
+        assert!(within(session.prompt("hello").outcome()).await.unwrap_err().termination().is_some());
+        let revived = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap();
+        assert_eq!(within(revived.prompt("hello").text()).await.unwrap(), "you said hello");
+        assert_eq!(session.termination(), None);
+        let fresh = super::support::session(&client).await;
+        assert_eq!(within(fresh.prompt("you").text()).await.unwrap(), "you said you");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_started_anew_can_die_again_and_that_is_told_again() {
+    for kind in KINDS {
+        let script = dies(Step::crash(1, ["boom"]));
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        let mut events = client.events();
+        let mut session = session(&client).await;
+        for _ in 0..3 {
+            within(session.prompt("die").outcome()).await.unwrap_err();
+            session_ended(&mut events).await;
+            within(client.restart_agent()).await.unwrap();
+            session = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap();
+        }
+        assert!(ends_so_far(&mut events).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn death_by_a_signal_is_told_as_such() {
+    for kind in KINDS {
+        let script = dies(Step::killed(9, ["oom"]));
+        let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
+        let session = session(&client(&server, kind)).await;
+        let error = within(session.prompt("die").outcome()).await.unwrap_err();
+        let info = error.termination().unwrap();
+        assert_eq!((&info.reason, info.exit_code), (&EndReason::Error, None));
+        if kind == ServerKind::Shared {
+            assert_eq!(info.signal.as_deref(), Some("SIGKILL"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_exit_in_good_order_is_no_crash() {
+    for kind in KINDS {
+        let server =
+            MockServer::builder().agent("mock", dies(Step::Exit(0))).released_quirks(false).start().await;
+        let session = session(&client(&server, kind)).await;
+        let mut turn = session.prompt("die");
+        let error = within(turn.outcome()).await.unwrap_err();
+        let info = error.termination().unwrap();
+        assert_eq!((&info.reason, info.is_crash()), (&EndReason::Completed, false), "{kind}");
+        assert!(within(turn.next()).await.is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_crash_while_connecting_is_the_error_of_connecting() {
+    for kind in KINDS {
+        let script = Script::default()
+            .on_request(|method, _| (method == "initialize").then(|| vec![Step::crash(2, ["no licence"])]));
+        let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
+        let client = options(&server, kind).auto_connect(false).build().unwrap();
+        let error = within(client.connect()).await.unwrap_err();
+        let info = error.termination().unwrap_or_else(|| panic!("{kind}: {error:?}"));
+        assert_eq!((info.exit_code, info.last_stderr_lines(1)), (Some(2), vec!["no licence"]));
+        assert_eq!(client.state(), ConnectionState::Disconnected);
+    }
+}
+
+#[tokio::test]
+async fn a_crash_while_a_session_is_made_fails_that_call() {
+    for kind in KINDS {
+        let script = Script::default()
+            .on_request(|method, _| (method == "session/new").then(|| vec![Step::crash(2, ["no disk"])]));
+        let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
+        let client = client(&server, kind);
+        let error = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
+        assert_eq!(error.termination().unwrap().exit_code, Some(2), "{kind}");
+        assert_eq!(error.is_terminal(), kind == ServerKind::PerAgent);
+    }
+}
+
+#[tokio::test]
+async fn a_dead_agent_is_found_out_by_the_next_call_if_its_notice_was_lost() {
+    let server = MockServer::builder().agent("mock", dies_idle(4)).start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let session = session(&client).await;
+    let mut events = client.events();
+    // From now on the stream is open and says nothing.
+    server.inject(Fault::StreamStall);
+    server.inject(Fault::StreamCutAt { byte: 0, cut: mock_server::Cut::Dropped });
+    let mut turn = session.prompt("die later");
+    within(turn.outcome()).await.unwrap();
+    let error = within(async {
+        loop {
+            match session.prompt("hello").outcome().await {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(error) => break error,
+            }
+        }
+    })
+    .await;
+    assert!(error.termination().is_some(), "{error:?}");
+    assert_eq!(session_ended(&mut events).await.session_id, session.id());
+}
+
+#[tokio::test]
+async fn a_session_that_ends_while_its_post_hangs_fails_at_once() {
+    let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let mut turn = session.prompt("wait");
+    let mut mode = std::pin::pin!(client.raw_request("session/x", json!({"sessionId": session.id()})));
+    assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+    let data = json!({"reason": "error", "terminated_by": "agent", "message": "mock process crashed", "exit_code": 1,
+        "stderr": {"head": "a\nb", "truncated": false, "total_lines": 2}});
+    let notice = json!({"jsonrpc": "2.0", "method": "_sandboxagent/session/ended",
+        "params": {"session_id": session.id(), "data": data}});
+    server.emit(notice.clone());
+    server.emit(notice);
+    let error = within(turn.outcome()).await.unwrap_err();
+    let info = error.termination().unwrap();
+    assert_eq!((info.exit_code, info.message.as_deref()), (Some(1), Some("mock process crashed")));
+    assert!(!error.is_terminal());
+    let _ = futures::poll!(mode.as_mut());
+}
+
+#[tokio::test]
+async fn a_stop_that_was_asked_for_is_never_a_crash() {
+    let server = MockServer::builder().agent("mock", Script::steps(vec![Step::WaitForCancel])).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let mut events = client.events();
+    let mut turn = session.prompt("work");
+    assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+    let result = within(session.terminate()).await.unwrap();
+    assert!(result.terminated && !result.already_ended);
+    let ended = session_ended(&mut events).await.termination;
+    assert_eq!((&ended.reason, ended.requested, ended.is_crash()), (&EndReason::Terminated, true, false));
+    if let Err(error) = within(turn.outcome()).await {
+        assert!(error.termination().is_some_and(|info| info.requested), "{error:?}");
+    }
+    let again = within(session.terminate()).await.unwrap();
+    assert!(!again.terminated && again.already_ended);
+    assert!(ends_so_far(&mut events).is_empty());
+    assert_eq!(within(session.info()).await.unwrap().termination_info.unwrap().reason, EndReason::Terminated);
+}
+
+#[tokio::test]
+async fn disconnecting_from_a_server_with_an_agent_for_each_connection_ends_the_sessions_as_requested() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let session = session(&client).await;
+    let mut events = client.events();
+    within(client.disconnect()).await.unwrap();
+    let ended = session_ended(&mut events).await;
+    assert_eq!(ended.session_id, session.id());
+    assert!(ended.termination.requested && !ended.termination.is_crash());
+    assert!(ends_so_far(&mut events).is_empty());
+}
+
+#[tokio::test]
+async fn disconnecting_from_a_shared_server_ends_no_session() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let mut events = client.events();
+    within(client.disconnect()).await.unwrap();
+    assert!(ends_so_far(&mut events).is_empty());
+    within(client.connect()).await.unwrap();
+    assert_eq!(within(session.prompt("still there").text()).await.unwrap(), "mock: still there");
+}
+
+#[tokio::test]
+async fn lost_transport_is_not_a_dead_agent() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
+        let policy = ReconnectPolicy::default().base(Duration::from_millis(5)).max_attempts(3);
+        let client = options(&server, kind).reconnect(policy).build().unwrap();
+        let session = session(&client).await;
+        let mut events = client.events();
+        let mut turn = session.prompt("wait");
+        assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+        server.stop().await;
+        let error = within(turn.outcome()).await.unwrap_err();
+        assert!(error.termination().is_none() && error.maybe_executed(), "{kind}: {error:?}");
+        let lost = event(&mut events, |event| match event {
+            Event::Connection(ConnectionState::Lost(reason)) => Some(reason),
+            _ => None,
+        })
+        .await;
+        assert!(matches!(lost, LostReason::RetriesExhausted { .. }));
+        assert!(ends_so_far(&mut events).is_empty());
+        let later = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
+        assert!(matches!(&later, Error::ConnectionEnded { .. }) && !later.maybe_executed(), "{later:?}");
+        assert_eq!(session.termination(), None);
+        server.restart(mock_server::State::Kept).await;
+        within(client.connect()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_the_agent_is_gone_and_no_new_agent_is_started() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let session = session(&client).await;
+    server.restart(mock_server::State::Lost).await;
+    let error = within(async {
+        loop {
+            match session.prompt("hello").outcome().await {
+                Err(error) if error.is_terminal() => break error,
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })
+    .await;
+    assert!(matches!(&error, Error::ConnectionEnded { reason: LostReason::ServerGone, .. }), "{error:?}");
+    assert!(error.termination().is_none());
+    within(client.restart_agent()).await.unwrap();
+    super::support::session(&client).await;
+}
