@@ -16,7 +16,6 @@ mod hub;
 mod lifecycle;
 mod list;
 mod methods;
-mod plain;
 mod probe;
 mod pump;
 mod session;

@@ -1,4 +1,4 @@
-//! Drive coding agents that run in a sandbox: sessions, turns, files, and what became of the agent.
+#![doc = include_str!("../README.md")]
 
 mod agent;
 mod ask;

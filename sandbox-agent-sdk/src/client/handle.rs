@@ -57,7 +57,7 @@ impl SandboxAgentClient {
         };
         let control = control_plane(&options, &http)?;
         let auto_connect = options.auto_connect;
-        let client = Self::over(Arc::new(Inner::new(options, control, http)?));
+        let client = Self::over(Arc::new(Inner::new(options, control, http)));
         if let Some(agent) = agent.filter(|_| auto_connect) {
             client.inner().begin(&agent, Asked::ByOptions)?;
         }

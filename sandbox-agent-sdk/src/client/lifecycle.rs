@@ -8,7 +8,6 @@ use tokio::task::JoinSet;
 
 use super::connection::Connection;
 use super::hub::Hub;
-use super::plain::Plain;
 use super::probe;
 use crate::{Capabilities, ClientOptions, ConnectionState, ControlPlane, Error};
 
@@ -18,7 +17,6 @@ type Outcome = Result<Arc<Capabilities>, Error>;
 pub(crate) struct Inner {
     pub(super) options: Arc<ClientOptions>,
     pub(super) control: ControlPlane,
-    pub(super) plain: Plain,
     pub(super) hub: Arc<Hub>,
     http: reqwest::Client,
     /// Guards where the one connection stands; held for a look or a change.
@@ -75,20 +73,15 @@ pub(super) enum Asked {
 }
 
 impl Inner {
-    pub(super) fn new(
-        options: ClientOptions,
-        control: ControlPlane,
-        http: reqwest::Client,
-    ) -> Result<Self, Error> {
-        Ok(Self {
+    pub(super) fn new(options: ClientOptions, control: ControlPlane, http: reqwest::Client) -> Self {
+        Self {
             control,
-            plain: Plain::new(&options, http.clone())?,
             hub: Arc::new(Hub::new(options.event_budget)),
             http,
             life: Mutex::new(Life { phase: Phase::Idle(None), closing: None }),
             tasks: Mutex::new(Some(JoinSet::new())),
             options: Arc::new(options),
-        })
+        }
     }
 
     /// Starts connecting, unless there is a connection or it is being made.
@@ -166,7 +159,7 @@ impl Inner {
     }
 
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
-        let endpoint = probe::find(&self.options, &self.plain).await?;
+        let endpoint = probe::find(&self.options, self.control.http()).await?;
         let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent)?;
         opening.insert(Arc::new(connection)).initialize().await
     }

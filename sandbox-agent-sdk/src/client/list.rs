@@ -8,12 +8,13 @@ use std::task::{Context, Poll};
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
+use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::calls::Needs;
 use super::connection::Connection;
 use super::lifecycle::Inner;
-use super::plain::segment;
+use crate::control::{Call, Route};
 use crate::{
     Error, Extension, ListSessions, MissingMember, ServerKind, SessionInfo, SessionPage, TerminationInfo,
 };
@@ -162,7 +163,7 @@ async fn plain(inner: &Inner, connection: &Connection) -> Result<SessionPage, Er
     if connection.kind() == ServerKind::PerAgent {
         return Err(Error::Unsupported { method: LIST.to_owned() });
     }
-    match inner.plain.json("list sessions", "/v1/sessions").await {
+    match get(inner, "list sessions", Ok(Route::new("/v1/sessions"))).await {
         Ok(answer) => SessionPage::from_value(&answer).ok_or_else(|| unreadable("list sessions", &answer)),
         Err(error) if error.is_not_found() => Err(Error::Unsupported { method: LIST.to_owned() }),
         Err(error) => Err(error),
@@ -204,7 +205,7 @@ async fn ask(inner: &Inner, connection: &Connection, id: &str) -> Result<Session
     if connection.kind() == ServerKind::PerAgent {
         return Err(Error::Unsupported { method: EXTENDED_GET.to_owned() });
     }
-    match inner.plain.json("get session", &format!("/v1/sessions/{}", segment(id))).await {
+    match get(inner, "get session", Route::new("/v1/sessions").segment(id)).await {
         Ok(answer) => super::methods::read("get session", answer),
         // Only a server that has such a list says of a session that it is not in it.
         Err(error)
@@ -233,6 +234,10 @@ async fn search(inner: &Arc<Inner>, id: &str) -> Result<SessionInfo, Error> {
         (Ok(info), true) => Ok(info),
         _ => Err(Error::Unsupported { method: EXTENDED_GET.to_owned() }),
     }
+}
+
+async fn get(inner: &Inner, what: &'static str, route: Result<Route, Error>) -> Result<Value, Error> {
+    inner.control.http().value(route.map(|route| Call::new(what, Method::GET, route))).await
 }
 
 fn supports(connection: &Connection, extension: Extension) -> bool {

@@ -4,11 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use acp_http_client::Profile;
-use reqwest::header::{CONTENT_TYPE, HeaderName};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Response};
+use serde_json::Value;
 use tokio::time::Instant;
 
-use super::plain::{Plain, refused};
+use crate::control::{Call, Http, Route, refused};
 use crate::{ClientOptions, Error, Phase, ServerKind, Timeout};
+
+/// What is being done, for errors.
+const WHAT: &str = "find the kind of server";
+/// How long a server may take to say the rest of why it refuses.
+const STALL: Duration = Duration::from_secs(10);
 
 /// An event that no server has reached: a probe wants to hear nothing of what was before.
 const NO_EVENT: &str = "9007199254740991";
@@ -34,14 +41,14 @@ impl Endpoint {
 }
 
 /// Finds out what kind of server it is; one that is not up is waited for.
-pub(super) async fn find(options: &ClientOptions, plain: &Plain) -> Result<Endpoint, Error> {
+pub(super) async fn find(options: &ClientOptions, http: &Http) -> Result<Endpoint, Error> {
     if let Some(kind) = options.server.filter(|kind| *kind != ServerKind::ConnectionId) {
         return Ok(Endpoint::new(kind));
     }
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
-        let error = match look(plain, options.server).await {
+        let error = match look(http, options.server).await {
             Ok(endpoint) => {
                 tracing::debug!(kind = %endpoint.kind, path = endpoint.path, "found the kind of server");
                 return Ok(endpoint);
@@ -59,14 +66,13 @@ pub(super) async fn find(options: &ClientOptions, plain: &Plain) -> Result<Endpo
     }
 }
 
-async fn look(plain: &Plain, fixed: Option<ServerKind>) -> Result<Endpoint, Error> {
-    let what = "find the kind of server";
-    let response = plain.get(what, "/v1/rpc", "text/event-stream", Some(NO_EVENT)).await?;
+async fn look(http: &Http, fixed: Option<ServerKind>) -> Result<Endpoint, Error> {
+    let response = open(http, "/v1/rpc").await?;
     let status = response.status().as_u16();
     match status {
         200 if is_event_stream(&response) => Ok(Endpoint::new(fixed.unwrap_or(ServerKind::Shared))),
         400 => {
-            let error = refused(what, response).await;
+            let error = refused(WHAT, response, STALL).await;
             let detail = error.problem().and_then(|problem| problem.detail.as_deref()).unwrap_or_default();
             let header = [Profile::X_ACP_CONNECTION_ID, Profile::ACP_CONNECTION_ID]
                 .into_iter()
@@ -80,34 +86,42 @@ async fn look(plain: &Plain, fixed: Option<ServerKind>) -> Result<Endpoint, Erro
         405 | 406 | 409 => Ok(Endpoint::new(ServerKind::Shared)),
         // The early servers have moved everything away from `/v1`.
         410 => Ok(Endpoint::new(ServerKind::ConnectionId)),
-        404 => look_elsewhere(plain, refused(what, response).await).await,
+        404 => look_elsewhere(http, refused(WHAT, response, STALL).await).await,
         200 => {
             let content_type = response.headers().get(CONTENT_TYPE);
             let content_type = content_type.and_then(|value| value.to_str().ok()).map(str::to_owned);
             Err(Error::UnexpectedBody { status, content_type, start: String::new() })
         }
-        _ => Err(refused(what, response).await),
+        _ => Err(refused(WHAT, response, STALL).await),
     }
 }
 
 /// There is no shared endpoint: the released servers list their agents' endpoints, and the early ones have theirs
 /// in another place.
-async fn look_elsewhere(plain: &Plain, missing: Error) -> Result<Endpoint, Error> {
-    match plain.json("find the kind of server", "/v1/acp").await {
+async fn look_elsewhere(http: &Http, missing: Error) -> Result<Endpoint, Error> {
+    match http.value::<Value>(Ok(Call::new(WHAT, Method::GET, Route::new("/v1/acp")))).await {
         Ok(list) if list.get("servers").is_some() => return Ok(Endpoint::new(ServerKind::PerAgent)),
         Ok(_) => {}
         Err(error) if error.is_not_found() || matches!(error, Error::UnexpectedBody { .. }) => {}
         Err(error) => return Err(error),
     }
-    let early = plain.get("find the kind of server", "/v2/rpc", "text/event-stream", Some(NO_EVENT)).await?;
+    let early = open(http, "/v2/rpc").await?;
     match early.status().as_u16() {
         400 | 200 => Ok(Endpoint::new(ServerKind::ConnectionId)),
-        401 => Err(refused("find the kind of server", early).await),
+        401 => Err(refused(WHAT, early, STALL).await),
         _ => Err(missing),
     }
 }
 
-fn is_event_stream(response: &reqwest::Response) -> bool {
+/// Asks for the events of an endpoint, from a point that it has not reached.
+async fn open(http: &Http, path: &'static str) -> Result<Response, Error> {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+    headers.insert("last-event-id", HeaderValue::from_static(NO_EVENT));
+    http.raw(WHAT, Method::GET, Route::new(path), headers).await
+}
+
+fn is_event_stream(response: &Response) -> bool {
     let media = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     media.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
 }

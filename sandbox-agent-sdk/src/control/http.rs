@@ -179,7 +179,6 @@ impl Http {
 
     /// Sends a request without a body and gives whatever is answered. The headers given win over those that go
     /// with every request.
-    #[allow(dead_code, reason = "the client finds out with it which kind of server there is")]
     pub(crate) async fn raw(
         &self,
         what: &'static str,

@@ -36,7 +36,6 @@ pub use refusal::RELEASED_BODY_LIMIT;
 pub use timeouts::ControlTimeouts;
 pub use upload::Upload;
 
-#[allow(unused_imports, reason = "for the plain requests of the client")]
 pub(crate) use http::{Call, Http};
-#[allow(unused_imports, reason = "for the plain requests of the client")]
+pub(crate) use refusal::refused;
 pub(crate) use route::Route;

@@ -43,7 +43,6 @@ impl ControlPlane {
     }
 
     /// What sends the requests, for those that have no group here.
-    #[allow(dead_code, reason = "for the plain requests of the client")]
     pub(crate) fn http(&self) -> &Http {
         &self.http
     }

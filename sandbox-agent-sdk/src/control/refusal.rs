@@ -26,7 +26,7 @@ const START_CHARS: usize = 1024;
 const LIMIT_EXCEEDED: &str = "length limit exceeded";
 
 /// Turns a response that is no success into an error that holds all of it.
-pub(super) async fn refused(what: &'static str, response: Response, stall: Duration) -> Error {
+pub(crate) async fn refused(what: &'static str, response: Response, stall: Duration) -> Error {
     let status = response.status();
     if status.is_redirection() {
         let location = header(&response, &LOCATION).map(|location| without_query(&location));

@@ -1,0 +1,60 @@
+//! What is kept with a session: its title, its model, and whatever else an application wants to find again.
+//!
+//! Runs against an embedded server, or against the one at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN` and
+//! `SANDBOX_AGENT_AGENT`, if it needs them). Released servers keep no metadata, and say so.
+
+use sandbox_agent_sdk::{
+    Error, Extension, ListSessions, MetadataKey, NewSession, SandboxAgentClient, SessionMetadata,
+};
+use sdk_examples::Server;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    let server = Server::find().await;
+    let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent).auto_connect(false);
+    if let Some(token) = &server.token {
+        options = options.token(token);
+    }
+    let client = options.build()?;
+    let can = client.connect().await?;
+    println!("{} behind a server of the kind \"{}\"", can.agent, can.server);
+    if !can.extensions.supports(Extension::SessionSetMetadata) {
+        println!("this server keeps no metadata");
+        return client.disconnect().await;
+    }
+
+    let new = NewSession::in_dir("/work").title("fix the build").model("mock").metadata("ticket", 4711);
+    let session = client.new_session(new).await?;
+    show(&client).await?;
+
+    // A patch changes the keys it has. A `null` takes the model back to the agent's own choice.
+    let patch = SessionMetadata::new()
+        .with_title("fixed")
+        .with("reviewers", vec!["ada", "grace"])
+        .with_null(MetadataKey::Model);
+    session.set_metadata(patch).await?;
+    show(&client).await?;
+
+    let models = session.list_models().await?;
+    let names: Vec<_> = models.available.iter().map(|model| model.label()).collect();
+    println!("models: {names:?}, in use: {:?}", models.current);
+    session.terminate().await?;
+    show(&client).await?;
+    client.disconnect().await
+}
+
+async fn show(client: &SandboxAgentClient) -> Result<(), Error> {
+    let mut sessions = client.list_sessions(ListSessions::in_dir("/work"));
+    while let Some(session) = sessions.next().await {
+        let session = session?;
+        println!("{} \"{}\"", session.session_id, session.title.as_deref().unwrap_or("untitled"));
+        for (key, value) in session.metadata.unknown() {
+            println!("  {key}: {value}");
+        }
+        match &session.termination_info {
+            Some(end) => println!("  ended: {end}"),
+            None => println!("  model: {:?}", session.model),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! One turn, report by report: thoughts, tool calls, text, and a permission that is asked for on the way.
+//!
+//! Runs against an embedded server, or against the one at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN` and
+//! `SANDBOX_AGENT_AGENT`, if it needs them).
+
+use std::env;
+
+use sandbox_agent_sdk::{
+    Error, Event, NewSession, PermissionReply, SandboxAgentClient, Session, UpdateKind,
+};
+use sdk_examples::Server;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    let server = Server::find().await;
+    let prompt = env::args().nth(1).unwrap_or_else(|| "ask for a permission and then say hello".to_owned());
+    let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent);
+    if let Some(token) = &server.token {
+        options = options.token(token);
+    }
+    let client = options.build()?;
+    let session = client.new_session(NewSession::in_dir("/")).await?;
+
+    // Whoever listens to a session may answer what its agent asks. Without anybody, it is refused.
+    let permissions = tokio::spawn(answer_permissions(session.clone()));
+
+    let mut turn = session.prompt(prompt);
+    while let Some(update) = turn.next().await {
+        match update.kind() {
+            UpdateKind::Message(chunk) => println!("says   {}", chunk.text().unwrap_or("(no text)")),
+            UpdateKind::Thought(chunk) => println!("thinks {}", chunk.text().unwrap_or("(no text)")),
+            UpdateKind::ToolCall(call) => println!("tool   {}", call.title.as_deref().unwrap_or(&call.id)),
+            UpdateKind::ToolCallUpdate(call) => println!("tool   {} is {:?}", call.id, call.status),
+            // A kind that this version has no type for is still there, as JSON.
+            _ => println!("other  {}", update.raw()),
+        }
+    }
+    println!("ended  {}", turn.outcome().await?.stop_reason);
+    permissions.abort();
+    client.disconnect().await
+}
+
+/// Allows everything once: for a demonstration, not for a sandbox that matters.
+async fn answer_permissions(session: Session) {
+    let mut events = session.events();
+    while let Some(event) = events.next().await {
+        if let Event::Permission(request) = event {
+            let title = request.tool_call().and_then(|call| call.title.clone()).unwrap_or_default();
+            match request.reply(PermissionReply::Once) {
+                Ok(()) => println!("allow  {title}"),
+                Err(error) => println!("allow  {title}: {error}"),
+            }
+        }
+    }
+}
