@@ -162,6 +162,10 @@ impl Connection {
                 self.lose(&error);
                 error
             }
+            Error::Timeout(mut timeout) => {
+                timeout.agent_output = self.shared.output();
+                Error::Timeout(timeout)
+            }
             error => error,
         }
     }

@@ -1,6 +1,6 @@
 //! One connection.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -63,6 +63,8 @@ impl Connection {
             patience: options.timeouts.termination,
             exit: Exit::default(),
             away: false,
+            foreign: VecDeque::new(),
+            has_neighbours: endpoint.kind == ServerKind::Shared,
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(pump.run());

@@ -1,22 +1,25 @@
 //! Who listens, which turn runs, which session has ended.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
+use self::book::SessionBook;
 use super::session::TurnState;
-use crate::event::{Queue, Weight};
+use crate::event::Queue;
 use crate::{
     ConnectionState, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport, Update,
 };
 
-/// How many events are kept for a session that nobody listens to, until somebody does.
-const BACKLOG_EVENTS: usize = 1024;
-/// How many bytes these may take.
-const BACKLOG_BYTES: usize = 1 << 20;
+mod book;
+#[cfg(test)]
+mod tests;
+
 /// How many sessions are remembered that this client has never named itself.
 const STRANGERS: usize = 1024;
+/// From how many sessions on those are forgotten that nothing happens in and nobody watches.
+const BOOKS: usize = 4096;
 
 /// Gives events to whoever listens and keeps the books on sessions. Nothing here waits.
 ///
@@ -33,63 +36,8 @@ struct State {
     subscribers: Vec<Arc<Queue<Event>>>,
     sessions: HashMap<Arc<str>, SessionBook>,
     strangers: usize,
-}
-
-/// What is known about one session.
-#[derive(Debug)]
-struct SessionBook {
-    subscribers: Vec<Arc<Queue<Event>>>,
-    /// What came while nobody listened: before the answer that made the session, or between turns.
-    backlog: VecDeque<Event>,
-    backlog_bytes: usize,
-    missed: u64,
-    turn: Option<Arc<Queue<Update>>>,
-    turn_state: watch::Sender<TurnState>,
-    ended: watch::Sender<Option<TerminationInfo>>,
-    /// Whether this client asked for the end of the session.
-    stop_requested: bool,
-    /// Whether this client made the session or has named it.
-    ours: bool,
-}
-
-impl SessionBook {
-    fn new(ours: bool) -> Self {
-        Self {
-            subscribers: Vec::new(),
-            backlog: VecDeque::new(),
-            backlog_bytes: 0,
-            missed: 0,
-            turn: None,
-            turn_state: watch::Sender::new(TurnState::Idle),
-            ended: watch::Sender::new(None),
-            stop_requested: false,
-            ours,
-        }
-    }
-
-    fn push(&mut self, event: &Event) {
-        self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
-        for queue in &self.subscribers {
-            queue.push(event.clone());
-        }
-        match (&self.turn, event) {
-            (Some(turn), Event::Update(update)) => turn.push(update.clone()),
-            (None, Event::Update(_)) | (_, Event::SessionEnded(_)) if self.subscribers.is_empty() => {
-                self.keep(event.clone());
-            }
-            _ => {}
-        }
-    }
-
-    fn keep(&mut self, event: Event) {
-        self.backlog_bytes += event.weight();
-        self.backlog.push_back(event);
-        while self.backlog.len() > BACKLOG_EVENTS || self.backlog_bytes > BACKLOG_BYTES {
-            let Some(oldest) = self.backlog.pop_front() else { break };
-            self.backlog_bytes -= oldest.weight();
-            self.missed += 1;
-        }
-    }
+    /// How many sessions there may be before the next look at which can be forgotten.
+    room: usize,
 }
 
 impl Hub {
@@ -109,13 +57,13 @@ impl Hub {
         let queue = Arc::new(Queue::new(self.budget));
         let mut state = self.lock();
         let book = state.book(id);
-        if book.missed > 0 {
-            queue.push(Event::Lagged(std::mem::take(&mut book.missed)));
+        let (missed, backlog) = book.take_backlog();
+        if missed > 0 {
+            queue.push(Event::Lagged(missed));
         }
-        for event in book.backlog.drain(..) {
+        for event in backlog {
             queue.push(event);
         }
-        book.backlog_bytes = 0;
         book.subscribers.push(Arc::clone(&queue));
         Events::new(queue)
     }
@@ -154,8 +102,8 @@ impl Hub {
     pub(crate) fn put_back(&self, id: &str, events: Vec<Event>) {
         let mut state = self.lock();
         let book = state.book(id);
-        let since = std::mem::take(&mut book.backlog);
-        book.backlog_bytes = 0;
+        let (missed, since) = book.take_backlog();
+        book.missed = missed;
         for event in events.into_iter().chain(since) {
             book.keep(event);
         }
@@ -301,8 +249,22 @@ impl Hub {
 }
 
 impl State {
+    /// Forgets sessions that nothing happens in and nobody watches, once there are many. One that is named again
+    /// gets a new book; how it ended is the server's to tell then.
+    fn make_room(&mut self) {
+        if self.sessions.len() < self.room.max(BOOKS) {
+            return;
+        }
+        self.sessions.retain(|_, book| book.is_watched());
+        self.strangers = self.sessions.values().filter(|book| !book.ours).count();
+        self.room = 2 * self.sessions.len();
+    }
+
     /// The book of a session that this client names.
     fn book(&mut self, id: &str) -> &mut SessionBook {
+        if !self.sessions.contains_key(id) {
+            self.make_room();
+        }
         let book = self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(true));
         if !book.ours {
             book.ours = true;
@@ -314,6 +276,7 @@ impl State {
     /// The book of a session that the server names: the answer that tells this client of it may still be on its way.
     fn known_or_stranger(&mut self, id: &str) -> Option<&mut SessionBook> {
         if !self.sessions.contains_key(id) {
+            self.make_room();
             if self.strangers >= STRANGERS {
                 return None;
             }

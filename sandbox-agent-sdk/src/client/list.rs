@@ -115,9 +115,10 @@ impl Pages {
         }
         for session in &mut page.sessions {
             if session.termination_info.is_none() && session.ended != Some(false) {
-                let known = self.ends.as_ref().and_then(|ends| ends.get(&session.session_id)).cloned();
-                session.termination_info = known.or_else(|| self.inner.hub.ended(&session.session_id));
+                let known = self.ends.as_ref().and_then(|ends| ends.get(&session.session_id));
+                session.termination_info = known.cloned();
             }
+            complete(&self.inner, session);
         }
         Ok(page)
     }
@@ -188,10 +189,18 @@ pub(super) async fn find_session(inner: &Arc<Inner>, id: &str) -> Result<Session
         Err(Error::Unsupported { .. }) => search(inner, id).await?,
         info => info?,
     };
-    if info.termination_info.is_none() && info.ended != Some(false) {
-        info.termination_info = inner.hub.ended(id);
-    }
+    complete(inner, &mut info);
     Ok(info)
+}
+
+/// What this client has told of an end counts, so that it is told of the same way everywhere: it knows whether the
+/// end was asked for. A session that the server calls active was taken up again by somebody else.
+fn complete(inner: &Inner, session: &mut SessionInfo) {
+    if session.ended != Some(false)
+        && let Some(info) = inner.hub.ended(&session.session_id)
+    {
+        session.termination_info = Some(info);
+    }
 }
 
 async fn ask(inner: &Inner, connection: &Connection, id: &str) -> Result<SessionInfo, Error> {

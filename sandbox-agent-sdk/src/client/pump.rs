@@ -1,8 +1,8 @@
 //! The one task that turns messages into events.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use acp_http_client as wire;
 use serde_json::Value;
@@ -18,6 +18,11 @@ use crate::{
 
 /// How many commands may wait for the pump.
 pub(super) const COMMANDS: usize = 64;
+/// How many requests of other clients' sessions are kept from being answered.
+const FOREIGN: usize = 512;
+/// How many lines that are no messages are kept, and how much of each.
+const OUTPUT_LINES: usize = 16;
+const OUTPUT_CHARS: usize = 1024;
 
 /// What the pump of a connection shares with the calls that are made over it.
 #[derive(Debug, Default)]
@@ -28,6 +33,23 @@ pub(super) struct Shared {
     pub(super) ended: OnceLock<TerminationInfo>,
     /// Whether this client has begun to end the agent.
     pub(super) stop_requested: AtomicBool,
+    /// Guards what the agent printed last that is no message; held for a push or a copy.
+    output: Mutex<VecDeque<String>>,
+}
+
+impl Shared {
+    fn printed(&self, line: &str) {
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        if output.len() == OUTPUT_LINES {
+            output.pop_front();
+        }
+        output.push_back(line.chars().take(OUTPUT_CHARS).collect());
+    }
+
+    /// What the agent printed last that is no message.
+    pub(super) fn output(&self) -> Vec<String> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
 }
 
 /// What calls ask of the pump.
@@ -56,6 +78,10 @@ pub(super) struct Pump {
     pub(super) exit: Exit,
     /// Whether the stream was lost and has not come back.
     pub(super) away: bool,
+    /// Requests of sessions that are not this client's, on an endpoint that all clients share.
+    pub(super) foreign: VecDeque<wire::Responder>,
+    /// Whether there can be such.
+    pub(super) has_neighbours: bool,
 }
 
 /// An end of the agent that is being put together.
@@ -142,6 +168,7 @@ impl Pump {
             }
             "_sandboxagent/agent/unparsed" | "_adapter/invalid_stdout" => {
                 let unparsed = AgentUnparsed::from_params(&params);
+                self.shared.printed(&unparsed.raw);
                 self.hub.publish(&Event::AgentUnparsed { unparsed, origin });
             }
             "$/cancel_request" => {}
@@ -190,6 +217,10 @@ impl Pump {
 
     fn ask(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
         let params = request.params().to_value();
+        let session = params.get("sessionId").and_then(Value::as_str);
+        if self.has_neighbours && session.is_some_and(|session| !self.hub.is_known(session)) {
+            return self.leave(responder);
+        }
         match request.method() {
             "session/request_permission" => {
                 let request = PermissionRequest::new(params, responder);
@@ -210,6 +241,16 @@ impl Pump {
                 responder.error(wire::RpcError::method_not_found(method));
             }
         }
+    }
+
+    /// Leaves a request to the client whose session asks. Every client of an endpoint that is shared sees it, and the
+    /// first answer counts, so that this one must give none; and a responder answers when it is dropped. The oldest
+    /// are let go: they were answered long ago.
+    fn leave(&mut self, responder: wire::Responder) {
+        if self.foreign.len() == FOREIGN {
+            self.foreign.pop_front();
+        }
+        self.foreign.push_back(responder);
     }
 
     /// Takes note of a sign that the agent has ended.

@@ -12,10 +12,11 @@ use tokio::sync::{oneshot, watch};
 
 use super::connection::Connection;
 use super::lifecycle::Inner;
+use super::list::find_session;
 use super::session::Session;
 use crate::event::Queue;
 use crate::open_enum::open_enum;
-use crate::{AgentResult, DropPolicy, Error, Prompt, Update};
+use crate::{AgentResult, DropPolicy, Error, Prompt, SessionInfo, TerminationReport, Update};
 
 open_enum! {
     /// Why a turn ended.
@@ -50,6 +51,9 @@ impl TurnOutcome {
         AgentResult::from_stop_reason(self.stop_reason.as_str())
     }
 }
+
+/// What servers say of a prompt to a session that has ended.
+const ALREADY_ENDED: &str = "session already ended";
 
 type Outcome = Result<TurnOutcome, Error>;
 
@@ -180,7 +184,22 @@ impl Driver {
         let outcome = self.prompt(&connection, dropped).await;
         // Whatever came before the end belongs to the turn.
         connection.barrier().await;
-        outcome
+        match outcome {
+            Err(Error::Rpc { error, .. }) if error.message.contains(ALREADY_ENDED) => {
+                Err(self.already_ended(Error::Rpc { error, status: None }).await)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// The session ended before this client knew it; the server knows how.
+    async fn already_ended(&self, refusal: Error) -> Error {
+        let info = match find_session(&self.inner, &self.session).await {
+            Ok(SessionInfo { termination_info: Some(info), .. }) => info,
+            _ => return refusal,
+        };
+        let info = self.inner.hub.end_session(&self.session, TerminationReport::from_info(info));
+        Error::ended(Some(&self.session), info, false)
     }
 
     async fn prompt(&self, connection: &Connection, dropped: oneshot::Receiver<()>) -> Outcome {

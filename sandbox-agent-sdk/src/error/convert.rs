@@ -116,6 +116,7 @@ impl Timeout {
             elapsed: timeout.elapsed,
             last_event_age: timeout.last_event_age,
             connection: Some(timeout.state.to_string()),
+            agent_output: Vec::new(),
             cause: timeout.cause.map(|cause| Arc::new(Error::from_wire((*cause).clone()))),
         }
     }

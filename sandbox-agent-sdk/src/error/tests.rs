@@ -55,6 +55,13 @@ fn callers_can_ask_what_to_do() {
 }
 
 #[test]
+fn an_agent_that_wants_a_login_is_told_from_one_that_ended() {
+    let rpc = |message: &str| Error::Rpc { error: RpcError::new(-32000, message), status: None };
+    assert!(rpc("Authentication required").is_login_required());
+    assert!(!rpc("session already ended").is_login_required());
+}
+
+#[test]
 fn problems_become_the_variant_that_says_what_to_do() {
     assert!(matches!(http(400, &problem("unsupported_agent")), Error::UnsupportedAgent(_)));
     assert!(matches!(http(404, &problem("agent_not_installed")), Error::AgentNotInstalled(_)));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Error;
+use crate::plain_text::plain_line;
 
 /// A deadline that passed, with what is needed to tell why.
 #[derive(Debug, Clone)]
@@ -20,13 +21,24 @@ pub struct Timeout {
     pub last_event_age: Option<Duration>,
     /// The state of the connection at that time, in words; `None` if there was none.
     pub connection: Option<String>,
+    /// What the agent printed last that is no message: an agent that prints such lines and falls silent has usually
+    /// failed to start.
+    pub agent_output: Vec<String>,
     /// What had gone wrong before, if anything: a 504, say.
     pub cause: Option<Arc<Error>>,
 }
 
 impl Timeout {
     pub(crate) fn new(phase: Phase, what: impl Into<String>, elapsed: Duration) -> Self {
-        Self { phase, what: what.into(), elapsed, last_event_age: None, connection: None, cause: None }
+        Self {
+            phase,
+            what: what.into(),
+            elapsed,
+            last_event_age: None,
+            connection: None,
+            agent_output: Vec::new(),
+            cause: None,
+        }
     }
 }
 
@@ -76,10 +88,16 @@ impl fmt::Display for Phase {
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` waited {:.1?} for {}", self.what, self.elapsed, self.phase)?;
-        let Some(connection) = &self.connection else { return Ok(()) };
-        match self.last_event_age {
-            Some(age) => write!(f, " (last event {age:.1?} ago, connection {connection})"),
-            None => write!(f, " (no event yet, connection {connection})"),
+        match (&self.connection, self.last_event_age) {
+            (Some(connection), Some(age)) => {
+                write!(f, " (last event {age:.1?} ago, connection {connection})")?;
+            }
+            (Some(connection), None) => write!(f, " (no event yet, connection {connection})")?,
+            (None, _) => {}
+        }
+        match self.agent_output.last() {
+            Some(line) => write!(f, "; the agent printed: {}", plain_line(line)),
+            None => Ok(()),
         }
     }
 }

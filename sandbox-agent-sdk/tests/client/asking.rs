@@ -170,3 +170,22 @@ async fn a_question_that_nobody_answers_is_cancelled() {
     assert_eq!(answers[1]["result"]["status"], "rejected");
     assert_eq!(answers[2]["error"]["code"], -32601, "nobody offers files to the agent");
 }
+
+#[tokio::test]
+async fn what_another_clients_session_asks_is_left_to_that_client() {
+    let server = MockServer::builder().agent("mock", asks()).start().await;
+    let neighbour = client(&server, ServerKind::Shared);
+    session(&neighbour).await;
+    let mut heard = neighbour.events();
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let mut events = session.events();
+    let turn = session.prompt("go");
+    let request = permission(&mut events).await;
+    // The neighbour has seen the tool call too; if it answered, it would have been quicker.
+    within(neighbour.list_models(None)).await.unwrap();
+    request.reply(PermissionReply::Once).unwrap();
+    assert_eq!(within(turn.text()).await.unwrap(), "permission: allow_once");
+    assert!(!std::iter::from_fn(|| heard.try_next()).any(|event| matches!(event, Event::Permission(_))));
+    assert_eq!(server.answers().len(), 1);
+}

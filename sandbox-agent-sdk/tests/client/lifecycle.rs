@@ -328,3 +328,22 @@ async fn headers_go_with_every_request() {
         assert_eq!(tenant.as_deref(), Some("seven"), "{} {}", request.method, request.path);
     }
 }
+
+#[tokio::test]
+async fn an_agent_that_prints_nonsense_and_falls_silent_is_quoted() {
+    for kind in KINDS {
+        let script = Script::default().on_request(|method, _| {
+            let steps = || vec![Step::Garbage("npm ERR! no such package".into()), Step::Hang];
+            (method == "initialize").then(steps)
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let mut times = timeouts();
+        times.initialize = Duration::from_millis(300);
+        let client = options(&server, kind).timeouts(times).auto_connect(false).build().unwrap();
+        let error = within(client.connect()).await.unwrap_err();
+        assert!(
+            error.is_timeout() && error.to_string().contains("npm ERR! no such package"),
+            "{kind}: {error}"
+        );
+    }
+}

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use mock_server::{Fault, MockServer, Script, Step};
+use mock_server::{Fault, MockServer, ProcessAgent, Script, Step};
 use sandbox_agent_sdk::{
-    ConnectionState, EndReason, Error, Event, LostReason, NewSession, ReconnectPolicy, ServerKind,
-    TerminatedBy, TurnFailure,
+    ConnectionState, EndReason, Error, Event, ListSessions, LostReason, NewSession, ReconnectPolicy,
+    ServerKind, TerminatedBy, TurnFailure,
 };
 use serde_json::json;
 
@@ -320,7 +320,9 @@ async fn a_stop_that_was_asked_for_is_never_a_crash() {
     let again = within(session.terminate()).await.unwrap();
     assert!(!again.terminated && again.already_ended);
     assert!(ends_so_far(&mut events).is_empty());
-    assert_eq!(within(session.info()).await.unwrap().termination_info.unwrap().reason, EndReason::Terminated);
+    assert_eq!(within(session.info()).await.unwrap().termination_info, Some(ended.clone()));
+    let listed = within(client.list_sessions(ListSessions::all()).all()).await.unwrap();
+    assert_eq!(listed[0].termination_info, Some(ended));
 }
 
 #[tokio::test]
@@ -395,4 +397,32 @@ async fn a_server_that_forgot_the_agent_is_gone_and_no_new_agent_is_started() {
     assert!(error.termination().is_none());
     within(client.restart_agent()).await.unwrap();
     super::support::session(&client).await;
+}
+
+#[tokio::test]
+async fn a_real_process_that_dies_at_once_is_told_with_its_code_and_its_words() {
+    for kind in KINDS {
+        let words = "read line; echo 'cannot find my config' >&2; exit 42";
+        let agent = ProcessAgent::new("sh").args(["-c", words]);
+        let server = MockServer::builder().agent("mock", agent).released_quirks(false).start().await;
+        let client = options(&server, kind).auto_connect(false).build().unwrap();
+        let error = within(client.connect()).await.unwrap_err();
+        let info = error.termination().unwrap_or_else(|| panic!("{kind}: {error:?}"));
+        assert_eq!((info.exit_code, info.last_stderr_lines(1)), (Some(42), vec!["cannot find my config"]));
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_ended_before_this_client_came_is_told_with_how() {
+    let server = MockServer::builder().agent("mock", dies(Step::crash(6, ["boom"]))).start().await;
+    let first = client(&server, ServerKind::Shared);
+    let dead = session(&first).await;
+    within(dead.prompt("die").outcome()).await.unwrap_err();
+    let second = client(&server, ServerKind::Shared);
+    let session = second.session(dead.id());
+    for _ in 0..2 {
+        let error = within(session.prompt("hello").outcome()).await.unwrap_err();
+        assert_eq!(error.termination().unwrap().exit_code, Some(6), "{error:?}");
+    }
+    assert_eq!(server.messages("session/prompt").len(), 2, "one for the crash, one to learn of it");
 }

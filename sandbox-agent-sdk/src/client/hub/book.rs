@@ -1,0 +1,86 @@
+//! What is known about one session.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::client::session::TurnState;
+use crate::event::{Queue, Weight};
+use crate::{Event, TerminationInfo, Update};
+
+/// How many events are kept for a session that nobody listens to, until somebody does.
+pub(super) const BACKLOG_EVENTS: usize = 1024;
+/// How many bytes these may take.
+const BACKLOG_BYTES: usize = 1 << 20;
+
+/// What is known about one session.
+#[derive(Debug)]
+pub(super) struct SessionBook {
+    pub(super) subscribers: Vec<Arc<Queue<Event>>>,
+    /// What came while nobody listened: before the answer that made the session, or between turns.
+    pub(super) backlog: VecDeque<Event>,
+    pub(super) backlog_bytes: usize,
+    pub(super) missed: u64,
+    pub(super) turn: Option<Arc<Queue<Update>>>,
+    pub(super) turn_state: watch::Sender<TurnState>,
+    pub(super) ended: watch::Sender<Option<TerminationInfo>>,
+    /// Whether this client asked for the end of the session.
+    pub(super) stop_requested: bool,
+    /// Whether this client made the session or has named it.
+    pub(super) ours: bool,
+}
+
+impl SessionBook {
+    pub(super) fn new(ours: bool) -> Self {
+        Self {
+            subscribers: Vec::new(),
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            missed: 0,
+            turn: None,
+            turn_state: watch::Sender::new(TurnState::Idle),
+            ended: watch::Sender::new(None),
+            stop_requested: false,
+            ours,
+        }
+    }
+
+    /// Whether something happens in the session, or somebody would miss it.
+    pub(super) fn is_watched(&mut self) -> bool {
+        self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
+        let waits = self.turn_state.receiver_count() + self.ended.receiver_count() > 0;
+        waits || !self.subscribers.is_empty() || *self.turn_state.borrow() != TurnState::Idle
+    }
+
+    pub(super) fn push(&mut self, event: &Event) {
+        self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
+        for queue in &self.subscribers {
+            queue.push(event.clone());
+        }
+        match (&self.turn, event) {
+            (Some(turn), Event::Update(update)) => turn.push(update.clone()),
+            (None, Event::Update(_)) | (_, Event::SessionEnded(_)) if self.subscribers.is_empty() => {
+                self.keep(event.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes what was kept, after how much was lost of it.
+    pub(super) fn take_backlog(&mut self) -> (u64, VecDeque<Event>) {
+        self.backlog_bytes = 0;
+        (std::mem::take(&mut self.missed), std::mem::take(&mut self.backlog))
+    }
+
+    /// Keeps an event for the next subscriber, within bounds.
+    pub(super) fn keep(&mut self, event: Event) {
+        self.backlog_bytes += event.weight();
+        self.backlog.push_back(event);
+        while self.backlog.len() > BACKLOG_EVENTS || self.backlog_bytes > BACKLOG_BYTES {
+            let Some(oldest) = self.backlog.pop_front() else { break };
+            self.backlog_bytes -= oldest.weight();
+            self.missed += 1;
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Keeping the books.
+
+use serde_json::json;
+
+use super::book::BACKLOG_EVENTS;
+use super::{BOOKS, Hub, STRANGERS};
+use crate::{Event, Origin, TerminationReport, Update};
+
+fn update(id: &str, text: &str) -> Event {
+    let content = json!({"type": "text", "text": text});
+    let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+    Event::Update(Update::read(json!({"sessionId": id, "update": update}), Origin::Live, text.len()))
+}
+
+#[test]
+fn what_nobody_listens_to_is_kept_within_bounds_and_the_loss_is_told() {
+    let hub = Hub::new(1 << 30);
+    for number in 0..BACKLOG_EVENTS + 5 {
+        hub.publish(&update("s", &number.to_string()));
+    }
+    let mut events = hub.subscribe_session("s");
+    assert!(matches!(events.try_next(), Some(Event::Lagged(5))));
+    assert_eq!(std::iter::from_fn(|| events.try_next()).count(), BACKLOG_EVENTS);
+    hub.publish(&update("s", &"x".repeat(2 << 20)));
+    assert!(events.try_next().is_some());
+    drop(events);
+    hub.publish(&update("s", &"x".repeat(2 << 20)));
+    let mut late = hub.subscribe_session("s");
+    assert!(matches!(late.try_next(), Some(Event::Lagged(1))) && late.try_next().is_none());
+}
+
+#[test]
+fn sessions_of_strangers_and_idle_ones_do_not_pile_up() {
+    let hub = Hub::new(1 << 20);
+    for number in 0..2 * STRANGERS {
+        hub.publish(&update(&format!("stranger {number}"), "hi"));
+    }
+    assert_eq!(hub.lock().sessions.len(), STRANGERS);
+    let kept = hub.subscribe_session("kept");
+    for number in 0..3 * BOOKS {
+        hub.adopt(&number.to_string());
+    }
+    assert!(hub.lock().sessions.len() <= BOOKS && hub.is_known("kept"));
+    drop(kept);
+}
+
+#[test]
+fn the_first_end_counts_until_the_session_is_taken_up_again() {
+    let hub = Hub::new(1 << 20);
+    let mut events = hub.subscribe();
+    hub.adopt("s");
+    let exit = |code: i64| TerminationReport::from_agent_exited(&json!({"success": false, "code": code}));
+    assert_eq!(hub.end_session("s", exit(1)).exit_code, Some(1));
+    assert_eq!(hub.end_session("s", exit(2)).exit_code, Some(1));
+    hub.revive("s");
+    assert_eq!(hub.ended("s"), None);
+    hub.request_stop("s");
+    assert!(!hub.end_session("s", exit(137)).is_crash());
+    assert_eq!(std::iter::from_fn(|| events.try_next()).count(), 2);
+}
+
+#[test]
+fn a_turn_takes_what_comes_while_it_runs() {
+    let hub = Hub::new(1 << 20);
+    hub.publish(&update("s", "before"));
+    let queue = hub.begin_turn("s").unwrap();
+    assert!(hub.begin_turn("s").is_none());
+    hub.publish(&update("s", "during"));
+    hub.end_turn("s");
+    hub.publish(&update("s", "after"));
+    assert_eq!(queue.pop().map(|update| update.to_string()).as_deref(), Some("during"));
+    assert!(queue.pop().is_none());
+    let mut events = hub.subscribe_session("s");
+    let kept: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
+    assert!(matches!(&kept[..], [Event::Update(before), Event::Update(after)]
+        if before.to_string() == "before" && after.to_string() == "after"));
+}
