@@ -24,7 +24,7 @@ mod rpc;
 mod sse;
 
 use rpc::{Body, Message};
-use sse::{Cursor, Decoder, Fingerprint, Frame, Sequenced};
+use sse::{Cursor, Decoder, Fingerprint, Frame, Position, Sequenced};
 
 const TCP_SEGMENT: usize = 1_460;
 const LIMIT: usize = 1 << 30;
@@ -64,11 +64,11 @@ fn ours(chunks: &[Bytes]) -> usize {
         decoder.push(chunk.clone());
         while let Some(frame) = decoder.next_frame() {
             let Frame::Event { id, data } = frame else { continue };
-            cursor.accept(id.as_deref(), Fingerprint::of(&data), data, &mut out);
+            cursor.accept(Position::of(id.as_deref()), Fingerprint::of(&data), data, &mut out);
             for sequenced in out.drain(..) {
                 let Sequenced::Item(data) = sequenced else { continue };
-                let Body::Notification { params, .. } = Message::parse(data).unwrap().body else { continue };
-                black_box(serde_json::from_slice::<SessionNotification>(&params).unwrap());
+                let Body::Update(update) = Message::parse(data).unwrap().body else { continue };
+                black_box(update);
                 count += 1;
             }
         }
@@ -82,7 +82,7 @@ struct Envelope {
 }
 
 fn stream(chunks: &[Bytes]) -> impl futures::Stream<Item = Result<Bytes, Infallible>> + Unpin + use<> {
-    futures::stream::iter(chunks.to_vec().into_iter().map(Ok))
+    futures::stream::iter(chunks.iter().cloned().map(Ok).collect::<Vec<_>>())
 }
 
 fn typed(data: &str) {
@@ -130,7 +130,7 @@ fn run(bencher: Bencher<'_, '_>, decode: Decode, input: &[u8], chunk: usize, eve
 
 #[divan::bench_group(name = "20,000 small updates in 64 KiB chunks")]
 mod small {
-    use super::*;
+    use super::{Bencher, ours, peer_eventsource_stream, peer_sse_stream, run, small_updates};
 
     #[divan::bench]
     fn this_crate(bencher: Bencher<'_, '_>) {
@@ -150,7 +150,7 @@ mod small {
 
 #[divan::bench_group(name = "one 8 MiB update in 64 KiB chunks")]
 mod large {
-    use super::*;
+    use super::{Bencher, one_update, ours, peer_sse_stream, run};
 
     #[divan::bench]
     fn this_crate(bencher: Bencher<'_, '_>) {
@@ -165,7 +165,7 @@ mod large {
 
 #[divan::bench_group(name = "one update in 1,460-byte chunks")]
 mod segments {
-    use super::*;
+    use super::{Bencher, SIZES, TCP_SEGMENT, one_update, ours, peer_sse_stream, run};
 
     #[divan::bench(args = SIZES)]
     fn this_crate(bencher: Bencher<'_, '_>, size: usize) {

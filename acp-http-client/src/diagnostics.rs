@@ -62,20 +62,17 @@ pub struct PendingRequest {
     pub method: String,
     /// How long it has been waiting.
     pub age_ms: u64,
-    /// Whether its POST failed in a way that leaves only the stream to answer.
+    /// Whether only the stream can answer it: its POST was taken without an answer, or its outcome is unknown.
     pub unconfirmed: bool,
 }
 
 impl Diagnostics {
     pub(crate) fn of(core: &Core) -> Self {
-        let streams = core.links.all().into_iter().map(|link| {
-            let progress = link.progress();
-            StreamDiagnostics {
-                name: link.source().to_string(),
-                state: link.state().name().to_owned(),
-                last_event_id: progress.last_event_id,
-                last_message_age_ms: progress.last_message.map(|at| millis(at.elapsed())),
-            }
+        let streams = core.links.all().into_iter().map(|link| StreamDiagnostics {
+            name: link.source().to_string(),
+            state: link.state().name().to_owned(),
+            last_event_id: link.last_event_id(),
+            last_message_age_ms: link.last_message().map(|at| millis(at.elapsed())),
         });
         let pending = core
             .pending()
@@ -84,7 +81,7 @@ impl Diagnostics {
                 id: core.ids.id(number),
                 method: waiter.method.to_string(),
                 age_ms: millis(waiter.since.elapsed()),
-                unconfirmed: waiter.unconfirmed,
+                unconfirmed: waiter.unconfirmed.is_some(),
             })
             .collect();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

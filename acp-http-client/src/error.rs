@@ -265,6 +265,14 @@ impl Error {
         Self::Terminated { reason: EndReasonError(reason), pending: true }
     }
 
+    /// The same error for a call of which nothing was sent.
+    pub(crate) fn not_sent(self) -> Self {
+        match self {
+            Self::Terminated { reason, .. } => Self::Terminated { reason, pending: false },
+            other => other,
+        }
+    }
+
     /// Whether the same call may succeed if it is made again, and making it again does no harm.
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -304,9 +312,9 @@ impl Error {
             | Self::Redirected { .. }
             | Self::Encode { .. }
             | Self::Token(_) => false,
-            // The agent took the request and refused it.
-            Self::Rpc { .. } => false,
-            Self::Http(error) => error.status >= 500 && error.status != 503,
+            // Refused before it ran; any other error may end a call that had begun.
+            Self::Rpc { error, .. } => !matches!(error.code, -32700 | -32600 | -32601 | -32602),
+            Self::Http(error) => error.status == 408 || (error.status >= 500 && error.status != 503),
             Self::Terminated { pending, .. } => *pending,
             _ => true,
         }
@@ -373,7 +381,9 @@ mod tests {
             (http(503), true, false),
             (http(500), false, true),
             (http(502), false, true),
-            (Error::Rpc { error: RpcError::cancelled(), status: None }, false, false),
+            (http(408), false, true),
+            (Error::Rpc { error: RpcError::cancelled(), status: None }, false, true),
+            (Error::Rpc { error: RpcError::method_not_found("x"), status: None }, false, false),
             (Error::MessageTooLarge { limit: 1, seen: 2, event_id: None }, false, true),
             (Error::ServerRestarted { method: "x".into() }, false, true),
         ];

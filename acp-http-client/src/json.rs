@@ -1,10 +1,15 @@
 //! JSON that is kept as it came.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer, de::DeserializeOwned};
 use serde_json::value::RawValue;
+
+use crate::rpc::params_of;
 
 /// A JSON value as text, cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
@@ -58,29 +63,48 @@ impl Serialize for Json {
 /// A value of a known type, or one that this version does not know: the JSON is there in both cases.
 #[derive(Debug, Clone)]
 pub struct Typed<T> {
-    value: Result<T, Arc<serde_json::Error>>,
-    raw: Json,
+    /// Boxed: it passes through several hands on its way, and most values are large.
+    value: Result<Box<T>, Arc<serde_json::Error>>,
+    raw: Raw,
+}
+
+#[derive(Debug, Clone)]
+enum Raw {
+    Value(Json),
+    /// The value stands in the `params` of this message, and is looked for when it is asked for.
+    Message {
+        message: Bytes,
+        params: OnceLock<Json>,
+    },
 }
 
 impl<T: DeserializeOwned> Typed<T> {
     pub(crate) fn read(raw: Bytes) -> Self {
-        Self { value: serde_json::from_slice(&raw).map_err(Arc::new), raw: Json(raw) }
+        Self { value: serde_json::from_slice(&raw).map_err(Arc::new), raw: Raw::Value(Json(raw)) }
     }
 }
 
 impl<T> Typed<T> {
+    /// A value that was read out of the `params` of a message.
+    pub(crate) fn of_message(value: Box<T>, message: Bytes) -> Self {
+        Self { value: Ok(value), raw: Raw::Message { message, params: OnceLock::new() } }
+    }
+
     /// The value, if it fits its type.
     pub fn known(&self) -> Option<&T> {
-        self.value.as_ref().ok()
+        self.value.as_deref().ok()
     }
 
     /// The value, or why it does not fit its type.
     pub fn into_known(self) -> Result<T, Arc<serde_json::Error>> {
-        self.value
+        self.value.map(|value| *value)
     }
 
     /// The JSON it came as.
     pub fn raw(&self) -> &Json {
-        &self.raw
+        match &self.raw {
+            Raw::Value(json) => json,
+            Raw::Message { message, params } => params.get_or_init(|| Json(params_of(message))),
+        }
     }
 }

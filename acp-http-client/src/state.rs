@@ -69,6 +69,8 @@ pub enum EndReason {
         /// What the last one met.
         last: Arc<Error>,
     },
+    /// A tap or a hook of the program panicked while a message passed, and nobody reads the stream any more.
+    Panicked,
     /// The program ended it with a reason of its own, see [`Verdict`](crate::Verdict).
     Custom(Arc<dyn StdError + Send + Sync>),
 }
@@ -84,7 +86,7 @@ impl EndReason {
 
     pub(crate) fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Closed | Self::Dropped => None,
+            Self::Closed | Self::Dropped | Self::Panicked => None,
             Self::ServerGone(error) | Self::Unauthorized(error) | Self::StreamRefused(error) => {
                 Some(error.as_ref())
             }
@@ -108,6 +110,7 @@ impl fmt::Display for EndReason {
         match self {
             Self::Closed => f.write_str("closed by this client"),
             Self::Dropped => f.write_str("every handle was dropped"),
+            Self::Panicked => f.write_str("a tap or a hook panicked while a message passed"),
             Self::ServerGone(_) => f.write_str("the server does not know this connection any more"),
             Self::Unauthorized(_) => f.write_str("the server refuses the token"),
             Self::StreamRefused(_) => f.write_str("the server refuses the event stream"),

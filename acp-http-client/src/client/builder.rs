@@ -1,6 +1,6 @@
 //! How a client is set up.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
@@ -21,7 +21,6 @@ use crate::{
 const CHANNEL_CAPACITY: usize = 64;
 
 /// Sets up an [`AcpHttpClient`]. What is wrong with a setting is told by [`build`](Self::build).
-#[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct AcpHttpClientBuilder {
     base_url: String,
@@ -102,7 +101,9 @@ impl AcpHttpClientBuilder {
         let name = HeaderName::try_from(name.as_ref());
         let value = HeaderValue::try_from(value.as_ref());
         self.headers = self.headers.and_then(|mut headers| match (name, value) {
-            (Ok(name), Ok(value)) => {
+            (Ok(name), Ok(mut value)) => {
+                // It may be a key: it is not shown.
+                value.set_sensitive(true);
                 headers.append(name, value);
                 Ok(headers)
             }
@@ -235,6 +236,13 @@ impl AcpHttpClientBuilder {
     }
 }
 
+impl fmt::Debug for AcpHttpClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // URL, query, headers and ids may hold what must not be in a log.
+        f.debug_struct("AcpHttpClientBuilder").field("profile", &self.profile).finish_non_exhaustive()
+    }
+}
+
 /// Joins base and path, and refuses what cannot be an endpoint.
 fn endpoint(base: &str, path: &str) -> Result<Url, Error> {
     // The URL is not repeated in the error: it may hold what its owner does not want in a log.
@@ -279,6 +287,9 @@ mod tests {
             let error = AcpHttpClient::builder(base).build().unwrap_err();
             assert!(matches!(error, Error::Config(_)), "{base}");
             assert!(!error.to_string().contains("secret"));
+            let builder =
+                AcpHttpClient::builder(base).header("x-key", "secret").bootstrap_query("k", "secret");
+            assert!(!format!("{builder:?}").contains("secret"));
         }
         let builders = [
             AcpHttpClient::builder("http://h").token("a\nb"),

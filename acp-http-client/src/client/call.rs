@@ -8,12 +8,12 @@ use serde::Serialize;
 use tokio::time::{Duration, Instant};
 
 use super::{
-    core::{Core, Echo, Loading, Settled},
+    core::{Core, Echo, Loading, Settled, Watch},
     ticket::Ticket,
 };
 use crate::{
     Error, EventSource, MessageId, Phase, Timeout,
-    events::peek_session,
+    events::peek_message_session,
     inbound::LinkState,
     rpc::{Body, Message, Outgoing},
     transport::{Post, PostFailure, Posted, Sent},
@@ -24,6 +24,8 @@ const LEARN: Duration = Duration::from_millis(500);
 /// How long a POST may finish by itself after the stream has brought its answer, so that its connection can
 /// be used again.
 const FINISH: Duration = Duration::from_secs(1);
+/// How soon a held answer looks again whether the reader still keeps messages back.
+const HOLDING_CHECK: Duration = Duration::from_millis(10);
 /// A wait without an end.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -87,18 +89,29 @@ pub(crate) struct Exchange {
     session: Option<Arc<str>>,
     ordered: bool,
     body: Bytes,
+    patience: Option<Duration>,
+    /// When it was sent, and when it has to be answered.
     started: Instant,
     deadline: Option<Instant>,
+    /// Whether this call was the first to want the session's stream.
+    opened_stream: bool,
     /// An answer that waits for the updates before it.
     held: Option<Held>,
-    /// What became of a POST whose outcome is unknown, and since when.
-    lost: Option<(Error, Instant)>,
+    /// What became of a POST whose outcome is unknown.
+    lost: Option<Lost>,
     _loading: Option<Loading>,
 }
 
 struct Held {
     answer: Settled,
     since: Instant,
+    watch: Watch,
+}
+
+struct Lost {
+    error: Error,
+    since: Instant,
+    watch: Watch,
 }
 
 impl Exchange {
@@ -112,15 +125,14 @@ impl Exchange {
         core.check_alive()?;
         let name: Arc<str> = method.into();
         let encode_error = |source| Error::Encode { method: method.to_owned(), source: Arc::new(source) };
-        let params = serde_json::value::to_raw_value(params).map_err(encode_error)?;
-        let session = peek_session(params.get().as_bytes());
+        let number = core.ids.next();
+        let body = Outgoing::request(&core.ids.id(number), method, params).map_err(encode_error)?;
+        let session = peek_message_session(&body);
         let cancel = options.cancel_on_drop.unwrap_or(core.options.cancel_on_drop);
-        let ticket = Ticket::register(core, name.clone(), session.clone(), cancel);
+        let ticket = Ticket::register(core, number, name.clone(), session.clone(), cancel);
         // The connection may have ended between the look and the registration, and then nobody would wake us.
         core.check_alive()?;
-        let body = Outgoing::request(&ticket.id(), method, &params).map_err(encode_error)?;
-        let started = Instant::now();
-        let time = match options.deadline {
+        let patience = match options.deadline {
             Deadline::ByMethod => core.options.timeouts.for_method(method),
             Deadline::After(time) => Some(time),
             Deadline::Never => None,
@@ -132,8 +144,10 @@ impl Exchange {
             method: name,
             ordered: options.ordered.unwrap_or(streams),
             body,
-            started,
-            deadline: time.map(|time| started + time),
+            patience,
+            started: Instant::now(),
+            deadline: None,
+            opened_stream: false,
             held: None,
             lost: None,
             _loading: loading.map(|session| core.loading(session)),
@@ -148,6 +162,20 @@ impl Exchange {
 
     /// Sends the message and waits for its answer.
     pub(crate) async fn run(mut self) -> Result<Bytes, Error> {
+        self.started = Instant::now();
+        self.deadline = self.patience.and_then(|patience| self.started.checked_add(patience));
+        let outcome = self.exchange().await;
+        if outcome.is_err()
+            && self.opened_stream
+            && let Some(session) = &self.session
+        {
+            // The session may not even exist, and servers hold few streams for such.
+            self.core.links.stop_session(session);
+        }
+        outcome
+    }
+
+    async fn exchange(&mut self) -> Result<Bytes, Error> {
         self.open_session_stream().await?;
         let post = Post {
             what: self.method.clone(),
@@ -156,7 +184,8 @@ impl Exchange {
             bootstrap: false,
             kind: Sent::Request,
         };
-        self.ticket.sent = true;
+        self.ticket.start();
+        self.core.tap_outbound(&post.body);
         let mut posting: Option<Posting> = Some(Box::pin(self.core.clone().post(post)));
         let mut settled = false;
         let answer = loop {
@@ -198,14 +227,23 @@ impl Exchange {
         else {
             return Ok(());
         };
+        self.core.check_alive()?;
+        self.opened_stream = !self.core.links.has_session(&session);
         let link = self.core.links.start_session(&self.core, &session);
-        let patience =
-            self.core.options.timeouts.headers.min(self.deadline.map_or(FOREVER, |at| at - self.started));
-        // Without its stream the message is sent all the same: the server keeps what it has to say.
-        let _ = tokio::time::timeout(patience, link.opened()).await;
+        let until = self.started + self.core.options.timeouts.headers;
+        tokio::select! {
+            biased;
+            // The call was ended before anything was sent.
+            outcome = &mut self.ticket.receiver => {
+                let error = outcome.map_or_else(|_| self.forgotten(), |settled| settled.err().unwrap_or(self.forgotten()));
+                return Err(error.not_sent());
+            }
+            () = link.opened() => {}
+            // Without its stream the message is sent all the same: the server keeps what it has to say.
+            () = tokio::time::sleep_until(self.deadline.map_or(until, |deadline| deadline.min(until))) => {}
+        }
         match link.failure() {
             Some(error) => {
-                self.core.links.stop_session(&session);
                 self.ticket.done();
                 Err(error)
             }
@@ -220,7 +258,7 @@ impl Exchange {
             (_, Some(held)) => Ok(Some(held.answer)),
             (Err(error), None) => Err(error),
             (Ok(answer), None) if self.ordered && answer.via != Some(self.source()) => {
-                self.held = Some(Held { answer, since: Instant::now() });
+                self.hold(answer);
                 Ok(None)
             }
             (Ok(answer), None) => Ok(Some(answer)),
@@ -233,21 +271,29 @@ impl Exchange {
                 let answer = self.read_answer(status, content_type, body)?;
                 self.core.mark_answer();
                 if self.ordered {
-                    self.held = Some(Held { answer, since: Instant::now() });
+                    self.hold(answer);
                     return Ok(None);
                 }
                 Ok(Some(answer))
             }
-            Ok(Posted::Accepted) => Ok(None),
+            Ok(Posted::Accepted) => {
+                self.ticket.mark_accepted();
+                Ok(None)
+            }
             Err(PostFailure::Unknown(error)) if self.core.echo() != Echo::BodyOnly => {
                 tracing::debug!(method = %self.method, %error, "the POST is lost, the stream may still answer");
-                self.ticket.mark_unconfirmed();
-                self.lost = Some((error, Instant::now()));
+                self.ticket.mark_lost();
+                let watch = self.core.watch(self.session.clone());
+                self.lost = Some(Lost { error, since: Instant::now(), watch });
                 Ok(None)
             }
             Err(failure) => {
                 self.ticket.done();
-                Err(failure.into_error())
+                // An answer that came on another stream is worth more than a POST that failed after it.
+                match self.held.take() {
+                    Some(held) => Ok(Some(held.answer)),
+                    None => Err(failure.into_error()),
+                }
             }
         }
     }
@@ -267,13 +313,21 @@ impl Exchange {
             self.ticket.done();
             return Err(Error::UnexpectedBody { status, content_type, start });
         };
-        self.core.tapped_body(self.ticket.number(), &body);
+        if self.ticket.is_waiting() {
+            self.core.tapped_body(self.ticket.number(), &body);
+        }
         if !self.ordered
             && let Some(waiter) = self.core.pending().take(self.ticket.number())
         {
             self.core.on_answer(&waiter, &outcome);
         }
         Ok(Settled { outcome, via: None })
+    }
+
+    /// Keeps an answer until the updates before it have come.
+    fn hold(&mut self, answer: Settled) {
+        let watch = self.core.watch(self.session.clone());
+        self.held = Some(Held { answer, since: Instant::now(), watch });
     }
 
     fn on_wake(&mut self) -> Result<Option<Settled>, Error> {
@@ -306,6 +360,12 @@ impl Exchange {
 
     /// When a held answer is given even though its copy has not passed.
     fn hold_until(&self, now: Instant) -> Instant {
+        let until = self.hold_by_stream(now);
+        // An answer that is there is given when time is up, not thrown away.
+        self.deadline.map_or(until, |deadline| deadline.min(until))
+    }
+
+    fn hold_by_stream(&self, now: Instant) -> Instant {
         let Some(held) = &self.held else { return now };
         let timeouts = &self.core.options.timeouts;
         let link = self.core.links.get(self.session.as_ref());
@@ -313,28 +373,31 @@ impl Exchange {
             LinkState::Ended => return now,
             LinkState::Live { since } => since,
             // A stream that is down gets a moment to come back, and no more.
-            _ => return held.since + timeouts.order,
+            _ => return later(held.since, timeouts.order),
         };
-        let quiet_since = link.last_message().map_or(since, |at| at.max(since)).max(held.since);
+        // The reader has messages that nobody has seen yet; it keeps them for a bounded time.
+        if link.is_holding() {
+            return now + HOLDING_CHECK;
+        }
+        let quiet_since = held.watch.last().unwrap_or(held.since).max(held.since).max(since);
         // It came on another stream than the updates: there will be no copy on this one.
         if held.answer.via.is_some() || self.core.echo() == Echo::BodyOnly {
-            return quiet_since + timeouts.quiet;
+            return later(quiet_since, timeouts.quiet);
         }
         let learnt = self.core.mark_answer().max(since) + LEARN;
         if self.core.echo() == Echo::Unknown && learnt <= now {
             self.core.learn_echo(Echo::BodyOnly);
-            return quiet_since + timeouts.quiet;
+            return later(quiet_since, timeouts.quiet);
         }
-        let full = quiet_since + timeouts.order;
+        let full = later(quiet_since, timeouts.order);
         if self.core.echo() == Echo::Unknown { full.min(learnt) } else { full }
     }
 
-    /// When a request with a lost POST is given up because the stream is silent.
+    /// When a request with a lost POST is given up because its session is silent.
     fn confirmation_until(&self) -> Option<Instant> {
-        let (_, since) = self.lost.as_ref()?;
+        let lost = self.lost.as_ref()?;
         let patience = self.core.options.timeouts.confirmation?;
-        let last = self.core.links.get(self.session.as_ref()).last_message();
-        Some(last.map_or(*since, |at| at.max(*since)) + patience)
+        lost.watch.last().unwrap_or(lost.since).checked_add(patience)
     }
 
     /// The stream that carries this request's updates.
@@ -349,7 +412,7 @@ impl Exchange {
             elapsed: self.started.elapsed(),
             last_event_age: self.core.last_event_age(),
             state: self.core.state(),
-            cause: self.lost.as_ref().map(|(error, _)| Arc::new(error.clone())),
+            cause: self.lost.as_ref().map(|lost| Arc::new(lost.error.clone())),
         }))
     }
 
@@ -360,6 +423,11 @@ impl Exchange {
             .err()
             .unwrap_or_else(|| Error::ServerRestarted { method: self.method.to_string() })
     }
+}
+
+/// A moment so much later, or a very late one where time has no such moment.
+fn later(moment: Instant, by: Duration) -> Instant {
+    moment.checked_add(by).unwrap_or(moment + FOREVER)
 }
 
 async fn finished(posting: &mut Option<Posting>) -> Result<Posted, PostFailure> {
@@ -381,10 +449,7 @@ pub(crate) async fn send_one_way(
     let started = Instant::now();
     let patience = core.options.timeouts.headers;
     match tokio::time::timeout(patience, core.clone().post(post)).await {
-        Ok(result) => {
-            core.mark_answer();
-            result.map(drop)
-        }
+        Ok(result) => result.map(drop),
         Err(_) => Err(PostFailure::Unknown(Error::Timeout(Box::new(Timeout {
             phase: Phase::Headers,
             what: what.to_owned(),

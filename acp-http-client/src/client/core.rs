@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -101,6 +101,10 @@ pub(crate) struct Core {
     /// Guards the sessions whose history is being replayed, with how many loads of each are pending.
     loading: Mutex<HashMap<Arc<str>, usize>>,
     posted: AtomicBool,
+    /// Guards who waits for a session to fall silent, and when it last spoke; held for a look-up.
+    watched: Mutex<Vec<Watched>>,
+    /// How many are watched, so that a message need not take the lock when none is.
+    watching: AtomicUsize,
     pub(crate) tap_book: TapBook,
     pub(crate) handle: OnceLock<Weak<Handle>>,
 }
@@ -123,6 +127,8 @@ impl Core {
             first_body: OnceLock::new(),
             loading: Mutex::default(),
             posted: AtomicBool::new(false),
+            watched: Mutex::default(),
+            watching: AtomicUsize::new(0),
             tap_book: TapBook::default(),
             handle: OnceLock::new(),
             options,
@@ -130,7 +136,7 @@ impl Core {
     }
 
     pub(crate) fn pending(&self) -> MutexGuard<'_, Pending<Waiter>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending)
     }
 
     pub(crate) fn client(&self) -> Option<AcpHttpClient> {
@@ -218,9 +224,10 @@ impl Core {
         self.fail_calls(session, &Error::Interrupted(reason))
     }
 
-    /// The server began anew: what was sent to the old one and has no POST left to wait for is lost.
-    pub(crate) fn fail_unconfirmed(&self) {
-        let waiters = self.pending().take_where(|waiter| waiter.unconfirmed);
+    /// The server began anew: what was sent to the old one, before this moment, and has no POST left to wait for is
+    /// lost.
+    pub(crate) fn fail_unconfirmed(&self, before: Instant) {
+        let waiters = self.pending().take_where(|waiter| waiter.unconfirmed.is_some_and(|at| at <= before));
         for waiter in waiters {
             let method = waiter.method.to_string();
             waiter.settle(Err(Error::ServerRestarted { method }));
@@ -249,8 +256,31 @@ impl Core {
         self.first_body.get().copied()
     }
 
+    /// Whether there is something on the server to close.
     pub(crate) fn has_posted(&self) -> bool {
-        self.posted.load(Ordering::Acquire)
+        let known = !self.options.profile.waits_for_id() || self.transport.connection_id().is_some();
+        known && self.posted.load(Ordering::Acquire)
+    }
+
+    /// Watches one session's messages for as long as the guard lives.
+    pub(crate) fn watch(self: &Arc<Self>, session: Option<Arc<str>>) -> Watch {
+        let number = self.ids.next();
+        lock(&self.watched).push(Watched { number, session, last: None });
+        self.watching.fetch_add(1, Ordering::AcqRel);
+        Watch { core: self.clone(), number }
+    }
+
+    /// A message came: tells those who watch its session. Costs nothing while nobody does.
+    pub(crate) fn session_spoke(&self, session: impl FnOnce() -> Option<Arc<str>>) {
+        if self.watching.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let (session, now) = (session(), Instant::now());
+        for watched in lock(&self.watched).iter_mut() {
+            if watched.session.is_none() || watched.session == session {
+                watched.last = Some(now);
+            }
+        }
     }
 
     pub(crate) fn tap_outbound(&self, body: &Bytes) {
@@ -278,17 +308,17 @@ impl Core {
         let pass = self.gate.enter().await;
         post.bootstrap = pass.is_some();
         self.check_alive().map_err(PostFailure::NotTaken)?;
-        self.tap_outbound(&post.body);
+        // From here on the server may know of us, and a close has to tell it.
+        let first = !self.posted.swap(true, Ordering::AcqRel);
         let result = self.transport.post(&post).await;
         match &result {
             Ok(_) => {
-                self.posted.store(true, Ordering::Release);
                 self.gate.open();
                 self.start_streams();
             }
+            Err(PostFailure::NotTaken(_)) if first => self.posted.store(false, Ordering::Release),
             Err(PostFailure::NotTaken(_)) => {}
             Err(PostFailure::Failed(error) | PostFailure::Unknown(error)) => {
-                self.posted.store(true, Ordering::Release);
                 if self.is_gone(error) {
                     let reason = EndReason::ServerGone(Arc::new(error.clone()));
                     self.terminate(reason.clone());
@@ -350,12 +380,45 @@ impl Core {
     }
 
     fn loading_sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
-        self.loading.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.loading)
     }
 
     pub(crate) fn last_event_age(&self) -> Option<Duration> {
         self.links.connection().last_message().map(|at| at.elapsed())
     }
+}
+
+#[derive(Debug)]
+struct Watched {
+    number: u64,
+    /// The session that is watched; `None` for all of them.
+    session: Option<Arc<str>>,
+    last: Option<Instant>,
+}
+
+/// Knows when a session last spoke since the watch began.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    core: Arc<Core>,
+    number: u64,
+}
+
+impl Watch {
+    pub(crate) fn last(&self) -> Option<Instant> {
+        let watched = lock(&self.core.watched);
+        watched.iter().find(|watched| watched.number == self.number).and_then(|watched| watched.last)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.core.watching.fetch_sub(1, Ordering::AcqRel);
+        lock(&self.core.watched).retain(|watched| watched.number != self.number);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A session whose history is being replayed.

@@ -30,6 +30,9 @@ impl Gate {
 
     /// Waits until a message may be sent; `Some` if it is the one that carries the query.
     pub(crate) async fn enter(&self) -> Option<Pass<'_>> {
+        if self.is_open() {
+            return None;
+        }
         let mut changes = self.state.subscribe();
         loop {
             let mut first = false;

@@ -22,14 +22,15 @@ use super::{
     request::Request,
 };
 use crate::{
-    ConnectionState, Diagnostics, EndReason, Error, Events, Json, Phase, Timeout, events::peek_session,
-    rpc::Outgoing, transport::PostFailure,
+    ConnectionState, Diagnostics, EndReason, Error, Events, Json, Phase, Timeout,
+    events::peek_message_session, rpc::Outgoing, transport::PostFailure,
 };
 
 /// A connection to an agent behind an HTTP server.
 ///
 /// It is cheap to clone, and every clone is the same connection. Nothing is sent before the first call. When the
 /// last clone is dropped, everything local ends at once and the server is not told; [`close`](Self::close) tells it.
+/// A call under way, and a request of the agent that is being handled, hold a clone each.
 #[derive(Clone)]
 pub struct AcpHttpClient {
     handle: Arc<Handle>,
@@ -125,6 +126,8 @@ impl AcpHttpClient {
         let (client, method) = (self.clone(), method.to_owned());
         Box::pin(async move {
             let (body, session) = message?;
+            client.core().check_alive()?;
+            client.core().tap_outbound(&body);
             let sent = send_one_way(client.core(), &method, body, session).await;
             sent.map_err(PostFailure::into_error)
         })
@@ -136,9 +139,9 @@ impl AcpHttpClient {
         params: &(impl Serialize + ?Sized),
     ) -> Result<(Bytes, Option<Arc<str>>), Error> {
         let encode_error = |source| Error::Encode { method: method.to_owned(), source: Arc::new(source) };
-        let params = serde_json::value::to_raw_value(params).map_err(encode_error)?;
-        let body = Outgoing::notification(method, &params).map_err(encode_error)?;
-        Ok((body, peek_session(params.get().as_bytes())))
+        let body = Outgoing::notification(method, params).map_err(encode_error)?;
+        let session = peek_message_session(&body);
+        Ok((body, session))
     }
 
     /// Everything that happens on the connection from now on.
@@ -167,7 +170,7 @@ impl AcpHttpClient {
     /// The id of the last event up to which nothing is missing: what
     /// [`resume_from`](AcpHttpClientBuilder::resume_from) takes.
     pub fn last_event_id(&self) -> Option<String> {
-        self.core().links.connection().progress().last_event_id
+        self.core().links.connection().last_event_id()
     }
 
     /// The connection id that the server handed out, if it did.
@@ -224,7 +227,8 @@ impl Handle {
 async fn close(core: &Arc<Core>) -> CloseOutcome {
     let before = core.state();
     if let Some(mut tasks) = core.terminate(EndReason::Closed) {
-        tasks.shutdown().await;
+        // A handler that blocks its thread does not hold up the close.
+        let _ = tokio::time::timeout(core.options.timeouts.close, tasks.shutdown()).await;
     }
     let gone = matches!(before.end_reason(), Some(EndReason::ServerGone(_) | EndReason::Closed));
     if gone || !core.has_posted() {

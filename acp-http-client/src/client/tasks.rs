@@ -19,14 +19,14 @@ impl Tasks {
         Self { set: Mutex::new(Some(JoinSet::new())) }
     }
 
-    /// Starts a task, unless the connection has ended.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    /// Starts a task; `false` if the connection has ended.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
         let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(set) = set.as_mut() {
-            // Finished tasks are forgotten as new ones come.
-            while set.try_join_next().is_some() {}
-            set.spawn(task);
-        }
+        let Some(set) = set.as_mut() else { return false };
+        // Finished tasks are forgotten as new ones come.
+        while set.try_join_next().is_some() {}
+        set.spawn(task);
+        true
     }
 
     pub(crate) fn len(&self) -> usize {

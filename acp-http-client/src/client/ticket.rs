@@ -1,8 +1,8 @@
 //! One request that waits.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::core::{Core, Settled};
 use crate::{Error, EventSource, MessageId};
@@ -13,8 +13,9 @@ pub(crate) struct Waiter {
     pub(crate) method: Arc<str>,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) since: Instant,
-    /// The POST failed in a way that leaves open whether it ran: only the stream can answer.
-    pub(crate) unconfirmed: bool,
+    /// The POST brought no answer and will bring none, only the stream can: when the server is known to have been
+    /// the one that took it.
+    pub(crate) unconfirmed: Option<Instant>,
     sender: oneshot::Sender<Result<Settled, Error>>,
 }
 
@@ -33,20 +34,20 @@ pub(crate) struct Ticket {
     number: u64,
     pub(crate) receiver: oneshot::Receiver<Result<Settled, Error>>,
     /// Whether the request may have reached the server.
-    pub(crate) sent: bool,
-    pub(crate) cancel_on_drop: bool,
+    sent: bool,
+    cancel_on_drop: bool,
 }
 
 impl Ticket {
     pub(crate) fn register(
         core: &Arc<Core>,
+        number: u64,
         method: Arc<str>,
         session: Option<Arc<str>>,
         cancel_on_drop: bool,
     ) -> Self {
-        let number = core.ids.next();
         let (sender, receiver) = oneshot::channel();
-        let waiter = Waiter { method, session, since: Instant::now(), unconfirmed: false, sender };
+        let waiter = Waiter { method, session, since: Instant::now(), unconfirmed: None, sender };
         core.pending().register(number, waiter);
         Self { core: core.clone(), number, receiver, sent: false, cancel_on_drop }
     }
@@ -59,14 +60,34 @@ impl Ticket {
         self.number
     }
 
+    /// The request is about to be sent.
+    pub(crate) fn start(&mut self) {
+        self.sent = true;
+        if let Some(waiter) = self.core.pending().get_mut(self.number) {
+            waiter.since = Instant::now();
+        }
+    }
+
     /// The answer came another way: nobody waits any more.
     pub(crate) fn done(&self) {
         self.core.pending().take(self.number);
     }
 
-    pub(crate) fn mark_unconfirmed(&self) {
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.core.pending().get_mut(self.number).is_some()
+    }
+
+    /// The POST was taken without an answer.
+    pub(crate) fn mark_accepted(&self) {
         if let Some(waiter) = self.core.pending().get_mut(self.number) {
-            waiter.unconfirmed = true;
+            waiter.unconfirmed = Some(Instant::now());
+        }
+    }
+
+    /// The POST broke, which says nothing of when: it counts from its beginning.
+    pub(crate) fn mark_lost(&self) {
+        if let Some(waiter) = self.core.pending().get_mut(self.number) {
+            waiter.unconfirmed = Some(waiter.since);
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::{fmt, sync::Arc};
 
 use agent_client_protocol_schema::v1::{ContentBlock, SessionNotification, SessionUpdate};
-use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::{ConnectionState, Error, Json, MessageId, Typed};
@@ -11,10 +10,6 @@ use crate::{ConnectionState, Error, Json, MessageId, Typed};
 /// Something that happened on a connection.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "nearly every event is an update, and a box for each would cost more"
-)]
 pub enum Event {
     /// A `session/update` of the agent.
     Update(Update),
@@ -208,10 +203,25 @@ pub(crate) fn peek_session(params: &[u8]) -> Option<Arc<str>> {
     serde_json::from_slice::<Peek>(params).ok()?.session_id
 }
 
-/// An event before it is given out: updates are typed on the subscriber's task, not on the reader's.
+/// The session that the parameters of a message name.
+pub(crate) fn peek_message_session(message: &[u8]) -> Option<Arc<str>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Params {
+        session_id: Option<Arc<str>>,
+    }
+    #[derive(Deserialize)]
+    struct Message {
+        params: Option<Params>,
+    }
+    serde_json::from_slice::<Message>(message).ok()?.params?.session_id
+}
+
+/// An event as it waits for its subscribers.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    Update { params: Bytes, meta: Meta },
+    /// An update, with the size of its message.
+    Update(Update, usize),
     Other(Box<Event>),
 }
 
@@ -220,30 +230,36 @@ impl Stored {
     pub(crate) fn weight(&self) -> usize {
         const OVERHEAD: usize = 128;
         let payload = match self {
-            Self::Update { params, .. } => params.len(),
+            Self::Update(_, size) => *size,
             Self::Other(event) => match &**event {
                 Event::Notification(notification) | Event::AgentRequest { request: notification, .. } => {
                     notification.params.as_bytes().len()
                 }
                 Event::UnmatchedResponse { raw, .. } => raw.as_bytes().len(),
+                Event::Malformed(malformed) => malformed.start.len() + malformed.reason.len(),
+                Event::AnswerLost { error, .. } | Event::StreamLost { error, .. } => {
+                    error.http().map_or(0, |http| http.body.len())
+                }
                 _ => 0,
             },
         };
         OVERHEAD + payload
     }
 
+    pub(crate) fn is_the_end(&self) -> bool {
+        matches!(self, Self::Other(event) if matches!(&**event, Event::State(state) if state.is_terminated()))
+    }
+
     pub(crate) fn to_event(&self) -> Event {
         match self {
-            Self::Update { params, meta } => {
-                Event::Update(Update { content: Typed::read(params.clone()), meta: meta.clone() })
-            }
+            Self::Update(update, _) => Event::Update(update.clone()),
             Self::Other(event) => (**event).clone(),
         }
     }
 
     pub(crate) fn into_event(self) -> Event {
         match self {
-            Self::Update { params, meta } => Event::Update(Update { content: Typed::read(params), meta }),
+            Self::Update(update, _) => Event::Update(update),
             Self::Other(event) => *event,
         }
     }

@@ -85,7 +85,7 @@ impl Events {
 
     /// The next event if there is one already.
     pub fn try_next(&mut self) -> Option<Event> {
-        self.queue.pop()
+        self.queue.pop().event()
     }
 }
 
@@ -93,15 +93,14 @@ impl Stream for Events {
     type Item = Event;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        if let Some(event) = self.queue.pop() {
-            return Poll::Ready(Some(event));
+        if let popped @ (Popped::Event(_) | Popped::Ended) = self.queue.pop() {
+            return Poll::Ready(popped.event());
         }
         self.queue.waker.register(context.waker());
         // An event may have come between the look and the registration.
         match self.queue.pop() {
-            Some(event) => Poll::Ready(Some(event)),
-            None if lock(&self.queue.state).ended => Poll::Ready(None),
-            None => Poll::Pending,
+            Popped::Empty => Poll::Pending,
+            popped => Poll::Ready(popped.event()),
         }
     }
 }
@@ -128,6 +127,22 @@ enum Item {
     Lagged(u64),
 }
 
+/// What a look into a queue finds.
+enum Popped {
+    Event(Event),
+    Empty,
+    Ended,
+}
+
+impl Popped {
+    fn event(self) -> Option<Event> {
+        match self {
+            Self::Event(event) => Some(event),
+            Self::Empty | Self::Ended => None,
+        }
+    }
+}
+
 impl Queue {
     fn new(budget: usize) -> Self {
         Self { budget, state: Mutex::default(), waker: AtomicWaker::new() }
@@ -136,10 +151,9 @@ impl Queue {
     fn push(&self, event: Arc<Stored>) {
         let mut state = lock(&self.state);
         let weight = event.weight();
-        // State changes are small and few, and nobody may miss one.
-        let vital = matches!(&*event, Stored::Other(event) if matches!(**event, Event::State(_)));
         let fits = state.bytes == 0 || state.bytes + weight <= self.budget;
-        if fits || vital {
+        // Nobody may miss the end.
+        if fits || event.is_the_end() {
             state.bytes += weight;
             state.items.push_back(Item::Event(event));
         } else if let Some(Item::Lagged(count)) = state.items.back_mut() {
@@ -151,14 +165,18 @@ impl Queue {
         self.waker.wake();
     }
 
-    fn pop(&self) -> Option<Event> {
+    /// Whether there is an event and whether more will come are seen under one lock, so that the last one is not
+    /// missed.
+    fn pop(&self) -> Popped {
         let mut state = lock(&self.state);
-        let item = state.items.pop_front()?;
+        let Some(item) = state.items.pop_front() else {
+            return if state.ended { Popped::Ended } else { Popped::Empty };
+        };
         if let Item::Event(event) = &item {
             state.bytes -= event.weight();
         }
         drop(state);
-        Some(match item {
+        Popped::Event(match item {
             Item::Lagged(count) => Event::Lagged(count),
             // The last subscriber to read an event takes it whole.
             Item::Event(event) => match Arc::try_unwrap(event) {

@@ -4,12 +4,14 @@ use tokio::time::{Duration, Instant};
 
 use crate::{Origin, rpc::Message};
 
-/// After so much quiet behind the first answer, a server is taken to copy no answers to its stream.
+/// A ring is replayed at once when a stream opens: after so much quiet, its past is over.
 const QUIET: Duration = Duration::from_millis(250);
-/// How long messages are kept back while no answer comes at all.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long messages are kept back at most, on a stream that is never quiet.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// How many messages are kept back; a ring holds fewer.
 const HELD: usize = 4096;
+/// How many bytes are kept back.
+const HELD_BYTES: usize = 64 << 20;
 
 /// A message with the id of its event and what it was found to be.
 pub(super) type Dated = (Option<String>, Message, Origin);
@@ -22,78 +24,57 @@ pub(super) type Dated = (Option<String>, Message, Origin);
 #[derive(Debug)]
 pub(super) struct Boundary {
     held: Vec<(Option<String>, Message)>,
-    state: State,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing has been kept back yet.
-    Waiting,
-    Holding {
-        since: Instant,
-    },
-    /// Waiting took too long: messages pass as old ones until the first answer.
-    Past,
-    Closed,
+    bytes: usize,
+    open: bool,
 }
 
 impl Boundary {
     /// `needed` is false where a stream can hold nothing old.
     pub(super) fn new(needed: bool) -> Self {
-        Self { held: Vec::new(), state: if needed { State::Waiting } else { State::Closed } }
+        Self { held: Vec::new(), bytes: 0, open: needed }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Whether messages are being kept back.
+    pub(super) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// Takes one message and gives what may go on, in order. `ours` says that it is an answer to this client.
-    pub(super) fn pass(
-        &mut self,
-        id: Option<String>,
-        message: Message,
-        ours: bool,
-        now: Instant,
-        out: &mut Vec<Dated>,
-    ) {
-        match self.state {
-            State::Closed => out.push((id, message, Origin::Live)),
-            _ if ours => {
-                self.release(Origin::Replayed, State::Closed, out);
-                out.push((id, message, Origin::Live));
-            }
-            State::Past => out.push((id, message, Origin::Replayed)),
-            State::Waiting | State::Holding { .. } => {
-                self.held.push((id, message));
-                if self.state == State::Waiting {
-                    self.state = State::Holding { since: now };
-                }
-                if self.held.len() > HELD {
-                    self.release(Origin::Replayed, State::Past, out);
-                }
-            }
+    pub(super) fn pass(&mut self, id: Option<String>, message: Message, ours: bool, out: &mut Vec<Dated>) {
+        if !self.open {
+            return out.push((id, message, Origin::Live));
+        }
+        if ours {
+            self.close(Origin::Replayed, out);
+            return out.push((id, message, Origin::Live));
+        }
+        self.bytes += message.raw.len();
+        self.held.push((id, message));
+        if self.held.len() > HELD || self.bytes > HELD_BYTES {
+            self.close(Origin::Replayed, out);
         }
     }
 
-    /// When `expire` is due. `answered` is when the first answer came in a body, `quiet` since when the stream
-    /// has brought nothing.
-    pub(super) fn deadline(&self, answered: Option<Instant>, quiet: Instant) -> Option<Instant> {
-        match (self.state, answered) {
-            (State::Closed, _) | (State::Waiting | State::Past, None) => None,
-            (_, Some(answered)) => Some(answered.max(quiet) + QUIET),
-            (State::Holding { since }, None) => Some(since + PATIENCE),
-        }
+    /// When `expire` is due, on a stream that opened at `opened` and brought its last message at `last_message`.
+    pub(super) fn deadline(&self, opened: Instant, last_message: Option<Instant>) -> Option<Instant> {
+        let quiet = last_message.map_or(opened, |at| at.max(opened)) + QUIET;
+        self.open.then(|| quiet.min(opened + PATIENCE))
     }
 
-    /// Time is up: without a copy of the first answer, what is held is as new as anything; without any answer,
-    /// it is taken for old.
+    /// Time is up. If an answer has come in a body and not on the stream, there are no copies to go by, and what is
+    /// held is as new as anything; without any answer it is the ring's past.
     pub(super) fn expire(&mut self, answered: bool, out: &mut Vec<Dated>) {
-        if answered {
-            self.release(Origin::Live, State::Closed, out);
-        } else {
-            self.release(Origin::Replayed, State::Past, out);
-        }
+        self.close(if answered { Origin::Live } else { Origin::Replayed }, out);
     }
 
-    fn release(&mut self, origin: Origin, next: State, out: &mut Vec<Dated>) {
-        self.state = next;
-        out.extend(self.held.drain(..).map(|(id, message)| (id, message, origin)));
+    fn close(&mut self, origin: Origin, out: &mut Vec<Dated>) {
+        self.open = false;
+        self.bytes = 0;
+        out.extend(std::mem::take(&mut self.held).into_iter().map(|(id, message)| (id, message, origin)));
     }
 }
 
@@ -113,37 +94,33 @@ mod tests {
 
     #[tokio::test]
     async fn what_comes_before_the_copy_of_our_first_answer_is_old() {
-        let (mut boundary, mut out, now) = (Boundary::new(true), Vec::new(), Instant::now());
-        boundary.pass(None, message(), false, now, &mut out);
-        assert!(out.is_empty());
-        boundary.pass(None, message(), true, now, &mut out);
-        boundary.pass(None, message(), false, now, &mut out);
+        let (mut boundary, mut out) = (Boundary::new(true), Vec::new());
+        boundary.pass(None, message(), false, &mut out);
+        assert!(out.is_empty() && boundary.is_holding());
+        boundary.pass(None, message(), true, &mut out);
+        boundary.pass(None, message(), false, &mut out);
         assert_eq!(origins(&mut out), [Origin::Replayed, Origin::Live, Origin::Live]);
-        assert_eq!(boundary.deadline(Some(now), now), None);
+        assert_eq!(boundary.deadline(Instant::now(), None), None);
     }
 
     #[tokio::test]
-    async fn without_a_copy_everything_is_new() {
-        let (mut boundary, mut out, now) = (Boundary::new(true), Vec::new(), Instant::now());
-        boundary.pass(None, message(), false, now, &mut out);
-        assert_eq!(boundary.deadline(Some(now), now), Some(now + QUIET));
-        boundary.expire(true, &mut out);
-        assert_eq!(origins(&mut out), [Origin::Live]);
+    async fn without_a_copy_everything_is_new_and_without_an_answer_it_is_old() {
+        for (answered, origin) in [(true, Origin::Live), (false, Origin::Replayed)] {
+            let (mut boundary, mut out) = (Boundary::new(true), Vec::new());
+            boundary.pass(None, message(), false, &mut out);
+            boundary.expire(answered, &mut out);
+            boundary.pass(None, message(), false, &mut out);
+            assert_eq!(origins(&mut out), [origin, Origin::Live]);
+        }
     }
 
     #[tokio::test]
-    async fn without_any_answer_messages_pass_as_old_ones_until_one_comes() {
-        let (mut boundary, mut out, now) = (Boundary::new(true), Vec::new(), Instant::now());
-        boundary.pass(None, message(), false, now, &mut out);
-        assert_eq!(boundary.deadline(None, now), Some(now + PATIENCE));
-        boundary.expire(false, &mut out);
-        boundary.pass(None, message(), false, now, &mut out);
-        boundary.pass(None, message(), true, now, &mut out);
-        assert_eq!(origins(&mut out), [Origin::Replayed, Origin::Replayed, Origin::Live]);
-    }
-
-    #[test]
-    fn where_nothing_can_be_old_everything_passes() {
-        assert_eq!(Boundary::new(false).state, State::Closed);
+    async fn a_quiet_moment_ends_the_past_and_so_does_a_stream_that_never_is_quiet() {
+        let (boundary, opened) = (Boundary::new(true), Instant::now());
+        assert_eq!(boundary.deadline(opened, None), Some(opened + QUIET));
+        let later = opened + Duration::from_secs(1);
+        assert_eq!(boundary.deadline(opened, Some(later)), Some(later + QUIET));
+        assert_eq!(boundary.deadline(opened, Some(opened + PATIENCE)), Some(opened + PATIENCE));
+        assert_eq!(Boundary::new(false).deadline(opened, None), None);
     }
 }

@@ -4,11 +4,14 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Duration, Instant},
+};
 
 use super::reader;
 use crate::{Error, EventSource, client::Core};
@@ -42,20 +45,34 @@ impl LinkState {
 pub(crate) struct Link {
     source: EventSource,
     state: watch::Sender<LinkState>,
-    /// Guards when the last message came and what the position is; held for a copy.
-    progress: Mutex<Progress>,
+    born: Instant,
+    /// When the last message came, in microseconds since `born`; 0 for none yet.
+    last_message: AtomicU64,
+    /// The number of the last event up to which nothing is missing, plus one; 0 for none yet.
+    last_number: AtomicU64,
+    /// The reader keeps messages back: nobody may act as if they had been delivered.
+    holding: AtomicBool,
+    /// Guards what is seldom needed: an id that is no number, and why the stream ended; held for a copy.
+    rare: Mutex<Rare>,
 }
 
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Progress {
-    pub(crate) last_message: Option<Instant>,
-    pub(crate) last_event_id: Option<String>,
+#[derive(Debug, Default)]
+struct Rare {
+    opaque_id: Option<String>,
     failure: Option<Error>,
 }
 
 impl Link {
     fn new(source: EventSource) -> Self {
-        Self { source, state: watch::Sender::new(LinkState::Opening), progress: Mutex::default() }
+        Self {
+            source,
+            state: watch::Sender::new(LinkState::Opening),
+            born: Instant::now(),
+            last_message: AtomicU64::new(0),
+            last_number: AtomicU64::new(0),
+            holding: AtomicBool::new(false),
+            rare: Mutex::default(),
+        }
     }
 
     pub(crate) fn source(&self) -> &EventSource {
@@ -95,32 +112,52 @@ impl Link {
 
     /// Ends the stream for a reason that calls on it should know.
     pub(crate) fn fail(&self, error: Error) {
-        self.progress_mut().failure = Some(error);
+        self.rare().failure = Some(error);
         self.set_state(LinkState::Ended);
     }
 
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.progress_mut().failure.clone()
+        self.rare().failure.clone()
     }
 
-    pub(crate) fn message_arrived(&self) {
-        self.progress_mut().last_message = Some(Instant::now());
+    pub(crate) fn message_arrived(&self, at: Instant) {
+        let micros = at.saturating_duration_since(self.born).as_micros();
+        self.last_message.store(u64::try_from(micros).unwrap_or(u64::MAX).max(1), Ordering::Release);
     }
 
-    pub(crate) fn moved_to(&self, last_event_id: Option<String>) {
-        self.progress_mut().last_event_id = last_event_id;
+    pub(crate) fn set_holding(&self, holding: bool) {
+        self.holding.store(holding, Ordering::Release);
+    }
+
+    pub(crate) fn is_holding(&self) -> bool {
+        self.holding.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn moved_to(&self, (number, opaque): (Option<u64>, Option<&String>)) {
+        if let Some(number) = number {
+            self.last_number.store(number.saturating_add(1), Ordering::Release);
+        } else if let Some(opaque) = opaque {
+            self.rare().opaque_id = Some(opaque.clone());
+        }
     }
 
     pub(crate) fn last_message(&self) -> Option<Instant> {
-        self.progress_mut().last_message
+        match self.last_message.load(Ordering::Acquire) {
+            0 => None,
+            micros => Some(self.born + Duration::from_micros(micros)),
+        }
     }
 
-    pub(crate) fn progress(&self) -> Progress {
-        self.progress_mut().clone()
+    /// The id of the last event up to which nothing is missing.
+    pub(crate) fn last_event_id(&self) -> Option<String> {
+        match self.last_number.load(Ordering::Acquire) {
+            0 => self.rare().opaque_id.clone(),
+            number => Some((number - 1).to_string()),
+        }
     }
 
-    fn progress_mut(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rare(&self) -> MutexGuard<'_, Rare> {
+        self.rare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -170,8 +207,15 @@ impl Links {
         let link = Arc::new(Link::new(EventSource::Session(session.clone())));
         sessions.insert(session.clone(), link.clone());
         drop(sessions);
-        core.tasks.spawn(reader::run(core.clone(), link.clone()));
+        if !core.tasks.spawn(reader::run(core.clone(), link.clone())) {
+            link.set_state(LinkState::Ended);
+        }
         link
+    }
+
+    /// Whether a session's stream is being read.
+    pub(crate) fn has_session(&self, session: &Arc<str>) -> bool {
+        self.sessions_mut().get(session).is_some_and(|link| link.state() != LinkState::Ended)
     }
 
     /// Stops reading a session's stream.

@@ -1,20 +1,25 @@
 //! The agent's requests that are being answered.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
+use futures::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::{
     AgentRequest, Error, Event, MessageId, RpcError,
     client::{Core, send_one_way},
     events::peek_session,
-    handler::answers::{Answer, cancelled},
+    handler::{
+        AnyHandler,
+        answers::{Answer, cancelled},
+    },
     rpc::Outgoing,
-    sse::Backoff,
+    sse::{Backoff, Fingerprint},
     transport::PostFailure,
 };
 
@@ -31,7 +36,8 @@ pub(crate) struct OpenCalls {
 #[derive(Debug, Default)]
 struct Calls {
     open: HashMap<MessageId, OpenCall>,
-    answered: HashSet<MessageId>,
+    /// What was answered under an id: an agent that was started anew may use the id again.
+    answered: HashMap<MessageId, Fingerprint>,
     order: VecDeque<MessageId>,
 }
 
@@ -39,6 +45,7 @@ struct Calls {
 struct OpenCall {
     method: Arc<str>,
     session: Option<Arc<str>>,
+    print: Fingerprint,
     /// Ends the handler; the receiver hears when the answer is out.
     cancel: oneshot::Sender<oneshot::Sender<()>>,
 }
@@ -47,9 +54,11 @@ impl OpenCalls {
     /// Makes a place for a request; `None` if it is open or was answered already.
     fn open(&self, id: &MessageId, call: OpenCall) -> Option<usize> {
         let mut calls = self.lock();
-        if calls.open.contains_key(id) || calls.answered.contains(id) {
+        let known = calls.open.get(id).map(|call| call.print).or_else(|| calls.answered.get(id).copied());
+        if known == Some(call.print) {
             return None;
         }
+        calls.answered.remove(id);
         calls.open.insert(id.clone(), call);
         Some(calls.open.len())
     }
@@ -57,9 +66,10 @@ impl OpenCalls {
     /// Takes the right to answer; `false` if somebody has it already.
     fn claim(&self, id: &MessageId) -> bool {
         let mut calls = self.lock();
-        let open = calls.open.remove(id).is_some();
-        if open {
-            calls.answered.insert(id.clone());
+        let call = calls.open.remove(id);
+        let open = call.is_some();
+        if let Some(call) = call {
+            calls.answered.insert(id.clone(), call.print);
             calls.order.push_back(id.clone());
             if calls.order.len() > ANSWERED
                 && let Some(oldest) = calls.order.pop_front()
@@ -137,7 +147,8 @@ pub(super) fn dispatch(core: &Arc<Core>, id: MessageId, method: &str, params: By
     let method: Arc<str> = method.into();
     let session = peek_session(&params);
     let (cancel, cancelled_by) = oneshot::channel();
-    let call = OpenCall { method: method.clone(), session: session.clone(), cancel };
+    let print = Fingerprint::of(&params);
+    let call = OpenCall { method: method.clone(), session: session.clone(), print, cancel };
     let Some(count) = core.calls.open(&id, call) else {
         tracing::debug!(%id, %method, "a request of the agent came again");
         return;
@@ -162,11 +173,17 @@ pub(super) fn dispatch(core: &Arc<Core>, id: MessageId, method: &str, params: By
                 }
                 cancelled(&method)
             }
-            answer = handler.handle(request) => answer,
+            answer = handled(handler, request) => answer,
         };
         deliver(&answering, &id, &method, session, answer).await;
         drop(done);
     });
+}
+
+/// A handler that panics answers too: an agent that waits for ever is worse than one that hears of a bug.
+async fn handled(handler: Arc<dyn AnyHandler>, request: AgentRequest) -> Answer {
+    let answer = AssertUnwindSafe(async { handler.handle(request).await }).catch_unwind().await;
+    answer.unwrap_or_else(|_| Err(RpcError::internal("the handler panicked")))
 }
 
 /// Posts an answer, once. It is tried again only while it is certain that it never arrived.
@@ -191,11 +208,12 @@ async fn deliver(
             return;
         }
     };
+    core.tap_outbound(&body);
     let mut backoff = Backoff::new(core.options.reconnect.clone());
     loop {
         match send_one_way(core, method, body.clone(), session.clone()).await {
             Ok(()) => return,
-            Err(PostFailure::NotTaken(error)) if may_pass(&error) => {
+            Err(PostFailure::NotTaken(error)) if error.is_retryable() => {
                 let Some(delay) = backoff.next_delay(super::reader::random()) else {
                     return lost(core, id, method, error);
                 };
@@ -204,10 +222,6 @@ async fn deliver(
             Err(failure) => return lost(core, id, method, failure.into_error()),
         }
     }
-}
-
-fn may_pass(error: &Error) -> bool {
-    error.is_retryable()
 }
 
 fn lost(core: &Arc<Core>, id: &MessageId, method: &str, error: Error) {

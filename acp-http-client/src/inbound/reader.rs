@@ -2,10 +2,12 @@
 
 use std::{
     hash::{BuildHasher, RandomState},
+    panic::AssertUnwindSafe,
     sync::{Arc, atomic::Ordering},
 };
 
 use bytes::Bytes;
+use futures::FutureExt;
 use reqwest::Response;
 use tokio::time::{Duration, Instant};
 
@@ -15,10 +17,10 @@ use super::{
     router,
 };
 use crate::{
-    ConnectionState, Continuity, EndReason, Error, Event, EventSource, Phase, Profile, Timeout,
+    ConnectionState, Continuity, EndReason, Error, Event, EventSource, Origin, Phase, Profile, Timeout,
     client::Core,
     rpc::{Body, Message},
-    sse::{Backoff, Cursor, Decoder, Fingerprint, Flow, Frame, Sequenced},
+    sse::{Backoff, Cursor, Decoder, Fingerprint, Flow, Frame, Position, Sequenced},
     transport::{StreamFailure, Trouble},
 };
 
@@ -34,10 +36,15 @@ const SESSION_NOT_FOUND: u32 = 5;
 /// Reads a stream until the connection or the session ends.
 pub(super) async fn run(core: Arc<Core>, link: Arc<Link>) {
     let ended = link.clone();
-    let mut reader = Reader::new(core, link);
-    tokio::select! {
-        () = ended.ended() => {}
-        () = reader.keep_open() => {}
+    let mut reader = Reader::new(core.clone(), link);
+    let reading = AssertUnwindSafe(reader.keep_open()).catch_unwind();
+    let outcome = tokio::select! {
+        () = ended.ended() => Ok(()),
+        outcome = reading => outcome,
+    };
+    // A tap or a hook of the program runs on this task. If it panics, everybody has to know that nobody reads.
+    if outcome.is_err() {
+        core.terminate(EndReason::Panicked);
     }
 }
 
@@ -78,6 +85,10 @@ struct Reader {
     missing_since: Option<Instant>,
     opened_once: bool,
     numbered: bool,
+    /// When the chunk in hand came.
+    now: Instant,
+    /// When the stream was last lost: what was sent before went to the server that was there then.
+    lost_at: Option<Instant>,
 }
 
 impl Reader {
@@ -97,6 +108,8 @@ impl Reader {
             missing_since: None,
             opened_once: false,
             numbered: resume.is_some(),
+            now: Instant::now(),
+            lost_at: None,
             core,
             link,
         }
@@ -140,7 +153,10 @@ impl Reader {
         })??;
         self.from_beginning = false;
         self.proof_until = proves.then(|| Instant::now() + PROOF_PATIENCE);
-        self.core.gate.open();
+        if self.core.options.profile == Profile::Bootstrap {
+            // The stream exists, so the POST that makes it was taken.
+            self.core.gate.open();
+        }
         self.link.set_state(LinkState::Live { since: Instant::now() });
         if self.opened_once {
             self.core.stats.reconnects.fetch_add(1, Ordering::Relaxed);
@@ -160,7 +176,8 @@ impl Reader {
         let opened = Instant::now();
         let mut last_bytes = opened;
         let stop = loop {
-            let idle_at = self.core.options.timeouts.stream_idle.map(|idle| last_bytes + idle);
+            let idle_at =
+                self.core.options.timeouts.stream_idle.and_then(|idle| last_bytes.checked_add(idle));
             let wake =
                 [idle_at, self.patience_until(last_bytes), self.proof_until, self.boundary_until(opened)];
             let wake = wake.into_iter().flatten().min();
@@ -171,6 +188,7 @@ impl Reader {
             match chunk {
                 Ok(Ok(Some(chunk))) => {
                     last_bytes = Instant::now();
+                    self.now = last_bytes;
                     if let Some(stop) = self.take_chunk(&mut decoder, chunk) {
                         break stop;
                     }
@@ -202,10 +220,7 @@ impl Reader {
         while let Some(frame) = decoder.next_frame() {
             let flow = match frame {
                 Frame::Event { id, data } => self.take_event(id, data),
-                Frame::Id(id) => {
-                    self.cursor.skip(Some(&id));
-                    Flow::Continue
-                }
+                Frame::Id(id) => self.skip(Some(&id)),
                 Frame::Retry(delay) => {
                     self.backoff.retry_field(delay);
                     Flow::Continue
@@ -222,18 +237,17 @@ impl Reader {
 
     fn take_event(&mut self, id: Option<String>, data: Bytes) -> Flow {
         self.proof_until = None;
-        let flow = match &id {
-            None => {
-                self.out.push(Sequenced::Item((None, data)));
-                Flow::Continue
-            }
-            Some(text) => {
-                self.numbered = true;
-                let (text, print) = (text.clone(), Fingerprint::of(&data));
-                self.cursor.accept(Some(&text), print, (id, data), &mut self.out)
-            }
-        };
+        self.numbered |= id.is_some();
+        let (position, print) = (Position::of(id.as_deref()), Fingerprint::of(&data));
+        let flow = self.cursor.accept(position, print, (id, data), &mut self.out);
         self.give_out();
+        flow
+    }
+
+    fn skip(&mut self, id: Option<&str>) -> Flow {
+        let flow = self.cursor.skip(id, &mut self.out);
+        self.give_out();
+        self.link.moved_to(self.cursor.last());
         flow
     }
 
@@ -255,29 +269,39 @@ impl Reader {
                     tracing::warn!(stream = %self.link.source(), "the server began anew");
                     self.core.calls.forget_answered();
                     self.core.publish(Event::Restarted { stream: self.link.source().clone() });
-                    self.core.fail_unconfirmed();
+                    self.core.fail_unconfirmed(self.lost_at.unwrap_or(self.now));
                 }
             }
         }
         self.out = out;
         self.core.stats.repeats.store(self.cursor.repeats(), Ordering::Relaxed);
         if moved {
-            self.link.moved_to(self.cursor.last_id());
+            self.link.moved_to(self.cursor.last());
         }
     }
 
     fn give_item(&mut self, id: Option<String>, data: Bytes) {
-        self.link.message_arrived();
+        self.link.message_arrived(self.now);
         let message = match Message::parse(data.clone()) {
             Ok(message) => message,
             Err(error) => return router::malformed(&self.core, id, &data, &error),
         };
-        let ours = matches!(&message.body, Body::Response { id, .. } if self.core.ids.number(id.as_json()).is_some());
-        self.boundary.pass(id, message, ours, Instant::now(), &mut self.dated);
-        self.route_dated();
+        let ours = self.boundary.is_open()
+            && matches!(&message.body, Body::Response { id, .. } if self.core.ids.number(id.as_json()).is_some());
+        if self.boundary.is_open() {
+            self.boundary.pass(id, message, ours, &mut self.dated);
+            self.route_dated();
+        } else {
+            router::route(&self.core, &self.link, id, Origin::Live, message);
+        }
     }
 
     fn route_dated(&mut self) {
+        self.route_out();
+        self.link.set_holding(self.boundary.is_holding());
+    }
+
+    fn route_out(&mut self) {
         for (id, message, origin) in self.dated.drain(..) {
             router::route(&self.core, &self.link, id, origin, message);
         }
@@ -289,19 +313,20 @@ impl Reader {
         let error = Error::MessageTooLarge { limit, seen, event_id: id.clone() };
         tracing::warn!(?id, limit, stream = %self.link.source(), "a message is over the limit and was skipped");
         self.core.stats.oversize.fetch_add(1, Ordering::Relaxed);
-        self.cursor.skip(id.as_deref());
-        self.link.moved_to(self.cursor.last_id());
-        self.link.message_arrived();
-        if self.numbered {
-            self.backoff.progressed();
-        }
+        self.link.message_arrived(self.now);
         self.core.publish(Event::TooLarge { error: error.clone() });
         let waiter = self.core.ids.find(head).and_then(|number| self.core.pending().take(number));
         if let Some(waiter) = waiter {
             waiter.settle(Err(error));
         }
-        // With numbers, the stream goes on behind the event at once; without, its end has to be read.
-        if self.numbered { Flow::Reopen } else { Flow::Continue }
+        let before = self.cursor.resume_point();
+        let flow = if self.numbered { self.skip(id.as_deref()) } else { Flow::Continue };
+        // If that moved the stream, it goes on behind the event at once; otherwise the event's end has to be read.
+        if self.cursor.resume_point() == before {
+            return flow;
+        }
+        self.backoff.progressed();
+        Flow::Reopen
     }
 
     fn endless(&self) -> Error {
@@ -335,8 +360,7 @@ impl Reader {
     }
 
     fn boundary_until(&self, opened: Instant) -> Option<Instant> {
-        let quiet = self.link.last_message().map_or(opened, |at| at.max(opened));
-        self.boundary.deadline(self.core.first_answer(), quiet)
+        self.boundary.deadline(opened, self.link.last_message())
     }
 
     /// Decides what a refused stream means.
@@ -403,6 +427,7 @@ impl Reader {
             None => tracing::debug!(stream = %self.link.source(), attempt, ?delay, "stream ended"),
         }
         self.link.set_state(LinkState::Down);
+        self.lost_at = Some(Instant::now());
         if self.is_connection() && self.opened_once {
             self.core.set_state(ConnectionState::Reconnecting { attempt });
         }

@@ -5,17 +5,19 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use agent_client_protocol_schema::v1::{CLIENT_METHOD_NAMES, PROTOCOL_LEVEL_METHOD_NAMES};
+use agent_client_protocol_schema::v1::{
+    CLIENT_METHOD_NAMES, PROTOCOL_LEVEL_METHOD_NAMES, SessionNotification,
+};
 use bytes::Bytes;
 use serde::Deserialize;
 
 use super::{Link, open_calls};
 use crate::{
     Direction, EndReason, Event, EventSource, Inbound, Json, Malformed, MessageId, Meta, Notification,
-    Origin, RpcError, Verdict,
+    Origin, RpcError, Typed, Update, Verdict,
     client::{Core, Echo, Settled},
     events::{Stored, peek_session},
-    rpc::{Body, Message, MessageError},
+    rpc::{Body, Message, MessageError, params_of},
     tap::Hook,
 };
 
@@ -35,12 +37,25 @@ pub(super) fn route(
         Body::Response { id, outcome } => {
             respond(core, link.source(), event_id.as_deref(), origin, &id, outcome, message.raw);
         }
-        Body::Notification { method, params } => {
+        Body::Update(update) => {
+            core.session_spoke(|| Some(update.session_id.0.clone()));
             core.tap(Direction::Inbound, event_id.as_deref(), &message.raw);
-            let origin = history(core, origin, &method, &params);
+            let origin = history(core, origin, || Some(update.session_id.0.clone()));
+            let meta = Meta { event_id, origin, stream: link.source().clone() };
+            let verdict =
+                judge(core, CLIENT_METHOD_NAMES.session_update, meta.origin, || params_of(&message.raw));
+            publish_update(core, Typed::of_message(update, message.raw.clone()), meta, message.raw.len());
+            obey(core, verdict);
+        }
+        Body::Notification { method, params } => {
+            core.session_spoke(|| peek_session(&params));
+            core.tap(Direction::Inbound, event_id.as_deref(), &message.raw);
+            let update = method == CLIENT_METHOD_NAMES.session_update;
+            let origin = if update { history(core, origin, || peek_session(&params)) } else { origin };
             notify(core, method, params, Meta { event_id, origin, stream: link.source().clone() });
         }
         Body::Request { id, method, params } => {
+            core.session_spoke(|| peek_session(&params));
             core.tap(Direction::Inbound, event_id.as_deref(), &message.raw);
             let meta = Meta { event_id, origin, stream: link.source().clone() };
             let request =
@@ -54,9 +69,8 @@ pub(super) fn route(
 }
 
 /// Updates of a session that is being loaded are its history.
-fn history(core: &Core, origin: Origin, method: &str, params: &Bytes) -> Origin {
-    let update = origin == Origin::Live && method == CLIENT_METHOD_NAMES.session_update;
-    if update && core.is_loading(|| peek_session(params)) { Origin::History } else { origin }
+fn history(core: &Core, origin: Origin, session: impl FnOnce() -> Option<Arc<str>>) -> Origin {
+    if origin == Origin::Live && core.is_loading(session) { Origin::History } else { origin }
 }
 
 fn respond(
@@ -69,13 +83,13 @@ fn respond(
     raw: Bytes,
 ) {
     let number = core.ids.number(id.as_json());
-    if number.is_none_or(|number| core.options.tap.is_none() || core.tap_book.copy(number)) {
-        core.tap(Direction::Inbound, event_id, &raw);
-    }
     if number.is_some() {
         core.learn_echo(Echo::Copies);
     }
     let waiter = number.and_then(|number| core.pending().take(number));
+    if number.is_none_or(|number| core.options.tap.is_none() || core.tap_book.copy(number)) {
+        core.tap(Direction::Inbound, event_id, &raw);
+    }
     match waiter {
         Some(waiter) => {
             core.on_answer(&waiter, &outcome);
@@ -94,19 +108,30 @@ fn notify(core: &Arc<Core>, method: Cow<'static, str>, params: Bytes, meta: Meta
     if method == PROTOCOL_LEVEL_METHOD_NAMES.cancel_request {
         cancel_call(core, &params);
     }
-    let verdict = match &core.options.hook {
-        Some(Hook(hook)) => {
-            let params = Json::new(params.clone());
-            hook(&Inbound { method: &method, params: &params, origin: meta.origin })
-        }
-        None => Verdict::Pass,
-    };
+    let verdict = judge(core, &method, meta.origin, || params.clone());
     if method == CLIENT_METHOD_NAMES.session_update {
-        core.hub.publish(Stored::Update { params, meta });
+        let size = params.len();
+        publish_update(core, Typed::read(params), meta, size);
     } else {
         let params = Json::new(params);
         core.publish(Event::Notification(Notification { method: method.into_owned(), params, meta }));
     }
+    obey(core, verdict);
+}
+
+fn publish_update(core: &Core, content: Typed<SessionNotification>, meta: Meta, size: usize) {
+    core.hub.publish(Stored::Update(Update { content, meta }, size));
+}
+
+/// Asks the layer above what a notification means for the calls that are pending.
+fn judge(core: &Core, method: &str, origin: Origin, params: impl FnOnce() -> Bytes) -> Verdict {
+    match &core.options.hook {
+        Some(Hook(hook)) => hook(&Inbound { method, params: &Json::new(params()), origin }),
+        None => Verdict::Pass,
+    }
+}
+
+fn obey(core: &Core, verdict: Verdict) {
     match verdict {
         Verdict::Pass => {}
         Verdict::FailCalls { session, reason } => {

@@ -84,7 +84,13 @@ impl Ids {
 
     /// Looks for one of our ids in the beginning of a message that was too large to be read.
     pub(crate) fn find(&self, head: &[u8]) -> Option<u64> {
-        let start = memchr::memmem::find(head, self.prefix.as_bytes())? + self.prefix.len();
+        let start = memchr::memmem::find(head, self.prefix.as_bytes())?;
+        // Only as the `id` of the message: an update may speak of our ids as well.
+        let before = head[..start].trim_ascii_end().strip_suffix(b":")?.trim_ascii_end();
+        if !before.ends_with(b"\"id\"") {
+            return None;
+        }
+        let start = start + self.prefix.len();
         let digits = head[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         std::str::from_utf8(&head[start..start + digits]).ok()?.parse().ok()
     }
@@ -113,6 +119,8 @@ mod tests {
         let text = format!("{{\"id\":{},\"result\":\"xxxx", ids.id(42).as_json());
         assert_eq!(ids.find(text.as_bytes()), Some(42));
         assert_eq!(ids.find(b"{\"id\":\"other-42\""), None);
+        let mention = format!("{{\"method\":\"x\",\"params\":{{\"about\":{}", ids.id(42).as_json());
+        assert_eq!(ids.find(mention.as_bytes()), None);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use agent_client_protocol_schema::v1::SessionNotification;
 use bytes::Bytes;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::{MessageId, RpcError};
@@ -18,9 +19,21 @@ pub(crate) struct Message {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
-    Request { id: MessageId, method: Cow<'static, str>, params: Bytes },
-    Notification { method: Cow<'static, str>, params: Bytes },
-    Response { id: MessageId, outcome: Result<Bytes, RpcError> },
+    /// A `session/update` of a kind this version knows, read in the one pass that found out what it is.
+    Update(Box<SessionNotification>),
+    Request {
+        id: MessageId,
+        method: Cow<'static, str>,
+        params: Bytes,
+    },
+    Notification {
+        method: Cow<'static, str>,
+        params: Bytes,
+    },
+    Response {
+        id: MessageId,
+        outcome: Result<Bytes, RpcError>,
+    },
 }
 
 /// Why an event is not a message.
@@ -31,6 +44,10 @@ pub(crate) enum MessageError {
     #[error("neither a request, a notification nor a response")]
     NotRpc,
 }
+
+const UPDATE: &str = "session/update";
+/// The method of an update stands in the beginning, where servers put it; elsewhere it is found the slow way.
+const UPDATE_HEAD: usize = 128;
 
 /// The payload of a message that has none.
 const NULL: Bytes = Bytes::from_static(b"null");
@@ -67,6 +84,9 @@ impl Message {
             Ok(_) => data,
             Err(_) => Bytes::from(String::from_utf8_lossy(&data).into_owned()),
         };
+        if let Some(update) = parse_update(&raw) {
+            return Ok(Self { raw, body: Body::Update(update) });
+        }
         let body = Self::parse_body(&raw)?;
         Ok(Self { raw, body })
     }
@@ -93,6 +113,35 @@ impl Message {
             (None, None) => Err(MessageError::NotRpc),
         }
     }
+}
+
+/// Says that a member is there, whatever it is.
+fn anything<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| true)
+}
+
+/// Reads an update in one pass, typed. `None` means that it is something else, or of a kind that is not known.
+fn parse_update(data: &[u8]) -> Option<Box<SessionNotification>> {
+    #[derive(Deserialize)]
+    struct UpdateEnvelope<'a> {
+        #[serde(borrow, deserialize_with = "text")]
+        method: Option<Cow<'a, str>>,
+        params: Box<SessionNotification>,
+        #[serde(default, deserialize_with = "anything")]
+        id: bool,
+    }
+    let head = &data[..data.len().min(UPDATE_HEAD)];
+    memchr::memmem::find(head, UPDATE.as_bytes())?;
+    let envelope: UpdateEnvelope<'_> = serde_json::from_slice(data).ok()?;
+    (envelope.method.as_deref() == Some(UPDATE) && !envelope.id).then_some(envelope.params)
+}
+
+/// The parameters of a message that was read in one pass, for those who want them as they came.
+pub(crate) fn params_of(raw: &Bytes) -> Bytes {
+    let envelope: Option<Envelope<'_>> = serde_json::from_slice(raw).ok();
+    envelope
+        .and_then(|envelope| envelope.params)
+        .map_or(NULL, |params| raw.slice_ref(params.get().as_bytes()))
 }
 
 /// The methods that come most often need no memory of their own.
@@ -186,6 +235,27 @@ mod tests {
             parse(r#"{"id":null,"method":"x"}"#),
             Ok(Body::Request { id, .. }) if id.as_json() == "null"
         ));
+    }
+
+    #[test]
+    fn an_update_is_read_in_one_pass_and_anything_odd_the_slow_way() {
+        let update = r#"{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"x"}}}"#;
+        let known = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{update}}}"#);
+        assert!(matches!(parse(&known), Ok(Body::Update(update)) if &*update.session_id.0 == "s"));
+        assert_eq!(params_of(&Bytes::from(known)), update.as_bytes());
+        let behind = format!(r#"{{"params":{update},"method":"session/update"}}"#);
+        assert!(matches!(parse(&behind), Ok(Body::Notification { .. })));
+        let request = format!(r#"{{"method":"session/update","params":{update},"id":1}}"#);
+        assert!(matches!(parse(&request), Ok(Body::Request { .. })));
+        let null = format!(r#"{{"id":null,"method":"session/update","params":{update}}}"#);
+        assert!(matches!(parse(&null), Ok(Body::Request { .. })));
+        let mention = r#"{"method":"x","params":"session/update"}"#;
+        assert!(matches!(parse(mention), Ok(Body::Notification { method, .. }) if method == "x"));
+        let unknown =
+            r#"{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"new"}}}"#;
+        assert!(matches!(parse(unknown), Ok(Body::Notification { .. })));
+        let broken = format!(r#"{{"method":"session/update","params":{update}}} trailing"#);
+        assert!(parse(&broken).is_err());
     }
 
     #[test]

@@ -8,5 +8,5 @@ mod differential;
 
 pub(crate) use backoff::Backoff;
 pub use backoff::ReconnectPolicy;
-pub(crate) use cursor::{Cursor, Fingerprint, Flow, Sequenced};
+pub(crate) use cursor::{Cursor, Fingerprint, Flow, Position, Sequenced};
 pub(crate) use decoder::{Decoder, Frame};

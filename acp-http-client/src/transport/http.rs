@@ -22,6 +22,10 @@ use crate::{Auth, Error, HttpError, Profile, Timeouts, TokenUse};
 const ERROR_BODY_BYTES: usize = 64 * 1024;
 /// How much of a body that is not JSON-RPC is shown.
 const START_CHARS: usize = 1024;
+/// How long the beginning of such a body may take.
+const START_PATIENCE: Duration = Duration::from_secs(2);
+/// A peer that went away without a word is found out within this time and half of it again.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// What a transport is made of.
 #[derive(Debug)]
@@ -201,11 +205,7 @@ pub(super) async fn unexpected(response: Response) -> Error {
     let status = response.status().as_u16();
     let content_type = content_type(&response);
     let start = read_start(response, 4 * START_CHARS).await;
-    unexpected_body(status, content_type, &start)
-}
-
-pub(super) fn unexpected_body(status: u16, content_type: Option<String>, body: &[u8]) -> Error {
-    let start = String::from_utf8_lossy(body).chars().take(START_CHARS).collect();
+    let start = String::from_utf8_lossy(&start).chars().take(START_CHARS).collect();
     Error::UnexpectedBody { status, content_type, start }
 }
 
@@ -214,13 +214,14 @@ pub(super) fn content_type(response: &Response) -> Option<String> {
     value.to_str().ok().map(str::to_owned)
 }
 
-/// Reads the beginning of a body; what goes wrong after that does not matter.
+/// Reads the beginning of a body, for a bounded time; what goes wrong after that does not matter.
 async fn read_start(mut response: Response, limit: usize) -> Bytes {
     let mut body = BytesMut::new();
+    let until = tokio::time::Instant::now() + START_PATIENCE;
     while body.len() < limit {
-        match response.chunk().await {
-            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-            Ok(None) | Err(_) => break,
+        match tokio::time::timeout_at(until, response.chunk()).await {
+            Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
+            Ok(Ok(None) | Err(_)) | Err(_) => break,
         }
     }
     body.truncate(limit);
@@ -252,6 +253,10 @@ pub fn http_client_builder() -> reqwest::ClientBuilder {
     let builder = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .referer(false)
+        .tcp_keepalive(KEEP_ALIVE)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .http2_keep_alive_timeout(KEEP_ALIVE / 2)
+        .http2_keep_alive_while_idle(true)
         .http2_adaptive_window(true);
     with_tls(builder)
 }

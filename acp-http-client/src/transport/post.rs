@@ -8,7 +8,7 @@ use reqwest::{
     header::{ACCEPT, CONTENT_TYPE, HeaderValue},
 };
 
-use super::http::{SendError, Transport, content_type, refused, unexpected_body};
+use super::http::{SendError, Transport, content_type, refused, unexpected};
 use crate::{Error, HttpError, Profile, RpcError};
 
 /// A message to be posted.
@@ -96,15 +96,16 @@ impl Transport {
     async fn success(&self, post: &Post, response: Response) -> Result<Posted, PostFailure> {
         let status = response.status().as_u16();
         let content_type = content_type(&response);
+        let page = content_type.as_deref().is_some_and(|media| !is_json(media));
+        if page && post.kind == Sent::Request && status != 202 {
+            return Err(PostFailure::Failed(unexpected(response).await));
+        }
         match self.read_body(post, response).await {
             Ok(body) if body.is_empty() => Ok(Posted::Accepted),
             _ if post.kind == Sent::OneWay => Ok(Posted::Accepted),
-            Ok(body) if content_type.as_deref().is_none_or(is_json) => {
-                Ok(Posted::Answer { status, content_type, body })
-            }
             // 202 says that the answer comes later, whatever else is in the body.
-            Ok(_) if status == 202 => Ok(Posted::Accepted),
-            Ok(body) => Err(PostFailure::Failed(unexpected_body(status, content_type, &body))),
+            Ok(_) if page => Ok(Posted::Accepted),
+            Ok(body) => Ok(Posted::Answer { status, content_type, body }),
             Err(failure) => Err(failure),
         }
     }
@@ -136,6 +137,10 @@ impl Transport {
             Error::Http(error) => *error,
             redirected => return PostFailure::Failed(redirected),
         };
+        // A gateway or the server gave up waiting; the agent has not.
+        if matches!(error.status, 408 | 504 | 524) {
+            return PostFailure::Unknown(Error::Http(Box::new(error)));
+        }
         if let Some(rpc) = rpc_error(&error) {
             return PostFailure::Failed(Error::Rpc { error: rpc, status: Some(error.status) });
         }
@@ -146,8 +151,6 @@ impl Transport {
                 source: Box::new(error),
             }),
             401 | 403 | 429 | 503 => PostFailure::NotTaken(Error::Http(Box::new(error))),
-            // A gateway or the server gave up waiting; the agent has not.
-            408 | 504 | 524 => PostFailure::Unknown(Error::Http(Box::new(error))),
             _ => PostFailure::Failed(Error::Http(Box::new(error))),
         }
     }

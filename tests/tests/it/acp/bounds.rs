@@ -38,10 +38,9 @@ async fn an_event_over_the_limit_is_skipped_by_name_and_the_rest_goes_on() {
 
 #[tokio::test]
 async fn an_event_that_never_ends_fails_at_the_limit_and_the_stream_goes_on() {
-    // The default limit of 64 MiB against a gibibyte that has no end.
-    let server =
-        acp_server(|_| numbered(5)).fault(Fault::UnterminatedEvent { bytes: 1 << 30 }.times(1)).start().await;
-    let client = client(&server).build().unwrap();
+    let endless = Fault::UnterminatedEvent { bytes: 16 << 20 }.times(1);
+    let server = acp_server(|_| numbered(5)).fault(endless).start().await;
+    let client = client(&server).limits(small()).build().unwrap();
     let mut events = client.events();
     let session = session(&client).await;
     let seen =

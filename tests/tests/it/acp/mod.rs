@@ -7,6 +7,7 @@ mod lost_posts;
 mod ordering;
 mod profiles;
 mod requests;
+mod robustness;
 mod secrets;
 mod sequence;
 mod termination;
