@@ -83,6 +83,32 @@ impl Default for ClientTimeouts {
     }
 }
 
+/// Gives each time a setter of its name.
+macro_rules! setters {
+    ($($name:ident: $what:literal,)*) => {
+        impl ClientTimeouts {
+            $(
+                #[doc = concat!("Sets the time for ", $what, ".")]
+                #[must_use]
+                pub fn $name(mut self, time: Duration) -> Self {
+                    self.$name = time;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    start: "a server that is not up yet",
+    initialize: "the agent to be ready",
+    request: "the answer to a call that is no turn",
+    session: "a session to be made or loaded",
+    cancel: "a turn to stop",
+    disconnect: "the server to confirm that the connection is closed",
+    termination: "the rest of the account of an agent's end",
+}
+
 /// How a [`SandboxAgentClient`] is set up. What is wrong with a setting is told when the client is made.
 #[derive(Clone)]
 #[must_use = "options do nothing until a client is made of them"]

@@ -6,7 +6,7 @@ use mock_server::{Fault, MockServer, Script, State, Step};
 use sandbox_agent_sdk::{ConnectionState, Event, Missed, NewSession, Origin, ServerKind, UpdateKind};
 use serde_json::{Value, json};
 
-use super::support::{KINDS, LIMIT, client, event, options, session, within};
+use super::support::{KINDS, client, event, options, session, streams_closed, within};
 
 fn says(text: &str) -> Value {
     json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
@@ -213,5 +213,5 @@ async fn the_events_go_on_over_a_new_connection_and_end_with_the_client() {
     assert_eq!(event(&mut events, update_text).await, "mock: ");
     drop((client, session));
     within(async { while events.next().await.is_some() {} }).await;
-    assert!(server.wait_for(|_| server.open_streams() == 0, LIMIT).await || server.open_streams() == 0);
+    streams_closed(&server).await;
 }

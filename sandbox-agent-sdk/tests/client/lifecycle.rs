@@ -8,7 +8,7 @@ use sandbox_agent_sdk::{
 };
 use serde_json::Value;
 
-use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};
+use super::support::{KINDS, LIMIT, client, event, options, session, streams_closed, timeouts, within};
 
 fn agent_of(message: &Value) -> Option<&str> {
     message.pointer("/params/_meta/sandboxagent.dev/agent")?.as_str()
@@ -228,12 +228,7 @@ async fn dropping_the_client_while_connecting_ends_everything() {
         assert!(server.wait_for(|_| !server.messages("initialize").is_empty(), LIMIT).await);
         drop(client);
         within(async { while events.next().await.is_some() {} }).await;
-        within(async {
-            while server.open_streams() > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+        streams_closed(&server).await;
     }
 }
 

@@ -21,13 +21,12 @@ pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
 }
 
 pub(crate) fn timeouts() -> ClientTimeouts {
-    let mut timeouts = ClientTimeouts::default();
-    timeouts.start = Duration::from_secs(10);
-    timeouts.cancel = Duration::from_secs(5);
-    // The released server never confirms this while its agent lives.
-    timeouts.disconnect = Duration::from_millis(200);
-    timeouts.termination = Duration::from_millis(300);
-    timeouts
+    ClientTimeouts::default()
+        .start(Duration::from_secs(10))
+        .cancel(Duration::from_secs(5))
+        // The released server never confirms this while its agent lives.
+        .disconnect(Duration::from_millis(200))
+        .termination(Duration::from_millis(300))
 }
 
 /// Options for the agent `mock` of a server.
@@ -78,4 +77,14 @@ pub(crate) fn ends_so_far(events: &mut Events) -> Vec<SessionEnded> {
         _ => None,
     })
     .collect()
+}
+
+/// Waits until no event stream of the server is open.
+pub(crate) async fn streams_closed(server: &MockServer) {
+    within(async {
+        while server.open_streams() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }

@@ -426,3 +426,20 @@ async fn a_session_that_ended_before_this_client_came_is_told_with_how() {
     }
     assert_eq!(server.messages("session/prompt").len(), 2, "one for the crash, one to learn of it");
 }
+
+#[tokio::test]
+async fn the_failure_of_the_call_is_account_enough_if_the_notice_was_lost() {
+    let script = dies(Step::crash(5, ["only in the answer"]));
+    let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let session = session(&client).await;
+    let mut events = client.events();
+    // From now on the stream is open and says nothing.
+    server.inject(Fault::StreamStall);
+    server.inject(Fault::StreamCutAt { byte: 0, cut: mock_server::Cut::Dropped });
+    let error = within(session.prompt("die").outcome()).await.unwrap_err();
+    let info = error.termination().unwrap();
+    assert_eq!((info.exit_code, info.last_stderr_lines(1)), (Some(5), vec!["only in the answer"]));
+    assert_eq!(&session_ended(&mut events).await.termination, info);
+    assert!(ends_so_far(&mut events).is_empty());
+}
