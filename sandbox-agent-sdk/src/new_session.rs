@@ -121,6 +121,11 @@ impl NewSession {
         self
     }
 
+    /// The mode and the model that are asked for.
+    pub(crate) fn wishes(&self) -> (Option<String>, Option<String>) {
+        (self.metadata.mode().map(str::to_owned), self.metadata.model().map(str::to_owned))
+    }
+
     fn edit(mut self, edit: impl FnOnce(SessionMetadata) -> SessionMetadata) -> Self {
         self.metadata = edit(self.metadata);
         self

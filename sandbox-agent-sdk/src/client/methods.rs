@@ -12,8 +12,8 @@ use super::list::{SessionList, find_session};
 use super::session::{Session, TurnState};
 use super::turn::Turn;
 use crate::{
-    ConfigOption, Error, Event, ListSessions, ModelList, NewSession, Origin, Phase, Prompt, SessionInfo,
-    SessionMetadata, TerminateResult, TerminationReport, Timeout, Update,
+    ConfigOption, Error, Event, ListSessions, ModelList, NewSession, Origin, Phase, Prompt, ServerKind,
+    SessionInfo, SessionMetadata, TerminateResult, TerminationReport, Timeout, Update,
 };
 
 const FORK: &str = "session/fork";
@@ -27,17 +27,29 @@ const TERMINATE: &str = "_sandboxagent/session/terminate";
 impl SandboxAgentClient {
     /// Makes a session.
     ///
-    /// Reports that come before the answer are kept for [`Session::events`].
+    /// Reports that come before the answer are kept for [`Session::events`]. Released servers do not act on the mode
+    /// and the model that are asked for; there they are set by calls of their own.
     ///
     /// # Errors
     /// As every call: [`Error::NotConnected`], [`Error::AgentEnded`] and what else can go wrong on the way.
+    /// [`Error::Unsupported`] if the agent of a released server can set neither mode nor model but shall.
     pub fn new_session(&self, new: NewSession) -> BoxFuture<'static, Result<Session, Error>> {
         let client = self.clone();
         Box::pin(async move {
             let connection = client.inner().connection().await?;
             let params = new.to_params(connection.agent())?;
             let answer = connection.call("session/new", params.into()).await?;
-            client.opened(answer, "session/new")
+            let session = client.opened(answer, "session/new")?;
+            if connection.kind() == ServerKind::PerAgent {
+                let (mode, model) = new.wishes();
+                if let Some(mode) = mode {
+                    session.set_mode(mode).await?;
+                }
+                if let Some(model) = model {
+                    session.set_model(model).await?;
+                }
+            }
+            Ok(session)
         })
     }
 

@@ -251,8 +251,7 @@ async fn a_server_that_is_never_up_is_unreachable_within_the_time_for_it() {
     let server = MockServer::start().await;
     let url = server.url();
     drop(server);
-    let mut times = timeouts();
-    times.start = Duration::from_millis(100);
+    let times = timeouts().start(Duration::from_millis(100));
     let client = SandboxAgentClient::builder(url).agent("mock").timeouts(times).build().unwrap();
     let error = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)) && error.is_retryable(), "{error:?}");
@@ -332,8 +331,7 @@ async fn an_agent_that_prints_nonsense_and_falls_silent_is_quoted() {
             (method == "initialize").then(steps)
         });
         let server = MockServer::builder().agent("mock", script).start().await;
-        let mut times = timeouts();
-        times.initialize = Duration::from_millis(300);
+        let times = timeouts().initialize(Duration::from_millis(300));
         let client = options(&server, kind).timeouts(times).auto_connect(false).build().unwrap();
         let error = within(client.connect()).await.unwrap_err();
         assert!(

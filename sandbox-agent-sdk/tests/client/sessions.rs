@@ -276,3 +276,20 @@ async fn another_agent_can_be_chosen_for_a_session() {
     let session = within(client.new_session(NewSession::in_dir("/").agent("other"))).await.unwrap();
     assert_eq!(within(session.prompt("who").text()).await.unwrap(), "other");
 }
+
+#[tokio::test]
+async fn a_released_server_is_told_the_mode_and_the_model_by_calls_of_their_own() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let new = NewSession::in_dir("/").mode("plan").model("mock-fast");
+    let session = within(client.new_session(new)).await.unwrap();
+    assert_eq!(server.messages("session/set_mode")[0]["params"]["modeId"], "plan");
+    assert_eq!(server.messages("session/set_model")[0]["params"]["modelId"], "mock-fast");
+    assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello");
+    // A wish that cannot be granted is not passed over.
+    let bare = lacking(&["session/set_mode"], Script::default().session(json!({})));
+    let server = MockServer::builder().agent("mock", bare).start().await;
+    let client = super::support::client(&server, ServerKind::PerAgent);
+    let error = within(client.new_session(NewSession::in_dir("/").mode("plan"))).await.unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+}

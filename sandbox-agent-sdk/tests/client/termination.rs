@@ -95,8 +95,7 @@ async fn a_late_account_within_the_bound_is_joined_to_the_notice() {
     let script = dies(Step::crash(3, ["late boom"]));
     let limit = Duration::from_millis(300);
     let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
-    let mut times = timeouts();
-    times.termination = Duration::from_secs(5);
+    let times = timeouts().termination(Duration::from_secs(5));
     let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
     let session = session(&client).await;
     let mut events = client.events();

@@ -182,8 +182,7 @@ async fn cancelling_answers_open_permissions_first_and_waits_for_the_turn() {
 async fn cancelling_is_bounded_and_the_turn_stays_the_sessions() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
-        let mut times = timeouts();
-        times.cancel = Duration::from_millis(100);
+        let times = timeouts().cancel(Duration::from_millis(100));
         let client = options(&server, kind).timeouts(times).build().unwrap();
         let session = session(&client).await;
         let turn = session.prompt("go");
