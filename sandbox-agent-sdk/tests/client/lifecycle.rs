@@ -340,3 +340,28 @@ async fn an_agent_that_prints_nonsense_and_falls_silent_is_quoted() {
         );
     }
 }
+
+#[tokio::test]
+async fn connecting_and_disconnecting_leaves_nothing_behind() {
+    let server = MockServer::start().await;
+    let client = options(&server, ServerKind::Shared).auto_connect(false).build().unwrap();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let mut before = None;
+    for round in 0..40 {
+        within(client.connect()).await.unwrap();
+        within(session(&client).await.prompt("hello").outcome()).await.unwrap();
+        within(client.disconnect()).await.unwrap();
+        streams_closed(&server).await;
+        if round == 4 {
+            before = Some(tasks());
+        }
+    }
+    // Pooled connections come and go, so that the number need not be the same to the last one.
+    let before = before.unwrap();
+    within(async {
+        while tasks() > before + 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}

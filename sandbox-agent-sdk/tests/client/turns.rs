@@ -293,3 +293,20 @@ async fn a_turn_outlives_a_lost_stream() {
         assert_eq!(within(session.prompt("go").text()).await.unwrap(), said);
     }
 }
+
+#[tokio::test]
+async fn ten_thousand_updates_come_in_order_before_the_outcome() {
+    for kind in KINDS {
+        let script = Script::new(|_| (0..10_000).map(|number| Step::Say(format!("{number},"))).collect());
+        let server = MockServer::builder().agent("mock", script).ring(usize::MAX).start().await;
+        let session = session(&client(&server, kind)).await;
+        let mut turn = session.prompt("count");
+        within(turn.outcome()).await.unwrap();
+        let mut next = 0;
+        while let Some(update) = within(turn.next()).await {
+            assert_eq!(update.to_string(), format!("{next},"));
+            next += 1;
+        }
+        assert_eq!(next, 10_000);
+    }
+}
