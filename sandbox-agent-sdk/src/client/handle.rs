@@ -6,7 +6,7 @@ use std::sync::Arc;
 use acp_http_client::http_client_builder;
 use futures::future::BoxFuture;
 
-use super::lifecycle::{Asked, Attempt, Inner};
+use super::lifecycle::{Again, Asked, Attempt, Inner};
 use crate::{
     Agents, Capabilities, ClientOptions, Configuration, ConnectionState, ControlPlane, Error, Events, Files,
     HealthCheck, ServerKind, Session, TerminationInfo,
@@ -141,19 +141,28 @@ impl SandboxAgentClient {
     /// Where every connection has an agent of its own, the old agent is ended, with all its sessions, and a new one
     /// is started under a new name. Elsewhere the agent is shared: it is started if it is not running, and left
     /// alone if it is. Sessions that have ended stay so until they are [loaded](Self::load_session) or
-    /// [resumed](Self::resume_session).
+    /// [resumed](Self::resume_session). Of several tasks that call this after the same end, one starts the agent and
+    /// all get it.
     ///
     /// # Errors
     /// [`Error::NotConnected`] if there is no connection to an agent, dead or alive.
     pub fn restart_agent(&self) -> BoxFuture<'static, Result<Arc<Capabilities>, Error>> {
         let client = self.clone();
+        // The agent that is meant is the one there is now, not one that is started while this waits.
+        let present = self.inner().present();
         Box::pin(async move {
-            let connection = client.inner().connection().await?;
+            let Some(connection) = present else {
+                let fresh = client.inner().connection().await?;
+                return fresh.capabilities().ok_or(Error::NotConnected);
+            };
             if connection.kind() != ServerKind::PerAgent && connection.is_usable() {
                 return connection.initialize().await;
             }
-            let attempt = client.inner().begin_again(&connection)?;
-            client.wait_for(attempt).await
+            match client.inner().begin_again(&connection)? {
+                Again::Ours(attempt) => client.wait_for(attempt).await,
+                Again::Theirs(attempt) => attempt.finished().await,
+                Again::Done(connection) => connection.capabilities().ok_or(Error::NotConnected),
+            }
         })
     }
 

@@ -72,6 +72,17 @@ pub(super) enum Asked {
     ByOptions,
 }
 
+/// What became of the wish to connect again.
+#[derive(Debug)]
+pub(super) enum Again {
+    /// It is being done.
+    Ours(Arc<Attempt>),
+    /// It is being done for somebody else who had the same wish.
+    Theirs(Arc<Attempt>),
+    /// Somebody else was quicker, and it is done.
+    Done(Arc<Connection>),
+}
+
 impl Inner {
     pub(super) fn new(options: ClientOptions, control: ControlPlane, http: reqwest::Client) -> Self {
         Self {
@@ -107,21 +118,21 @@ impl Inner {
     }
 
     /// Ends the connection there is, whatever its state, and starts to make it again.
-    pub(super) fn begin_again(self: &Arc<Self>, old: &Arc<Connection>) -> Result<Arc<Attempt>, Error> {
+    pub(super) fn begin_again(self: &Arc<Self>, old: &Arc<Connection>) -> Result<Again, Error> {
         let attempt = Attempt::new(old.agent().to_owned());
         {
             let mut life = self.life();
             match &life.phase {
                 Phase::Connected(present) if Arc::ptr_eq(present, old) => {}
-                // Somebody else was quicker; what there is now is new.
-                Phase::Connecting(attempt) => return Ok(Arc::clone(attempt)),
-                _ => return Err(Error::NotConnected),
+                Phase::Connected(present) => return Ok(Again::Done(Arc::clone(present))),
+                Phase::Connecting(attempt) => return Ok(Again::Theirs(Arc::clone(attempt))),
+                Phase::Idle(_) => return Err(Error::NotConnected),
             }
             life.closing = Some(Arc::clone(old));
             life.phase = Phase::Connecting(Arc::clone(&attempt));
         }
         self.start(&attempt, Asked::ByProgram);
-        Ok(attempt)
+        Ok(Again::Ours(attempt))
     }
 
     fn start(self: &Arc<Self>, attempt: &Arc<Attempt>, asked: Asked) {

@@ -286,7 +286,6 @@ async fn a_session_that_ends_while_its_post_hangs_fails_at_once() {
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
     let mut turn = session.prompt("wait");
-    let mut mode = std::pin::pin!(client.raw_request("session/x", json!({"sessionId": session.id()})));
     assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
     let data = json!({"reason": "error", "terminated_by": "agent", "message": "mock process crashed", "exit_code": 1,
         "stderr": {"head": "a\nb", "truncated": false, "total_lines": 2}});
@@ -298,7 +297,6 @@ async fn a_session_that_ends_while_its_post_hangs_fails_at_once() {
     let info = error.termination().unwrap();
     assert_eq!((info.exit_code, info.message.as_deref()), (Some(1), Some("mock process crashed")));
     assert!(!error.is_terminal());
-    let _ = futures::poll!(mode.as_mut());
 }
 
 #[tokio::test]
@@ -441,4 +439,17 @@ async fn the_failure_of_the_call_is_account_enough_if_the_notice_was_lost() {
     assert_eq!((info.exit_code, info.last_stderr_lines(1)), (Some(5), vec!["only in the answer"]));
     assert_eq!(&session_ended(&mut events).await.termination, info);
     assert!(ends_so_far(&mut events).is_empty());
+}
+
+#[tokio::test]
+async fn several_tasks_that_start_the_agent_anew_get_the_same_one() {
+    let server = MockServer::builder().agent("mock", dies(Step::crash(1, ["boom"]))).start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let session = session(&client).await;
+    within(session.prompt("die").outcome()).await.unwrap_err();
+    let tasks: Vec<_> = (0..5).map(|_| tokio::spawn(client.restart_agent())).collect();
+    for task in tasks {
+        within(task).await.unwrap().unwrap();
+    }
+    assert_eq!(server.messages("initialize").len(), 2, "one for the first agent, one for the second");
 }
