@@ -13,11 +13,13 @@ use super::hub::{Hub, ended_event};
 use crate::ask::{ELICITATION, PermissionPolicy, REQUEST_QUESTION};
 use crate::{
     AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, PermissionRequest,
-    QuestionRequest, TerminatedBy, TerminationInfo, TerminationReport, Update,
+    QuestionRequest, TerminationInfo, TerminationReport, Update,
 };
 
 /// How many commands may wait for the pump.
 pub(super) const COMMANDS: usize = 64;
+/// How long the last words of an agent may come behind the notice of its end: servers write the two side by side.
+const TRAILING: Duration = Duration::from_millis(50);
 /// How many requests of other clients' sessions are kept from being answered.
 const FOREIGN: usize = 512;
 /// How many lines that are no messages are kept, and how much of each.
@@ -88,6 +90,10 @@ pub(super) struct Pump {
 #[derive(Debug, Default)]
 pub(super) struct Exit {
     report: Option<TerminationReport>,
+    /// Whether the notice has come on the stream, behind what the agent said before its end.
+    noticed: bool,
+    /// Whether a call that was waiting has failed with it.
+    answered: bool,
     deadline: Option<Instant>,
     waiting: Vec<oneshot::Sender<TerminationInfo>>,
 }
@@ -262,25 +268,26 @@ impl Pump {
             }
             return;
         }
-        let answered = told.is_some();
-        self.exit.waiting.extend(told);
+        match told {
+            Some(told) => {
+                self.exit.answered = true;
+                self.exit.waiting.push(told);
+            }
+            None => self.exit.noticed = true,
+        }
         let requested = self.shared.stop_requested.load(Ordering::Acquire);
         let report = if requested { report.merge(TerminationReport::requested()) } else { report };
-        let first = self.exit.report.is_none();
         let report = match self.exit.report.take() {
             Some(before) => before.merge(report),
             None => report,
         };
-        let exited = report.clone().into_info().terminated_by == TerminatedBy::Agent;
-        // The code comes with the notice, what the agent wrote to stderr with the failure of a pending call.
+        // The code comes with the notice, what the agent wrote to stderr with the failure of a call that waits.
         let waits = self.shared.in_flight.load(Ordering::Acquire) > 0;
-        let complete = report.has_stderr() || answered || !waits;
+        let complete = self.exit.noticed && (report.has_stderr() || self.exit.answered || !waits);
         self.exit.report = Some(report);
-        if requested || (exited && (complete || !first)) {
-            self.finish_exit();
-        } else if first {
-            self.exit.deadline = Some(Instant::now() + self.patience);
-        }
+        let patience = if complete || requested { TRAILING } else { self.patience };
+        let deadline = Instant::now() + patience;
+        self.exit.deadline = Some(self.exit.deadline.map_or(deadline, |before| before.min(deadline)));
     }
 
     /// The agent is gone, and what is known about it is all there will be.
@@ -291,13 +298,14 @@ impl Pump {
         if self.shared.ended.set(info.clone()).is_err() {
             return;
         }
-        self.hub.end_all(&report);
-        self.hub.connection(ConnectionState::AgentEnded(Box::new(info.clone())));
-        self.wire.end(Error::ended(None, info.clone(), true));
+        // Those who asked come first: their calls know more than the end of their session tells.
         for told in waiting {
             // A caller that went away needs no answer.
             let _ = told.send(info.clone());
         }
+        self.hub.end_all(&report);
+        self.hub.connection(ConnectionState::AgentEnded(Box::new(info.clone())));
+        self.wire.end(Error::ended(None, info, true));
     }
 }
 
