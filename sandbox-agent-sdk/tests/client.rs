@@ -14,6 +14,8 @@ mod lifecycle;
 mod listing;
 #[path = "client/naming.rs"]
 mod naming;
+#[path = "client/no_crashes.rs"]
+mod no_crashes;
 #[path = "client/server_kinds.rs"]
 mod server_kinds;
 #[path = "client/sessions.rs"]

@@ -274,7 +274,7 @@ async fn a_prompt_that_is_too_large_is_told_as_such() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let session = session(&client(&server, kind)).await;
-        let error = within(session.prompt("x".repeat(3 << 20)).outcome()).await.unwrap_err();
+        let error = within(session.prompt("x".repeat((2 << 20) + 1000)).outcome()).await.unwrap_err();
         assert!(matches!(error, Error::PayloadTooLarge { .. }) && !error.maybe_executed(), "{error:?}");
         assert_eq!(within(session.prompt("small").text()).await.unwrap(), "mock: small");
     }
