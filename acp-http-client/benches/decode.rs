@@ -18,11 +18,14 @@ use futures::StreamExt;
 use serde::Deserialize;
 use sse_stream::SseStream;
 
+#[path = "../src/json.rs"]
+mod json;
 #[path = "../src/rpc/mod.rs"]
 mod rpc;
 #[path = "../src/sse/mod.rs"]
 mod sse;
 
+use json::Typed;
 use rpc::{Body, Message};
 use sse::{Cursor, Decoder, Fingerprint, Frame, Position, Sequenced};
 
@@ -67,8 +70,8 @@ fn ours(chunks: &[Bytes]) -> usize {
             cursor.accept(Position::of(id.as_deref()), Fingerprint::of(&data), data, &mut out);
             for sequenced in out.drain(..) {
                 let Sequenced::Item(data) = sequenced else { continue };
-                let Body::Update(update) = Message::parse(data).unwrap().body else { continue };
-                black_box(update);
+                let Body::Update { params } = Message::parse(data).unwrap().body else { continue };
+                black_box(Typed::<SessionNotification>::read(params));
                 count += 1;
             }
         }

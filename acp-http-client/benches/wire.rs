@@ -32,22 +32,29 @@ struct Envelope {
 fn main() {
     let url = server::start(UPDATES);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // `cargo bench --bench wire -- updates` or `-- unary` runs one of them.
+    let wanted = |name: &str| {
+        let mut names = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
+        names.peek().is_none() || names.any(|argument| argument == name)
+    };
     runtime.block_on(async {
-        report("typed updates over the stream", "µs each", UPDATES, updates(&url).await);
-        report("unary calls", "µs each", CALLS, unary(&url).await);
+        if wanted("updates") {
+            report("typed updates over the stream", UPDATES, updates(&url).await);
+        }
+        if wanted("unary") {
+            report("unary calls", CALLS, unary(&url).await);
+        }
     });
 }
 
 /// Medians of both sides, and how much of the peer's rate this client reaches.
-fn report(what: &str, unit: &str, count: usize, (mut ours, mut bare): (Vec<Duration>, Vec<Duration>)) {
+fn report(what: &str, count: usize, (mut ours, mut bare): (Vec<Duration>, Vec<Duration>)) {
     ours.sort_unstable();
     bare.sort_unstable();
     let each = |times: &[Duration]| times[times.len() / 2].as_secs_f64() * 1e6 / count as f64;
     let (ours, bare) = (each(&ours), each(&bare));
-    println!(
-        "{what}: this client {ours:.2} {unit}, bare loop {bare:.2} {unit}, ratio {:.0} %",
-        100.0 * bare / ours
-    );
+    let ratio = 100.0 * bare / ours;
+    println!("{what}: this client {ours:.2} µs each, bare loop {bare:.2} µs each, ratio {ratio:.0} %");
 }
 
 async fn updates(url: &str) -> (Vec<Duration>, Vec<Duration>) {

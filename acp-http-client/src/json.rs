@@ -1,15 +1,10 @@
 //! JSON that is kept as it came.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer, de::DeserializeOwned};
 use serde_json::value::RawValue;
-
-use crate::rpc::params_of;
 
 /// A JSON value as text, cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
@@ -65,31 +60,21 @@ impl Serialize for Json {
 pub struct Typed<T> {
     /// Boxed: it passes through several hands on its way, and most values are large.
     value: Result<Box<T>, Arc<serde_json::Error>>,
-    raw: Raw,
-}
-
-#[derive(Debug, Clone)]
-enum Raw {
-    Value(Json),
-    /// The value stands in the `params` of this message, and is looked for when it is asked for.
-    Message {
-        message: Bytes,
-        params: OnceLock<Json>,
-    },
+    raw: Json,
 }
 
 impl<T: DeserializeOwned> Typed<T> {
     pub(crate) fn read(raw: Bytes) -> Self {
-        Self { value: serde_json::from_slice(&raw).map_err(Arc::new), raw: Raw::Value(Json(raw)) }
+        // Text that is known to be UTF-8 is read more quickly than bytes that might be.
+        let value = match std::str::from_utf8(&raw) {
+            Ok(text) => serde_json::from_str(text),
+            Err(_) => serde_json::from_slice(&raw),
+        };
+        Self { value: value.map(Box::new).map_err(Arc::new), raw: Json(raw) }
     }
 }
 
 impl<T> Typed<T> {
-    /// A value that was read out of the `params` of a message.
-    pub(crate) fn of_message(value: Box<T>, message: Bytes) -> Self {
-        Self { value: Ok(value), raw: Raw::Message { message, params: OnceLock::new() } }
-    }
-
     /// The value, if it fits its type.
     pub fn known(&self) -> Option<&T> {
         self.value.as_deref().ok()
@@ -102,9 +87,11 @@ impl<T> Typed<T> {
 
     /// The JSON it came as.
     pub fn raw(&self) -> &Json {
-        match &self.raw {
-            Raw::Value(json) => json,
-            Raw::Message { message, params } => params.get_or_init(|| Json(params_of(message))),
-        }
+        &self.raw
+    }
+
+    /// Whether what does not fit is not even JSON.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.value.as_ref().is_err_and(|error| error.is_syntax() || error.is_eof())
     }
 }

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use agent_client_protocol_schema::v1::{ContentBlock, SessionNotification, SessionUpdate};
+use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::{ConnectionState, Error, Json, MessageId, Typed};
@@ -193,6 +194,17 @@ pub struct Malformed {
     pub start: String,
 }
 
+impl Malformed {
+    /// How much of an event that is no message is shown.
+    const START_CHARS: usize = 1024;
+
+    pub(crate) fn new(event_id: Option<String>, data: &[u8], reason: impl Into<String>) -> Self {
+        let start = String::from_utf8_lossy(&data[..data.len().min(4 * Self::START_CHARS)]);
+        let start = start.chars().take(Self::START_CHARS).collect();
+        Self { event_id, reason: reason.into(), start }
+    }
+}
+
 /// The session that parameters name, whatever else is in them.
 pub(crate) fn peek_session(params: &[u8]) -> Option<Arc<str>> {
     #[derive(Deserialize)]
@@ -217,11 +229,14 @@ pub(crate) fn peek_message_session(message: &[u8]) -> Option<Arc<str>> {
     serde_json::from_slice::<Message>(message).ok()?.params?.session_id
 }
 
-/// An event as it waits for its subscribers.
+/// An event as it waits for its subscribers: an update is read on their tasks, not on the reader's.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// An update, with the size of its message.
-    Update(Update, usize),
+    /// An update's parameters as they came.
+    Update {
+        params: Bytes,
+        meta: Meta,
+    },
     Other(Box<Event>),
 }
 
@@ -230,8 +245,9 @@ impl Stored {
     pub(crate) fn weight(&self) -> usize {
         const OVERHEAD: usize = 128;
         let payload = match self {
-            Self::Update(_, size) => *size,
+            Self::Update { params, .. } => params.len(),
             Self::Other(event) => match &**event {
+                Event::Update(update) => update.content.raw().as_bytes().len(),
                 Event::Notification(notification) | Event::AgentRequest { request: notification, .. } => {
                     notification.params.as_bytes().len()
                 }
@@ -252,15 +268,32 @@ impl Stored {
 
     pub(crate) fn to_event(&self) -> Event {
         match self {
-            Self::Update(update, _) => Event::Update(update.clone()),
+            Self::Update { params, meta } => read(params.clone(), meta.clone()),
             Self::Other(event) => (**event).clone(),
         }
     }
 
     pub(crate) fn into_event(self) -> Event {
         match self {
-            Self::Update(update, _) => Event::Update(update),
+            Self::Update { params, meta } => read(params, meta),
             Self::Other(event) => *event,
         }
     }
+}
+
+fn read(params: Bytes, meta: Meta) -> Event {
+    let mut content = Typed::read(params);
+    if content.is_broken() {
+        let bytes = content.raw().as_bytes();
+        if std::str::from_utf8(bytes).is_ok() {
+            return Event::Malformed(Malformed::new(
+                meta.event_id,
+                bytes,
+                "the parameters of an update are not JSON",
+            ));
+        }
+        // A byte that is not UTF-8 is replaced, as the event stream format wants it.
+        content = Typed::read(Bytes::from(String::from_utf8_lossy(bytes).into_owned()));
+    }
+    Event::Update(Update { content, meta })
 }

@@ -31,7 +31,7 @@ impl Hub {
         let mut subscribers = lock(&self.subscribers);
         match &subscribers.ended {
             Some(event) => {
-                queue.push(Arc::new(Stored::Other(Box::new(event.clone()))));
+                queue.push(Item::Own(Stored::Other(Box::new(event.clone()))));
                 queue.end();
             }
             None => subscribers.queues.push(queue.clone()),
@@ -44,20 +44,24 @@ impl Hub {
         if subscribers.queues.is_empty() {
             return;
         }
-        let event = Arc::new(event);
         // A queue whose reader is gone has only this reference left.
         subscribers.queues.retain(|queue| Arc::strong_count(queue) > 1);
-        for queue in &subscribers.queues {
-            queue.push(event.clone());
+        match &subscribers.queues[..] {
+            [] => {}
+            // The usual case: one reader takes the event as it is.
+            [queue] => queue.push(Item::Own(event)),
+            queues => {
+                let event = Arc::new(event);
+                queues.iter().for_each(|queue| queue.push(Item::Shared(event.clone())));
+            }
         }
     }
 
     /// Publishes the last event there will be.
     pub(crate) fn end(&self, event: Event) {
         let mut subscribers = lock(&self.subscribers);
-        let stored = Arc::new(Stored::Other(Box::new(event.clone())));
         for queue in subscribers.queues.drain(..) {
-            queue.push(stored.clone());
+            queue.push(Item::Own(Stored::Other(Box::new(event.clone()))));
             queue.end();
         }
         subscribers.ended = Some(event);
@@ -122,9 +126,21 @@ struct QueueState {
 
 #[derive(Debug)]
 enum Item {
-    Event(Arc<Stored>),
+    Own(Stored),
+    /// An event that other subscribers have too.
+    Shared(Arc<Stored>),
     /// So many events were dropped at this place.
     Lagged(u64),
+}
+
+impl Item {
+    fn event(&self) -> Option<&Stored> {
+        match self {
+            Self::Own(event) => Some(event),
+            Self::Shared(event) => Some(event),
+            Self::Lagged(_) => None,
+        }
+    }
 }
 
 /// What a look into a queue finds.
@@ -148,14 +164,15 @@ impl Queue {
         Self { budget, state: Mutex::default(), waker: AtomicWaker::new() }
     }
 
-    fn push(&self, event: Arc<Stored>) {
+    fn push(&self, item: Item) {
         let mut state = lock(&self.state);
+        let Some(event) = item.event() else { return };
         let weight = event.weight();
         let fits = state.bytes == 0 || state.bytes + weight <= self.budget;
         // Nobody may miss the end.
         if fits || event.is_the_end() {
             state.bytes += weight;
-            state.items.push_back(Item::Event(event));
+            state.items.push_back(item);
         } else if let Some(Item::Lagged(count)) = state.items.back_mut() {
             *count += 1;
         } else {
@@ -172,14 +189,13 @@ impl Queue {
         let Some(item) = state.items.pop_front() else {
             return if state.ended { Popped::Ended } else { Popped::Empty };
         };
-        if let Item::Event(event) = &item {
-            state.bytes -= event.weight();
-        }
+        state.bytes -= item.event().map_or(0, Stored::weight);
         drop(state);
         Popped::Event(match item {
             Item::Lagged(count) => Event::Lagged(count),
+            Item::Own(event) => event.into_event(),
             // The last subscriber to read an event takes it whole.
-            Item::Event(event) => match Arc::try_unwrap(event) {
+            Item::Shared(event) => match Arc::try_unwrap(event) {
                 Ok(event) => event.into_event(),
                 Err(event) => event.to_event(),
             },

@@ -5,9 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use agent_client_protocol_schema::v1::{
-    CLIENT_METHOD_NAMES, PROTOCOL_LEVEL_METHOD_NAMES, SessionNotification,
-};
+use agent_client_protocol_schema::v1::{CLIENT_METHOD_NAMES, PROTOCOL_LEVEL_METHOD_NAMES};
 use bytes::Bytes;
 use serde::Deserialize;
 
@@ -17,12 +15,9 @@ use crate::{
     Origin, RpcError, Typed, Update, Verdict,
     client::{Core, Echo, Settled},
     events::{Stored, peek_session},
-    rpc::{Body, Message, MessageError, params_of},
+    rpc::{Body, Message, MessageError},
     tap::Hook,
 };
-
-/// How much of an event that is no message is shown.
-const START_CHARS: usize = 1024;
 
 /// Gives one message to whoever it is for. Nothing here waits.
 pub(super) fn route(
@@ -37,14 +32,13 @@ pub(super) fn route(
         Body::Response { id, outcome } => {
             respond(core, link.source(), event_id.as_deref(), origin, &id, outcome, message.raw);
         }
-        Body::Update(update) => {
-            core.session_spoke(|| Some(update.session_id.0.clone()));
+        Body::Update { params } => {
+            core.session_spoke(|| peek_session(&params));
             core.tap(Direction::Inbound, event_id.as_deref(), &message.raw);
-            let origin = history(core, origin, || Some(update.session_id.0.clone()));
+            let origin = history(core, origin, || peek_session(&params));
             let meta = Meta { event_id, origin, stream: link.source().clone() };
-            let verdict =
-                judge(core, CLIENT_METHOD_NAMES.session_update, meta.origin, || params_of(&message.raw));
-            publish_update(core, Typed::of_message(update, message.raw.clone()), meta, message.raw.len());
+            let verdict = judge(core, CLIENT_METHOD_NAMES.session_update, origin, &params);
+            core.hub.publish(Stored::Update { params, meta });
             obey(core, verdict);
         }
         Body::Notification { method, params } => {
@@ -108,10 +102,9 @@ fn notify(core: &Arc<Core>, method: Cow<'static, str>, params: Bytes, meta: Meta
     if method == PROTOCOL_LEVEL_METHOD_NAMES.cancel_request {
         cancel_call(core, &params);
     }
-    let verdict = judge(core, &method, meta.origin, || params.clone());
+    let verdict = judge(core, &method, meta.origin, &params);
     if method == CLIENT_METHOD_NAMES.session_update {
-        let size = params.len();
-        publish_update(core, Typed::read(params), meta, size);
+        core.publish(Event::Update(Update { content: Typed::read(params), meta }));
     } else {
         let params = Json::new(params);
         core.publish(Event::Notification(Notification { method: method.into_owned(), params, meta }));
@@ -119,14 +112,10 @@ fn notify(core: &Arc<Core>, method: Cow<'static, str>, params: Bytes, meta: Meta
     obey(core, verdict);
 }
 
-fn publish_update(core: &Core, content: Typed<SessionNotification>, meta: Meta, size: usize) {
-    core.hub.publish(Stored::Update(Update { content, meta }, size));
-}
-
 /// Asks the layer above what a notification means for the calls that are pending.
-fn judge(core: &Core, method: &str, origin: Origin, params: impl FnOnce() -> Bytes) -> Verdict {
+fn judge(core: &Core, method: &str, origin: Origin, params: &Bytes) -> Verdict {
     match &core.options.hook {
-        Some(Hook(hook)) => hook(&Inbound { method, params: &Json::new(params()), origin }),
+        Some(Hook(hook)) => hook(&Inbound { method, params: &Json::new(params.clone()), origin }),
         None => Verdict::Pass,
     }
 }
@@ -159,7 +148,5 @@ pub(super) fn malformed(core: &Core, event_id: Option<String>, data: &Bytes, err
     core.stats.malformed.fetch_add(1, Ordering::Relaxed);
     core.tap(Direction::Inbound, event_id.as_deref(), data);
     tracing::debug!(?event_id, %error, "an event is no message");
-    let start = String::from_utf8_lossy(&data[..data.len().min(4 * START_CHARS)]);
-    let start = start.chars().take(START_CHARS).collect();
-    core.publish(Event::Malformed(Malformed { event_id, reason: error.to_string(), start }));
+    core.publish(Event::Malformed(Malformed::new(event_id, data, error.to_string())));
 }

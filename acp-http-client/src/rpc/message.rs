@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 
-use agent_client_protocol_schema::v1::SessionNotification;
 use bytes::Bytes;
-use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::{MessageId, RpcError};
@@ -19,8 +18,11 @@ pub(crate) struct Message {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
-    /// A `session/update` of a kind this version knows, read in the one pass that found out what it is.
-    Update(Box<SessionNotification>),
+    /// A `session/update` as servers write it, told by its beginning and its end. Its parameters are read by whoever
+    /// gets it, and may turn out not to be JSON.
+    Update {
+        params: Bytes,
+    },
     Request {
         id: MessageId,
         method: Cow<'static, str>,
@@ -45,9 +47,10 @@ pub(crate) enum MessageError {
     NotRpc,
 }
 
-const UPDATE: &str = "session/update";
-/// The method of an update stands in the beginning, where servers put it; elsewhere it is found the slow way.
-const UPDATE_HEAD: usize = 128;
+/// What an update begins with, whether its members are in the usual order or sorted, and what it ends with: the end
+/// of its parameters and of the message, so that no `id` can stand behind them.
+const UPDATE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","method":"session/update","params":{"#;
+const UPDATE_TAIL: &[u8] = b"}}";
 
 /// The payload of a message that has none.
 const NULL: Bytes = Bytes::from_static(b"null");
@@ -80,13 +83,14 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'de, st
 impl Message {
     /// Reads one message. Bytes that are not UTF-8 are replaced, as the event stream format wants it.
     pub(crate) fn parse(data: Bytes) -> Result<Self, MessageError> {
+        if data.starts_with(UPDATE_HEAD) && data.ends_with(UPDATE_TAIL) {
+            let params = data.slice(UPDATE_HEAD.len() - 1..data.len() - 1);
+            return Ok(Self { raw: data, body: Body::Update { params } });
+        }
         let raw = match std::str::from_utf8(&data) {
             Ok(_) => data,
             Err(_) => Bytes::from(String::from_utf8_lossy(&data).into_owned()),
         };
-        if let Some(update) = parse_update(&raw) {
-            return Ok(Self { raw, body: Body::Update(update) });
-        }
         let body = Self::parse_body(&raw)?;
         Ok(Self { raw, body })
     }
@@ -113,35 +117,6 @@ impl Message {
             (None, None) => Err(MessageError::NotRpc),
         }
     }
-}
-
-/// Says that a member is there, whatever it is.
-fn anything<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    IgnoredAny::deserialize(deserializer).map(|_| true)
-}
-
-/// Reads an update in one pass, typed. `None` means that it is something else, or of a kind that is not known.
-fn parse_update(data: &[u8]) -> Option<Box<SessionNotification>> {
-    #[derive(Deserialize)]
-    struct UpdateEnvelope<'a> {
-        #[serde(borrow, deserialize_with = "text")]
-        method: Option<Cow<'a, str>>,
-        params: Box<SessionNotification>,
-        #[serde(default, deserialize_with = "anything")]
-        id: bool,
-    }
-    let head = &data[..data.len().min(UPDATE_HEAD)];
-    memchr::memmem::find(head, UPDATE.as_bytes())?;
-    let envelope: UpdateEnvelope<'_> = serde_json::from_slice(data).ok()?;
-    (envelope.method.as_deref() == Some(UPDATE) && !envelope.id).then_some(envelope.params)
-}
-
-/// The parameters of a message that was read in one pass, for those who want them as they came.
-pub(crate) fn params_of(raw: &Bytes) -> Bytes {
-    let envelope: Option<Envelope<'_>> = serde_json::from_slice(raw).ok();
-    envelope
-        .and_then(|envelope| envelope.params)
-        .map_or(NULL, |params| raw.slice_ref(params.get().as_bytes()))
 }
 
 /// The methods that come most often need no memory of their own.
@@ -238,24 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_read_in_one_pass_and_anything_odd_the_slow_way() {
-        let update = r#"{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"x"}}}"#;
-        let known = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{update}}}"#);
-        assert!(matches!(parse(&known), Ok(Body::Update(update)) if &*update.session_id.0 == "s"));
-        assert_eq!(params_of(&Bytes::from(known)), update.as_bytes());
-        let behind = format!(r#"{{"params":{update},"method":"session/update"}}"#);
-        assert!(matches!(parse(&behind), Ok(Body::Notification { .. })));
-        let request = format!(r#"{{"method":"session/update","params":{update},"id":1}}"#);
+    fn an_update_is_told_by_its_looks_and_anything_odd_the_slow_way() {
+        let update = r#"{"sessionId":"s","update":{"sessionUpdate":"x"}}"#;
+        let usual = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{update}}}"#);
+        assert!(matches!(parse(&usual), Ok(Body::Update { params }) if params == update.as_bytes()));
+        let spaced = format!(r#"{{ "method":"session/update","params":{update}}}"#);
+        assert!(matches!(parse(&spaced), Ok(Body::Notification { .. })));
+        let request = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{update},"id":1}}"#);
         assert!(matches!(parse(&request), Ok(Body::Request { .. })));
-        let null = format!(r#"{{"id":null,"method":"session/update","params":{update}}}"#);
-        assert!(matches!(parse(&null), Ok(Body::Request { .. })));
-        let mention = r#"{"method":"x","params":"session/update"}"#;
-        assert!(matches!(parse(mention), Ok(Body::Notification { method, .. }) if method == "x"));
-        let unknown =
-            r#"{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"new"}}}"#;
-        assert!(matches!(parse(unknown), Ok(Body::Notification { .. })));
-        let broken = format!(r#"{{"method":"session/update","params":{update}}} trailing"#);
-        assert!(parse(&broken).is_err());
     }
 
     #[test]
