@@ -1,47 +1,59 @@
-//! An agent that dies in the middle of its answer: what is told, and how it is started anew.
+//! An agent that dies three ways in the middle of its answer, and what an application shows of it.
 //!
-//! Runs against an embedded server, or against the one at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN` and
-//! `SANDBOX_AGENT_AGENT`, if it needs them). The embedded agent dies when a prompt says "crash".
+//! The embedded server's agent exits with a code, is killed by a signal, and leaves without an error. With
+//! `SANDBOX_AGENT_URL` set, the agent there is asked to crash instead.
 
+use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::{Error, Event, NewSession, ResultRules, SandboxAgentClient, TurnFailure};
-use sdk_examples::Server;
+
+/// What the embedded agent does with each prompt.
+fn doomed() -> Script {
+    Script::new(|turn| {
+        let mut steps = vec![Step::Say("I will just ".into())];
+        let trace = (1..=250).map(|line| format!("  at step {line}"));
+        steps.push(match turn.text.as_str() {
+            "exit" => Step::crash(3, std::iter::once("Error: module not found".to_owned()).chain(trace)),
+            "signal" => Step::killed(9, ["out of memory"]),
+            "leave" => Step::Exit(0),
+            _ => Step::Say("say hello".into()),
+        });
+        steps
+    })
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let server = Server::find().await;
-    let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent);
-    if let Some(token) = &server.token {
-        options = options.token(token);
-    }
-    let client = options.build()?;
+    let embedded = MockServer::builder().agent("mock", doomed()).start().await;
+    let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
+    let client = SandboxAgentClient::builder(url).agent("mock").build()?;
     let mut events = client.events();
-    let session = client.new_session(NewSession::in_dir("/").title("doomed")).await?;
+    let mut session = client.new_session(NewSession::in_dir("/").title("doomed")).await?;
 
-    let mut turn = session.prompt("crash, please");
-    while let Some(update) = turn.next().await {
-        println!("before the end: {update}");
-    }
-    match turn.outcome().await {
-        Ok(outcome) => println!("it did not crash: {}", outcome.stop_reason),
-        Err(error) => {
-            let Some(end) = error.termination() else { return Err(error) };
-            println!("the agent ended: {end}");
-            println!("a crash: {}, exit code: {:?}, signal: {:?}", end.is_crash(), end.exit_code, end.signal);
-            let entry = ResultRules::default().classify_failure(&TurnFailure::from(&error));
-            println!("a thread shows: {:?} (terminal: {})", entry.kind, entry.is_terminal_error);
+    for way in ["exit", "signal", "leave"] {
+        println!("== {way}");
+        let mut turn = session.prompt(way);
+        while let Some(update) = turn.next().await {
+            println!("before the end: {update}");
         }
-    }
-
-    // The same is told once as an event, to everybody who listens.
-    while let Some(event) = events.try_next() {
-        if let Event::SessionEnded(ended) = event {
-            println!("event: session {} ended ({})", ended.session_id, ended.termination.reason);
+        match turn.outcome().await {
+            Ok(outcome) => println!("it did not die: {}", outcome.stop_reason),
+            Err(error) => {
+                let Some(end) = error.termination() else { return Err(error) };
+                println!("{end}");
+                let entry = ResultRules::default().classify_failure(&TurnFailure::from(&error));
+                println!("a thread shows: {:?} (terminal: {})", entry.kind, entry.is_terminal_error);
+            }
         }
+        // The same is told once as an event, to everybody who listens.
+        while let Some(event) = events.try_next() {
+            if let Event::SessionEnded(ended) = event {
+                println!("event: session {} ended ({})", ended.session_id, ended.termination.reason);
+            }
+        }
+        // One call starts the agent anew, and the session can be taken up again.
+        client.restart_agent().await?;
+        session = client.load_session(session.id(), NewSession::in_dir("/")).await?;
     }
-
-    // One call starts the agent anew, and the session can be taken up again.
-    client.restart_agent().await?;
-    let session = client.load_session(session.id(), NewSession::in_dir("/")).await?;
-    println!("again: {}", session.prompt("hello").text().await?);
+    println!("== and it lives on: {}", session.prompt("hello").text().await?);
     client.disconnect().await
 }

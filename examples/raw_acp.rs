@@ -47,7 +47,9 @@ async fn main() -> Result<(), Error> {
         while let Some(event) = events.next().await {
             match event {
                 Event::Update(update) => match update.update() {
-                    Some(SessionUpdate::AgentMessageChunk(_)) => print!("{}", update.message_text().unwrap_or("…")),
+                    Some(SessionUpdate::AgentMessageChunk(_)) => {
+                        print!("{}", update.message_text().unwrap_or("…"))
+                    }
                     Some(other) => println!("[{other:?}]"),
                     None => println!("[something this version does not know: {}]", update.content.raw()),
                 },

@@ -5,9 +5,7 @@
 
 use std::env;
 
-use sandbox_agent_sdk::{
-    Error, Event, NewSession, PermissionReply, SandboxAgentClient, Session, UpdateKind,
-};
+use sandbox_agent_sdk::{Error, Event, NewSession, PermissionReply, SandboxAgentClient, Session, UpdateKind};
 use sdk_examples::Server;
 
 #[tokio::main(flavor = "current_thread")]

@@ -31,16 +31,17 @@ pub enum Error {
     /// The server answered with an HTTP status that means failure.
     #[error("{0}")]
     Http(Box<HttpError>),
-    /// The message is larger than the server takes.
+    /// The message is larger than the server takes: it said so, or closed the connection before it had taken all of a
+    /// large one.
     #[error("`{method}` is too large for the server ({size} bytes)")]
     PayloadTooLarge {
         /// The method that was called.
         method: String,
         /// The size of the message.
         size: usize,
-        /// What the server answered.
+        /// What the server answered, if that was heard.
         #[source]
-        source: Box<HttpError>,
+        source: Option<Box<HttpError>>,
     },
     /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
     #[error("the server redirects to {}", location.as_deref().unwrap_or("nowhere"))]
@@ -328,7 +329,8 @@ impl Error {
     /// The failure that HTTP reported, if it was one.
     pub fn http(&self) -> Option<&HttpError> {
         match self {
-            Self::Http(error) | Self::PayloadTooLarge { source: error, .. } => Some(error),
+            Self::Http(error) => Some(error),
+            Self::PayloadTooLarge { source, .. } => source.as_deref(),
             Self::Timeout(timeout) => timeout.cause.as_deref()?.http(),
             Self::Terminated { reason: EndReasonError(reason), .. } => {
                 reason.source()?.downcast_ref::<Error>()?.http()

@@ -1,6 +1,7 @@
 //! HTTP: the only place that knows reqwest.
 
 mod http;
+mod metered;
 mod post;
 mod stream;
 

@@ -8,7 +8,10 @@ use reqwest::{
     header::{ACCEPT, CONTENT_TYPE, HeaderValue},
 };
 
-use super::http::{SendError, Transport, content_type, refused, unexpected};
+use super::{
+    http::{SendError, Transport, content_type, refused, unexpected},
+    metered::Metered,
+};
 use crate::{Error, HttpError, Profile, RpcError};
 
 /// A message to be posted.
@@ -65,6 +68,7 @@ impl Transport {
     pub(crate) async fn post(&self, post: &Post) -> Result<Posted, PostFailure> {
         let url = if post.bootstrap { &self.bootstrap } else { &self.config.endpoint };
         let session = self.session_header(post);
+        let metered = Metered::default();
         let build = |auth| {
             let request = self
                 .request(Method::POST, url, auth)
@@ -74,11 +78,17 @@ impl Transport {
                 Some(session) => request.header(Profile::ACP_SESSION_ID, session),
                 None => request,
             };
-            request.body(post.body.clone())
+            request.body(metered.body(&post.body))
         };
         let response = match self.send(build).await {
             Ok(response) => response,
             Err(SendError::NotSent(error)) => return Err(PostFailure::NotTaken(error)),
+            // A server that closes while it is being sent to does so because it has had enough. It cannot have run
+            // what it has not read to its end.
+            Err(SendError::Lost(_)) if metered.left_over(&post.body) => {
+                let (method, size) = (post.what.to_string(), post.body.len());
+                return Err(PostFailure::Failed(Error::PayloadTooLarge { method, size, source: None }));
+            }
             Err(SendError::Lost(source)) => return Err(PostFailure::Unknown(connection_lost(post, source))),
         };
         if response.status().is_success() {
@@ -148,7 +158,7 @@ impl Transport {
             413 => PostFailure::Failed(Error::PayloadTooLarge {
                 method: post.what.to_string(),
                 size: post.body.len(),
-                source: Box::new(error),
+                source: Some(Box::new(error)),
             }),
             401 | 403 | 429 | 503 => PostFailure::NotTaken(Error::Http(Box::new(error))),
             _ => PostFailure::Failed(Error::Http(Box::new(error))),

@@ -23,7 +23,7 @@ impl Error {
                 what: method,
                 size: Some(size as u64),
                 limit: None,
-                source: Some(Box::new(HttpError::from_wire(*source))),
+                source: source.map(|source| Box::new(HttpError::from_wire(*source))),
             },
             wire::Error::Redirected { status, location } => Self::Redirected { status, location },
             wire::Error::UnexpectedBody { status, content_type, start } => {
