@@ -67,7 +67,7 @@ fn ours(chunks: &[Bytes]) -> usize {
         decoder.push(chunk.clone());
         while let Some(frame) = decoder.next_frame() {
             let Frame::Event { id, data } = frame else { continue };
-            cursor.accept(Position::of(id.as_deref()), Fingerprint::of(&data), data, &mut out);
+            cursor.accept(Position::of(id.as_ref()), Fingerprint::of(&data), data, &mut out);
             for sequenced in out.drain(..) {
                 let Sequenced::Item(data) = sequenced else { continue };
                 let Body::Update { params } = Message::parse(data).unwrap().body else { continue };

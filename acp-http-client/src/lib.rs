@@ -29,7 +29,7 @@ pub use options::{Limits, Timeouts};
 pub use problem::Problem;
 pub use profile::Profile;
 pub use rpc::{MessageId, RpcError};
-pub use sse::ReconnectPolicy;
+pub use sse::{EventId, ReconnectPolicy};
 pub use state::{ConnectionState, EndReason};
 pub use tap::{Direction, Envelope, Inbound, Verdict};
 pub use transport::http_client_builder;

@@ -25,7 +25,7 @@ use super::{
     ticket::{Via, Waiter},
 };
 use crate::{
-    AcpHttpClient, ConnectionState, Direction, EndReason, Envelope, Error, Event, Limits, Profile,
+    AcpHttpClient, ConnectionState, Direction, EndReason, Envelope, Error, Event, EventId, Limits, Profile,
     ReconnectPolicy, RpcError, Timeouts,
     error::Cause,
     events::{Hub, Stored},
@@ -296,9 +296,10 @@ impl Core {
         }
     }
 
-    pub(crate) fn tap(&self, direction: Direction, event_id: Option<&str>, raw: &Bytes) {
+    pub(crate) fn tap(&self, direction: Direction, event_id: Option<&EventId>, raw: &Bytes) {
         if let Some(Tap(tap)) = &self.options.tap {
-            tap(Envelope { direction, event_id, raw });
+            let event_id = event_id.map(EventId::to_string);
+            tap(Envelope { direction, event_id: event_id.as_deref(), raw });
         }
     }
 

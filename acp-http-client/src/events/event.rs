@@ -6,7 +6,7 @@ use agent_client_protocol_schema::v1::{ContentBlock, SessionNotification, Sessio
 use bytes::Bytes;
 use serde::Deserialize;
 
-use crate::{ConnectionState, Error, Json, MessageId, Typed};
+use crate::{ConnectionState, Error, EventId, Json, MessageId, Typed};
 
 /// Something that happened on a connection.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ pub enum Event {
 #[non_exhaustive]
 pub struct Meta {
     /// The id of the event that brought it.
-    pub event_id: Option<String>,
+    pub event_id: Option<EventId>,
     /// Whether it is new.
     pub origin: Origin,
     /// The stream that brought it.
@@ -187,7 +187,7 @@ pub struct Notification {
 #[non_exhaustive]
 pub struct Malformed {
     /// The id of the event.
-    pub event_id: Option<String>,
+    pub event_id: Option<EventId>,
     /// What is wrong with it.
     pub reason: String,
     /// Its beginning.
@@ -198,7 +198,7 @@ impl Malformed {
     /// How much of an event that is no message is shown.
     const START_CHARS: usize = 1024;
 
-    pub(crate) fn new(event_id: Option<String>, data: &[u8], reason: impl Into<String>) -> Self {
+    pub(crate) fn new(event_id: Option<EventId>, data: &[u8], reason: impl Into<String>) -> Self {
         let start = String::from_utf8_lossy(&data[..data.len().min(4 * Self::START_CHARS)]);
         let start = start.chars().take(Self::START_CHARS).collect();
         Self { event_id, reason: reason.into(), start }

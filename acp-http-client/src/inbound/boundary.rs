@@ -2,7 +2,7 @@
 
 use tokio::time::{Duration, Instant};
 
-use crate::{Origin, rpc::Message};
+use crate::{EventId, Origin, rpc::Message};
 
 /// A ring is replayed at once when a stream opens: after so much quiet, its past is over.
 const QUIET: Duration = Duration::from_millis(250);
@@ -14,7 +14,7 @@ const HELD: usize = 4096;
 const HELD_BYTES: usize = 64 << 20;
 
 /// A message with the id of its event and what it was found to be.
-pub(super) type Dated = (Option<String>, Message, Origin);
+pub(super) type Dated = (Option<EventId>, Message, Origin);
 
 /// Keeps back what the first stream of a client brings until it is known whether it is old.
 ///
@@ -23,7 +23,7 @@ pub(super) type Dated = (Option<String>, Message, Origin);
 /// among it must not be answered again.
 #[derive(Debug)]
 pub(super) struct Boundary {
-    held: Vec<(Option<String>, Message)>,
+    held: Vec<(Option<EventId>, Message)>,
     bytes: usize,
     open: bool,
 }
@@ -44,7 +44,7 @@ impl Boundary {
     }
 
     /// Takes one message and gives what may go on, in order. `ours` says that it is an answer to this client.
-    pub(super) fn pass(&mut self, id: Option<String>, message: Message, ours: bool, out: &mut Vec<Dated>) {
+    pub(super) fn pass(&mut self, id: Option<EventId>, message: Message, ours: bool, out: &mut Vec<Dated>) {
         if !self.open {
             return out.push((id, message, Origin::Live));
         }

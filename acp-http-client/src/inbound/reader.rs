@@ -17,7 +17,8 @@ use super::{
     router,
 };
 use crate::{
-    ConnectionState, Continuity, EndReason, Error, Event, EventSource, Origin, Phase, Profile, Timeout,
+    ConnectionState, Continuity, EndReason, Error, Event, EventId, EventSource, Origin, Phase, Profile,
+    Timeout,
     client::Core,
     rpc::{Body, Message},
     sse::{Backoff, Cursor, Decoder, Fingerprint, Flow, Frame, Position, Sequenced},
@@ -65,7 +66,7 @@ enum Next {
     End,
 }
 
-type Item = (Option<String>, Bytes);
+type Item = (Option<EventId>, Bytes);
 
 struct Reader {
     core: Arc<Core>,
@@ -235,16 +236,16 @@ impl Reader {
         None
     }
 
-    fn take_event(&mut self, id: Option<String>, data: Bytes) -> Flow {
+    fn take_event(&mut self, id: Option<EventId>, data: Bytes) -> Flow {
         self.proof_until = None;
         self.numbered |= id.is_some();
-        let (position, print) = (Position::of(id.as_deref()), Fingerprint::of(&data));
+        let (position, print) = (Position::of(id.as_ref()), Fingerprint::of(&data));
         let flow = self.cursor.accept(position, print, (id, data), &mut self.out);
         self.give_out();
         flow
     }
 
-    fn skip(&mut self, id: Option<&str>) -> Flow {
+    fn skip(&mut self, id: Option<&EventId>) -> Flow {
         let flow = self.cursor.skip(id, &mut self.out);
         self.give_out();
         self.link.moved_to(self.cursor.last());
@@ -280,7 +281,7 @@ impl Reader {
         }
     }
 
-    fn give_item(&mut self, id: Option<String>, data: Bytes) {
+    fn give_item(&mut self, id: Option<EventId>, data: Bytes) {
         self.link.message_arrived(self.now);
         let message = match Message::parse(data.clone()) {
             Ok(message) => message,
@@ -308,9 +309,9 @@ impl Reader {
     }
 
     /// Gets past an event that is too large, and tells whoever waits for it.
-    fn skip_oversize(&mut self, id: Option<String>, seen: usize, head: &Bytes) -> Flow {
+    fn skip_oversize(&mut self, id: Option<EventId>, seen: usize, head: &Bytes) -> Flow {
         let limit = self.core.options.limits.message;
-        let error = Error::MessageTooLarge { limit, seen, event_id: id.clone() };
+        let error = Error::MessageTooLarge { limit, seen, event_id: id.as_ref().map(EventId::to_string) };
         tracing::warn!(?id, limit, stream = %self.link.source(), "a message is over the limit and was skipped");
         self.core.stats.oversize.fetch_add(1, Ordering::Relaxed);
         self.link.message_arrived(self.now);
@@ -320,7 +321,7 @@ impl Reader {
             waiter.settle(Err(error));
         }
         let before = self.cursor.resume_point();
-        let flow = if self.numbered { self.skip(id.as_deref()) } else { Flow::Continue };
+        let flow = if self.numbered { self.skip(id.as_ref()) } else { Flow::Continue };
         // If that moved the stream, it goes on behind the event at once; otherwise the event's end has to be read.
         if self.cursor.resume_point() == before {
             return flow;

@@ -11,8 +11,8 @@ use serde::Deserialize;
 
 use super::{Link, open_calls};
 use crate::{
-    Direction, EndReason, Event, EventSource, Inbound, Json, Malformed, MessageId, Meta, Notification,
-    Origin, RpcError, Typed, Update, Verdict,
+    Direction, EndReason, Event, EventId, EventSource, Inbound, Json, Malformed, MessageId, Meta,
+    Notification, Origin, RpcError, Typed, Update, Verdict,
     client::{Core, Echo, Settled},
     events::{Stored, peek_session},
     rpc::{Body, Message, MessageError},
@@ -23,18 +23,18 @@ use crate::{
 pub(super) fn route(
     core: &Arc<Core>,
     link: &Link,
-    event_id: Option<String>,
+    event_id: Option<EventId>,
     origin: Origin,
     message: Message,
 ) {
     core.stats.messages.fetch_add(1, Ordering::Relaxed);
     match message.body {
         Body::Response { id, outcome } => {
-            respond(core, link.source(), event_id.as_deref(), origin, &id, outcome, message.raw);
+            respond(core, link.source(), event_id.as_ref(), origin, &id, outcome, message.raw);
         }
         Body::Update { params } => {
             core.session_spoke(|| peek_session(&params));
-            core.tap(Direction::Inbound, event_id.as_deref(), &message.raw);
+            core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
             let origin = history(core, origin, || peek_session(&params));
             let meta = Meta { event_id, origin, stream: link.source().clone() };
             let verdict = judge(core, CLIENT_METHOD_NAMES.session_update, origin, &params);
@@ -43,14 +43,14 @@ pub(super) fn route(
         }
         Body::Notification { method, params } => {
             core.session_spoke(|| peek_session(&params));
-            core.tap(Direction::Inbound, event_id.as_deref(), &message.raw);
+            core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
             let update = method == CLIENT_METHOD_NAMES.session_update;
             let origin = if update { history(core, origin, || peek_session(&params)) } else { origin };
             notify(core, method, params, Meta { event_id, origin, stream: link.source().clone() });
         }
         Body::Request { id, method, params } => {
             core.session_spoke(|| peek_session(&params));
-            core.tap(Direction::Inbound, event_id.as_deref(), &message.raw);
+            core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
             let meta = Meta { event_id, origin, stream: link.source().clone() };
             let request =
                 Notification { method: method.to_string(), params: Json::new(params.clone()), meta };
@@ -70,7 +70,7 @@ fn history(core: &Core, origin: Origin, session: impl FnOnce() -> Option<Arc<str
 fn respond(
     core: &Arc<Core>,
     source: &EventSource,
-    event_id: Option<&str>,
+    event_id: Option<&EventId>,
     origin: Origin,
     id: &MessageId,
     outcome: Result<Bytes, RpcError>,
@@ -144,9 +144,9 @@ fn cancel_call(core: &Core, params: &Bytes) {
 }
 
 /// Reports an event that is no message.
-pub(super) fn malformed(core: &Core, event_id: Option<String>, data: &Bytes, error: &MessageError) {
+pub(super) fn malformed(core: &Core, event_id: Option<EventId>, data: &Bytes, error: &MessageError) {
     core.stats.malformed.fetch_add(1, Ordering::Relaxed);
-    core.tap(Direction::Inbound, event_id.as_deref(), data);
+    core.tap(Direction::Inbound, event_id.as_ref(), data);
     tracing::debug!(?event_id, %error, "an event is no message");
     core.publish(Event::Malformed(Malformed::new(event_id, data, error.to_string())));
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::memchr2;
 
+use super::EventId;
+
 /// How much of an oversize event is kept, so that the request it answers can still be told.
 const HEAD_BYTES: usize = 4096;
 /// How much of a line is kept while its content is being thrown away; an `id` field fits easily.
@@ -15,13 +17,13 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// A dispatched event: its `data`, and its `id` if the block had one.
-    Event { id: Option<String>, data: Bytes },
+    Event { id: Option<EventId>, data: Bytes },
     /// A block that carried an `id` but no data (or whose data was too large and already reported).
-    Id(String),
+    Id(EventId),
     /// A `retry` field.
     Retry(Duration),
     /// An event grew past the limit. What follows of it is skipped; `id` is known if it came first.
-    TooLarge { id: Option<String>, seen: usize, head: Bytes },
+    TooLarge { id: Option<EventId>, seen: usize, head: Bytes },
     /// As much again was skipped, and the event still has no end.
     Endless,
 }
@@ -42,7 +44,7 @@ pub(crate) struct Decoder {
     after_cr: bool,
     /// How many bytes of a byte order mark have matched, or `None` once the stream has begun.
     bom: Option<usize>,
-    id: Option<String>,
+    id: Option<EventId>,
     data: Data,
     skipping: bool,
     /// How much of the event has been skipped.
@@ -94,10 +96,14 @@ impl Decoder {
             self.after_cr = false;
             let frame = match memchr2(b'\n', b'\r', &self.chunk) {
                 Some(end) => {
-                    let head = self.chunk.split_to(end);
-                    self.after_cr = self.chunk.first() == Some(&b'\r');
-                    self.chunk.advance(1);
-                    self.end_line(head)
+                    let frame = if self.line.is_empty() && !self.overlong {
+                        self.whole_line(end)
+                    } else {
+                        self.end_of_line(end)
+                    };
+                    self.after_cr = self.chunk[end] == b'\r';
+                    self.chunk.advance(end + 1);
+                    frame
                 }
                 None => {
                     let rest = std::mem::take(&mut self.chunk);
@@ -149,31 +155,36 @@ impl Decoder {
         frame
     }
 
-    fn end_line(&mut self, tail: Bytes) -> Option<Frame> {
+    /// A line that lies in one chunk, as most do: only its data is worth a reference to the chunk.
+    fn whole_line(&mut self, end: usize) -> Option<Frame> {
+        match Field::of(&self.chunk[..end]) {
+            Field::Data(at) if !self.skipping => self.add_data(self.chunk.slice(at..end)),
+            field => self.take_field(field),
+        }
+    }
+
+    /// The end of a line that began in an earlier chunk.
+    fn end_of_line(&mut self, end: usize) -> Option<Frame> {
         if std::mem::take(&mut self.overlong) {
             self.line.clear();
             return None;
         }
-        let line = if self.line.is_empty() {
-            tail
-        } else {
-            self.line.extend_from_slice(&tail);
-            std::mem::take(&mut self.line).freeze()
-        };
-        if line.is_empty() {
-            return self.dispatch();
+        self.line.extend_from_slice(&self.chunk[..end]);
+        let line = std::mem::take(&mut self.line).freeze();
+        match Field::of(&line) {
+            Field::Data(at) if !self.skipping => self.add_data(line.slice(at..)),
+            field => self.take_field(field),
         }
-        let (name, value) = split_field(&line);
-        match name {
-            b"data" if !self.skipping => self.add_data(line.slice_ref(value)),
-            b"id" if !value.contains(&0) => {
-                self.id = Some(String::from_utf8_lossy(value).into_owned());
-                None
-            }
-            b"retry" => parse_retry(value).map(Frame::Retry),
-            // Comments, `event` and unknown fields carry nothing for a JSON-RPC stream.
-            _ => None,
+    }
+
+    fn take_field(&mut self, field: Field) -> Option<Frame> {
+        match field {
+            Field::Blank => return self.dispatch(),
+            Field::Retry(delay) => return Some(Frame::Retry(delay)),
+            Field::Id(id) => self.id = Some(id),
+            Field::Data(_) | Field::Nothing => {}
         }
+        None
     }
 
     fn add_data(&mut self, value: Bytes) -> Option<Frame> {
@@ -228,6 +239,33 @@ impl Data {
             }
             Data::Lines(lines) => Data::Lines(joined(lines, &value)),
         };
+    }
+}
+
+/// What a line says.
+enum Field {
+    /// The end of a block.
+    Blank,
+    /// Data, from this place on.
+    Data(usize),
+    Id(EventId),
+    Retry(Duration),
+    /// Comments, `event` and unknown fields carry nothing for a JSON-RPC stream.
+    Nothing,
+}
+
+impl Field {
+    fn of(line: &[u8]) -> Self {
+        if line.is_empty() {
+            return Self::Blank;
+        }
+        let (name, value) = split_field(line);
+        match name {
+            b"data" => Self::Data(line.len() - value.len()),
+            b"id" if !value.contains(&0) => Self::Id(EventId::read(value)),
+            b"retry" => parse_retry(value).map_or(Self::Nothing, Self::Retry),
+            _ => Self::Nothing,
+        }
     }
 }
 
@@ -288,7 +326,7 @@ mod tests {
     }
 
     fn event(id: Option<&str>, data: &str) -> Frame {
-        Frame::Event { id: id.map(str::to_owned), data: Bytes::copy_from_slice(data.as_bytes()) }
+        Frame::Event { id: id.map(EventId::from), data: Bytes::copy_from_slice(data.as_bytes()) }
     }
 
     fn all_chunkings(input: &[u8], expected: &[Frame]) {
@@ -348,7 +386,7 @@ mod tests {
             let frames = decode(input, chunk, 20);
             assert_eq!(frames.len(), 3, "in chunks of {chunk}: {frames:?}");
             assert!(
-                matches!(&frames[0], Frame::TooLarge { id: Some(id), seen, .. } if id == "7" && *seen > 20)
+                matches!(&frames[0], Frame::TooLarge { id: Some(id), seen, .. } if id.as_number() == Some(7) && *seen > 20)
             );
             assert_eq!(frames[1], Frame::Id("7".into()));
             assert_eq!(frames[2], event(Some("8"), "ok"));

@@ -5,8 +5,10 @@ mod cursor;
 mod decoder;
 #[cfg(test)]
 mod differential;
+mod event_id;
 
 pub(crate) use backoff::Backoff;
 pub use backoff::ReconnectPolicy;
 pub(crate) use cursor::{Cursor, Fingerprint, Flow, Position, Sequenced};
 pub(crate) use decoder::{Decoder, Frame};
+pub use event_id::EventId;
