@@ -147,13 +147,13 @@ impl Player {
                 }
                 self.open(id, session);
             }
-            "session/new" => self.open(id, self.script.next_session_id()),
+            "session/new" => self.open(id, self.script.next_session_id(&self.outlet)),
             "session/fork" => {
                 // The conversation that is forked from is known again, too.
                 if let Some(source) = session_id(&params) {
                     self.state().sessions.entry(source.to_owned()).or_default();
                 }
-                self.open(id, self.script.next_session_id());
+                self.open(id, self.script.next_session_id(&self.outlet));
             }
             "session/resume" => self.open(id, session_id(&params).unwrap_or_default().to_owned()),
             "session/close" | "session/delete" => {

@@ -15,6 +15,7 @@ mod trigger;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -89,6 +90,8 @@ pub(crate) struct Surroundings {
     pub(crate) answers: Answers,
     /// Where a panic in a script is reported.
     pub(crate) panics: Panics,
+    /// Counts the sessions of all scripted agents of the server; absent outside of one.
+    pub(crate) sessions: Option<Arc<AtomicU64>>,
 }
 
 impl Outlet {

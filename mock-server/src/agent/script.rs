@@ -47,7 +47,7 @@ pub struct Script {
     pub(super) hook: Option<Hook>,
     pub(super) initialize: Value,
     pub(super) session: Value,
-    /// Counts sessions over all launches, so that no two sessions of a server share an id.
+    /// Counts sessions over all launches where no server does.
     sessions: Arc<AtomicU64>,
     installed: bool,
 }
@@ -110,8 +110,10 @@ impl Script {
         self
     }
 
-    pub(super) fn next_session_id(&self) -> String {
-        format!("mock-session-{}", self.sessions.fetch_add(1, Ordering::SeqCst) + 1)
+    /// An id that no other session of the same server has, whichever agent it belongs to.
+    pub(super) fn next_session_id(&self, outlet: &Outlet) -> String {
+        let sessions = outlet.surroundings().sessions.as_ref().unwrap_or(&self.sessions);
+        format!("mock-session-{}", sessions.fetch_add(1, Ordering::SeqCst) + 1)
     }
 }
 

@@ -10,11 +10,16 @@ use super::engine::{Faults, Moment};
 use super::kind::{Cut, Fault, LineEnding};
 use crate::server::Socket;
 
+/// The stuff of events that never end: sent again and again, so that any number of them costs nothing.
+static FILLER: [u8; 16_384] = [b'x'; 16_384];
+
 /// What is done to the bytes of one stream, decided when it is opened.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Shape {
     /// Bytes in front of everything.
     prefix: Vec<u8>,
+    /// How many bytes of an event that never ends follow the prefix, before the stream goes silent.
+    filler: Option<usize>,
     /// Line ends, if not plain line feeds.
     line_ending: Option<LineEnding>,
     /// The size of every chunk but the last of a batch.
@@ -39,14 +44,12 @@ impl Shape {
         if let Some(milliseconds) = retry {
             shape.prefix.extend_from_slice(format!("retry: {milliseconds}\n\n").as_bytes());
         }
-        let unterminated = faults.strike(moment, |fault| match fault {
+        shape.filler = faults.strike(moment, |fault| match fault {
             Fault::UnterminatedEvent { bytes } => Some(*bytes),
             _ => None,
         });
-        if let Some(bytes) = unterminated {
+        if shape.filler.is_some() {
             shape.prefix.extend_from_slice(b"data: ");
-            shape.prefix.resize(shape.prefix.len() + bytes, b'x');
-            shape.stall = Some(shape.prefix.len() as u64);
         }
         shape.line_ending = faults.strike(moment, |fault| match fault {
             Fault::LineEnding(ending) => Some(*ending),
@@ -60,12 +63,11 @@ impl Shape {
             Fault::StreamCutAt { byte, cut } => Some((*byte, *cut)),
             _ => None,
         });
-        let stall = faults.strike(moment, |fault| match fault {
+        shape.stall = faults.strike(moment, |fault| match fault {
             Fault::StreamStall => Some(0),
             Fault::StreamStallAt { byte } => Some(*byte),
             _ => None,
         });
-        shape.stall = stall.or(shape.stall);
         shape
     }
 
@@ -136,13 +138,19 @@ impl Shaped {
             return std::future::pending().await;
         }
         while self.queue.is_empty() {
-            match self.source.next().await? {
-                Ok(bytes) => {
-                    let bytes = self.shape.rewrite(bytes, &mut self.line);
-                    self.queue.push_back(bytes);
+            let bytes = match &mut self.shape.filler {
+                Some(0) => return std::future::pending().await,
+                Some(left) => {
+                    let piece = &FILLER[..FILLER.len().min(*left)];
+                    *left -= piece.len();
+                    Bytes::from_static(piece)
                 }
-                Err(error) => return Some(Err(io::Error::other(error))),
-            }
+                None => match self.source.next().await? {
+                    Ok(bytes) => self.shape.rewrite(bytes, &mut self.line),
+                    Err(error) => return Some(Err(io::Error::other(error))),
+                },
+            };
+            self.queue.push_back(bytes);
         }
         let mut front = self.queue.pop_front()?;
         let mut limit = self.shape.chunk.unwrap_or(usize::MAX);

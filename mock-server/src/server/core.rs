@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     pub(crate) background: Tasks,
     pub(crate) streams: StreamCount,
     pub(crate) tokens: Tokens,
+    /// Counts the sessions of scripted agents, so that no two of them share an id.
+    sessions: Arc<AtomicU64>,
     /// Every log there is, for the faults that act on all of them. Guards the list only.
     logs: Mutex<Vec<Weak<Log>>>,
     /// Faults that act at once and were given before the first log existed.
@@ -95,6 +98,7 @@ impl Core {
             panics,
             streams: StreamCount::default(),
             tokens: Tokens::new(token),
+            sessions: Arc::default(),
             logs: Mutex::default(),
             initial,
             fallback: Arc::new(Script::default()),
@@ -114,6 +118,7 @@ impl Core {
             faults: Arc::clone(&self.faults),
             answers: self.answers.clone(),
             panics: self.panics.clone(),
+            sessions: Some(Arc::clone(&self.sessions)),
         })
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -259,7 +259,7 @@ impl MockServer {
     /// Files and configuration stay in any case.
     ///
     /// # Panics
-    /// When another process took the port meanwhile.
+    /// When somebody else took the port meanwhile and keeps it.
     pub async fn restart(&self, state: State) {
         self.check();
         self.stop().await;
@@ -269,9 +269,24 @@ impl MockServer {
                 Err(error) => panic!("the mock server cannot open its files again: {error}"),
             }
         }
-        match listen(self.address) {
+        match self.listen_again().await {
             Ok(listener) => self.serve(listener),
             Err(error) => panic!("the mock server cannot listen again on {}: {error}", self.address),
+        }
+    }
+
+    /// While the server was away, somebody's outgoing connection may have got its port for a moment.
+    async fn listen_again(&self) -> io::Result<TcpListener> {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        const RETRY: Duration = Duration::from_millis(10);
+        let given_up = Instant::now() + PATIENCE;
+        loop {
+            match listen(self.address) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < given_up => {
+                    tokio::time::sleep(RETRY).await;
+                }
+                outcome => return outcome,
+            }
         }
     }
 

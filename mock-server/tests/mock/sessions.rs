@@ -212,3 +212,24 @@ async fn an_agent_tells_title_and_mode_by_its_updates() {
     );
     assert_eq!(server.session(&id).unwrap()["agentMode"], "plan");
 }
+
+#[tokio::test]
+async fn sessions_of_two_agents_never_share_an_id() {
+    let says = |text: &'static str| Script::new(move |_| vec![Step::Say(text.into())]);
+    let server = MockServer::builder().agent("one", says("from one")).agent("two", says("from two"));
+    let server = server.start().await;
+    let client = Client::new(&server);
+    let mut events = client.stream(None).await;
+    let first = new_session(&client, json!({ "agent": "one" }), "/").await;
+    let second = new_session(&client, json!({ "agent": "two" }), "/").await;
+    assert_eq!([first.as_str(), second.as_str()], ["mock-session-1", "mock-session-2"]);
+    for (id, session, text) in [("a", first, "from one"), ("b", second, "from two")] {
+        client.result(prompt(id, &session, "go")).await;
+        let seen = events.until_response(id).await;
+        let said =
+            seen.iter().map(|event| event.json()).find(|message| message["method"] == "session/update");
+        let params = &said.unwrap()["params"];
+        assert_eq!(params["sessionId"], session);
+        assert_eq!(params["update"]["content"]["text"], text);
+    }
+}
