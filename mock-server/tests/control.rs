@@ -12,6 +12,7 @@ mod config;
 mod escape;
 #[path = "control/files.rs"]
 mod files;
+mod http_client;
 #[path = "control/server.rs"]
 mod server;
 #[path = "control/size.rs"]

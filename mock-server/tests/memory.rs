@@ -1,6 +1,8 @@
 //! What the server remembers is bounded. A program of its own, so that no other test adds to the figures.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod http_client;
+
 use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Script, Step};
@@ -33,7 +35,7 @@ async fn flooding(updates: usize) -> MockServer {
 }
 
 async fn post(server: &MockServer, message: Value) -> Value {
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::http_client::builder().build().unwrap();
     let post = http.post(format!("{}/v1/rpc", server.url())).header("content-type", "application/json");
     let response = tokio::time::timeout(SOON, post.body(message.to_string()).send()).await.unwrap().unwrap();
     serde_json::from_slice(&response.bytes().await.unwrap()).unwrap()

@@ -4,6 +4,7 @@
 
 #[path = "process/crash.rs"]
 mod crash;
+mod http_client;
 #[path = "process/life.rs"]
 mod life;
 #[path = "process/probe.rs"]

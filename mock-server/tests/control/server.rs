@@ -41,7 +41,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(120)).build().unwrap();
+        let client = crate::http_client::builder().timeout(Duration::from_secs(120)).build().unwrap();
         Self { control, address, client, task }
     }
 

@@ -42,7 +42,7 @@ impl Client {
     }
 
     pub(crate) fn at(url: String) -> Self {
-        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy();
+        let http = crate::http_client::builder().redirect(reqwest::redirect::Policy::none());
         Self { http: http.build().unwrap(), url }
     }
 

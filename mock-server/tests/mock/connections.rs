@@ -10,7 +10,7 @@ async fn server() -> MockServer {
 }
 
 async fn post(server: &MockServer, id: Option<&str>, message: Value) -> reqwest::Response {
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::http_client::builder().build().unwrap();
     let mut post = http.post(format!("{}/v1/rpc", server.url())).header("content-type", "application/json");
     if let Some(id) = id {
         post = post.header(HEADER, id);
@@ -25,7 +25,7 @@ async fn connect(server: &MockServer) -> String {
 }
 
 async fn open(server: &MockServer, id: &str) -> Events {
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::http_client::builder().build().unwrap();
     Events::new(http.get(format!("{}/v1/rpc", server.url())).header(HEADER, id).send().await.unwrap())
 }
 
@@ -84,7 +84,7 @@ async fn delete_forgets_the_connection() {
     let server = server().await;
     let id = connect(&server).await;
     let events = open(&server, &id).await;
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::http_client::builder().build().unwrap();
     let delete = || http.delete(format!("{}/v1/rpc", server.url())).header(HEADER, &id).send();
     assert_eq!(delete().await.unwrap().status(), 204);
     assert!(events.bytes().await.1.is_ok());
@@ -97,7 +97,7 @@ async fn a_connection_has_one_stream_at_a_time() {
     let server = server().await;
     let id = connect(&server).await;
     let first = open(&server, &id).await;
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::http_client::builder().build().unwrap();
     let get = || http.get(format!("{}/v1/rpc", server.url())).header(HEADER, &id).send();
     assert_eq!(get().await.unwrap().status(), 409);
     drop(first);

@@ -29,7 +29,7 @@ async fn server() -> MockServer {
 /// Sends one captured request. None when no answer came in as many of the agent's seconds as the capture
 /// waited.
 async fn send(server: &MockServer, exchange: &Exchange) -> Option<reqwest::Response> {
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::http_client::builder().build().unwrap();
     let method = exchange.method.parse::<reqwest::Method>().unwrap();
     let mut request = http.request(method, format!("{}{}", server.url(), exchange.target));
     for (name, value) in exchange.headers.iter().filter(|(_, value)| !value.is_empty()) {

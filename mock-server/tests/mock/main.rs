@@ -8,6 +8,8 @@ mod client;
 mod connections;
 mod crashes;
 mod fidelity;
+#[path = "../http_client/mod.rs"]
+mod http_client;
 mod life;
 mod log_faults;
 mod npm;

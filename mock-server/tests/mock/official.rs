@@ -13,7 +13,7 @@ struct Peer {
 
 impl Peer {
     fn new(server: &MockServer) -> Self {
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = crate::http_client::builder().build().unwrap();
         Self { http, url: format!("{}/acp", server.url()), connection: None }
     }
 
@@ -253,7 +253,7 @@ async fn a_strict_server_wants_the_session_header_on_answers() {
 #[tokio::test]
 async fn http_two_with_prior_knowledge_works_on_every_face() {
     let server = MockServer::start().await;
-    let http = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
+    let http = crate::http_client::builder().http2_prior_knowledge().build().unwrap();
     let mut peer = Peer { http: http.clone(), ..Peer::new(&server) };
     let (_connection, session) = peer.session().await;
     let mut events = peer.stream(Some(&session)).await;

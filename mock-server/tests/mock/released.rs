@@ -274,7 +274,7 @@ async fn an_agent_that_is_not_installed_is_refused_or_installed_or_missing() {
 }
 
 async fn reqwest_get(url: &str) -> Value {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::http_client::builder().build().unwrap();
     let body = client.get(url).send().await.unwrap().bytes().await.unwrap();
     serde_json::from_slice(&body).unwrap()
 }

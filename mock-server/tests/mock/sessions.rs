@@ -12,7 +12,7 @@ async fn new_session(client: &Client, meta: Value, cwd: &str) -> String {
 }
 
 async fn get(server: &MockServer, path: &str) -> (u16, Value) {
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::http_client::builder().build().unwrap();
     let response = http.get(format!("{}{path}", server.url())).send().await.unwrap();
     let status = response.status().as_u16();
     (status, serde_json::from_slice(&response.bytes().await.unwrap()).unwrap_or_default())

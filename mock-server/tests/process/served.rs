@@ -21,7 +21,7 @@ struct Client {
 impl Client {
     async fn start(args: &[&str]) -> Self {
         let server = MockServer::builder().agent("stub", stub(args)).start().await;
-        let http = reqwest::Client::builder().no_proxy().timeout(LIMIT).build().unwrap();
+        let http = crate::http_client::builder().timeout(LIMIT).build().unwrap();
         Self { server, http }
     }
 
