@@ -9,6 +9,7 @@ pub(crate) struct Exchange {
     /// The path with its query.
     pub(crate) target: String,
     pub(crate) headers: Vec<(String, String)>,
+    /// The body, or `@` and the name of a file that held it.
     pub(crate) body: Option<String>,
     /// How long the command waited before it gave up by itself.
     pub(crate) patience: Option<f64>,
@@ -41,11 +42,16 @@ impl Exchange {
     }
 }
 
-/// Reads a capture by name.
-pub(crate) fn read(name: &str) -> Vec<Exchange> {
+/// The text of a capture by name.
+pub(crate) fn text(name: &str) -> String {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/released").join(format!("{name}.txt"));
-    let text = std::fs::read_to_string(path).unwrap();
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// Reads a capture by name.
+pub(crate) fn read(name: &str) -> Vec<Exchange> {
+    let text = text(name);
     let mut exchanges = Vec::new();
     // A command may follow other output on its line.
     for part in text.split("$ curl ").skip(1) {
@@ -70,6 +76,8 @@ fn exchange(command: &str, output: &str, gave_up: bool) -> Exchange {
     while let Some(word) = words.next() {
         match word.as_str() {
             "-i" | "-N" => {}
+            // Where the output went.
+            "-o" | "-D" => drop(words.next()),
             "-I" => exchange.method = "HEAD".into(),
             "-X" => exchange.method = words.next().unwrap(),
             "--max-time" => exchange.patience = Some(words.next().unwrap().parse().unwrap()),

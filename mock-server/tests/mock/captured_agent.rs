@@ -8,6 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use mock_server::{Agent, Exit, ExitStatus, LaunchError, Outlet, Running, StderrSummary, Undelivered};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 /// A second of the captured agent, shortened.
 pub(crate) const SECOND: Duration = Duration::from_millis(75);
@@ -155,6 +156,12 @@ impl Instance {
                     );
                 });
             }
+            flood if flood.starts_with("flood:") => {
+                for number in 0..flood["flood:".len()..].parse::<u32>().unwrap() {
+                    self.notify("_stub/flood", json!({ "n": number }));
+                }
+                self.finish(&id);
+            }
             // "hang" and "close-stdout": nothing is ever said.
             _ => {}
         }
@@ -178,5 +185,82 @@ impl Instance {
             let stderr = StderrSummary { last, ..StderrSummary::default() };
             self.outlet.exited(Exit { status: ExitStatus::Code(code), stderr });
         }
+    }
+}
+
+/// The agent that the released server brings along: it says everything twice.
+#[derive(Debug)]
+pub(crate) struct EchoAgent;
+
+#[derive(Debug)]
+struct Echo(Outlet);
+
+impl Agent for EchoAgent {
+    fn launch(&self, outlet: Outlet) -> BoxFuture<'static, Result<Arc<dyn Running>, LaunchError>> {
+        let instance: Arc<dyn Running> = Arc::new(Echo(outlet));
+        std::future::ready(Ok(instance)).boxed()
+    }
+
+    fn installed(&self) -> bool {
+        false
+    }
+}
+
+impl Running for Echo {
+    fn deliver(&self, message: Value) -> BoxFuture<'_, Result<(), Undelivered>> {
+        let params = json!({ "message": message });
+        self.0.value(&json!({ "jsonrpc": "2.0", "method": "mock/echo", "params": params }));
+        let result = json!({ "echoed": message });
+        self.0.value(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }));
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn close_input(&self) {}
+
+    fn kill(&self) {}
+}
+
+/// An agent that repeats what it is asked and does not mind that its input is closed.
+#[derive(Debug, Default)]
+pub(crate) struct StubbornAgent {
+    alive: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Stubborn {
+    outlet: Outlet,
+    alive: watch::Sender<u64>,
+}
+
+impl StubbornAgent {
+    /// How many instances live.
+    pub(crate) fn alive(&self) -> watch::Receiver<u64> {
+        self.alive.subscribe()
+    }
+}
+
+impl Agent for StubbornAgent {
+    fn launch(&self, outlet: Outlet) -> BoxFuture<'static, Result<Arc<dyn Running>, LaunchError>> {
+        self.alive.send_modify(|alive| *alive += 1);
+        let instance: Arc<dyn Running> = Arc::new(Stubborn { outlet, alive: self.alive.clone() });
+        std::future::ready(Ok(instance)).boxed()
+    }
+}
+
+impl Running for Stubborn {
+    fn deliver(&self, message: Value) -> BoxFuture<'_, Result<(), Undelivered>> {
+        let result = json!({ "echo": message["params"] });
+        self.outlet.value(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }));
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn close_input(&self) {}
+
+    fn kill(&self) {}
+}
+
+impl Drop for Stubborn {
+    fn drop(&mut self) {
+        self.alive.send_modify(|alive| *alive -= 1);
     }
 }

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures::StreamExt;
 use mock_server::MockServer;
-use serde_json::{Value, json};
 
-use crate::capture::{Answer, Exchange, read};
-use crate::captured_agent::{CapturedAgent, SECOND};
-use crate::client::{Client, SOON};
+use crate::capture::{Exchange, read, text};
+use crate::captured_agent::CapturedAgent;
+use crate::client::{Client, SOON, ids as ids_of, initialize_params, prompt, request};
+use crate::replay::{ids, replay, replay_all};
 
 /// The released server was told to give up on an agent after four seconds.
 const LIMIT: Duration = Duration::from_millis(300);
@@ -24,106 +23,6 @@ async fn server() -> MockServer {
         .heartbeat(HEARTBEAT)
         .start()
         .await
-}
-
-/// Sends one captured request. None when no answer came in as many of the agent's seconds as the capture
-/// waited.
-async fn send(server: &MockServer, exchange: &Exchange) -> Option<reqwest::Response> {
-    let http = crate::http_client::builder().build().unwrap();
-    let method = exchange.method.parse::<reqwest::Method>().unwrap();
-    let mut request = http.request(method, format!("{}{}", server.url(), exchange.target));
-    for (name, value) in exchange.headers.iter().filter(|(_, value)| !value.is_empty()) {
-        request = request.header(name, value);
-    }
-    if let Some(body) = &exchange.body {
-        request = request.body(body.clone());
-    }
-    let patience = match (&exchange.answer, exchange.patience) {
-        (None, Some(seconds)) => SECOND.mul_f64(seconds),
-        _ => SOON,
-    };
-    tokio::time::timeout(patience, request.send()).await.ok().map(Result::unwrap)
-}
-
-/// Sends one captured request and checks that the answer is the captured one.
-async fn replay(server: &MockServer, exchange: &Exchange, ids: &BTreeSet<String>) {
-    let response = send(server, exchange).await;
-    let (response, answer) = match (response, &exchange.answer) {
-        (Some(response), Some(answer)) => (response, answer),
-        (None, None) => return,
-        (response, answer) => panic!("{exchange:?}\nanswered {response:?} instead of {answer:?}"),
-    };
-    assert_eq!(response.status().as_u16(), answer.status, "{exchange:?}");
-    let normal = normalised(&answer.body, ids);
-    let seen = headers(response.headers(), normal.is_some());
-    assert_eq!(seen, expected_headers(answer, normal.is_some()), "{exchange:?}");
-    if exchange.is_stream() {
-        let body = stream_body(response, exchange, answer).await;
-        assert_eq!(body, answer.body.trim_end_matches('\n'), "{exchange:?}");
-        return;
-    }
-    let body = response.text().await.unwrap();
-    match normal {
-        Some(expected) => assert_eq!(normalised(&body, ids), Some(expected), "{exchange:?}"),
-        None => assert_eq!(body, answer.body.trim_end_matches('\n'), "{exchange:?}"),
-    }
-}
-
-/// As much of a stream as the capture has, or all of it if it ended.
-async fn stream_body(response: reqwest::Response, exchange: &Exchange, answer: &Answer) -> String {
-    let mut stream = response.bytes_stream();
-    let mut body = Vec::new();
-    let expected = answer.body.trim_end_matches('\n').len();
-    while !exchange.gave_up || body.len() < expected {
-        let next = tokio::time::timeout(SOON, stream.next()).await;
-        let Some(chunk) = next.unwrap_or_else(|_| panic!("too little of {answer:?}")) else { break };
-        body.extend_from_slice(&chunk.unwrap());
-    }
-    String::from_utf8(body).unwrap().trim_end_matches('\n').to_owned()
-}
-
-/// JSON whose times are set to zero and whose list holds only the servers of this capture; none when the
-/// text has nothing of the kind.
-fn normalised(text: &str, ids: &BTreeSet<String>) -> Option<Value> {
-    let mut value: Value = serde_json::from_str(text.trim()).ok()?;
-    if let Some(servers) = value.get_mut("servers").and_then(Value::as_array_mut) {
-        servers.retain(|server| ids.contains(server["serverId"].as_str().unwrap_or_default()));
-        for server in servers {
-            server["createdAtMs"] = json!(0);
-        }
-        return Some(value);
-    }
-    let uptime = value.pointer_mut("/serverStatus/uptimeMs")?;
-    *uptime = json!(0);
-    Some(value)
-}
-
-/// The headers that matter: all but the date, and the length only of bodies that are compared as they are.
-fn headers(headers: &reqwest::header::HeaderMap, without_length: bool) -> Vec<(String, String)> {
-    let all = headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
-    relevant(all, without_length)
-}
-
-fn expected_headers(answer: &Answer, without_length: bool) -> Vec<(String, String)> {
-    relevant(answer.headers.iter().cloned(), without_length)
-}
-
-fn relevant(headers: impl Iterator<Item = (String, String)>, without_length: bool) -> Vec<(String, String)> {
-    let mut all: Vec<_> =
-        headers.filter(|(name, _)| name != "date" && !(without_length && name == "content-length")).collect();
-    all.sort();
-    all
-}
-
-fn ids(exchanges: &[Exchange]) -> BTreeSet<String> {
-    exchanges.iter().filter_map(|exchange| Some(exchange.server_id()?.to_owned())).collect()
-}
-
-async fn replay_all(server: &MockServer, exchanges: &[Exchange]) {
-    let ids = ids(exchanges);
-    for exchange in exchanges {
-        replay(server, exchange, &ids).await;
-    }
 }
 
 /// Replays a capture whose stream was open in the background from its first command on.
@@ -184,6 +83,26 @@ async fn an_agent_request_agrees_with_the_capture() {
         replay_all(&server, rest).await;
     };
     tokio::join!(replay(&server, &stream, &none), replay(&server, &prompt, &none), answers);
+}
+
+#[tokio::test]
+async fn what_is_left_after_a_flood_agrees_with_the_capture() {
+    let server = MockServer::builder().agent("mock", CapturedAgent::default()).start().await;
+    let first = Client::at(format!("{}/v1/acp/f1?agent=mock", server.url()));
+    first.result(request(1, "initialize", initialize_params())).await;
+    let client = Client::at(format!("{}/v1/acp/f1", server.url()));
+    client.result(prompt(2, "s1", "flood:60000")).await;
+    let capture = text("12-flood-ring-lag");
+    for (name, seen) in [("w/o Last-Event-ID", None), ("Last-Event-ID 10", Some(10))] {
+        let line =
+            capture.lines().find(|line| line.starts_with(&format!("late subscriber {name}:"))).unwrap();
+        let (_, figures) = line.split_once(": ").unwrap();
+        let mut events = client.stream(seen).await;
+        let ids = ids_of(&events.until(|message| message["id"] == 2).await);
+        assert!(ids.windows(2).all(|pair| pair[1] == pair[0] + 1), "no hole");
+        let (start, end) = (ids.first().unwrap(), ids.last().unwrap());
+        assert_eq!(format!("received {} first {start} last {end}", ids.len()), figures);
+    }
 }
 
 #[tokio::test]

@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod agent_faults;
+mod attachment;
 mod capture;
 mod captured_agent;
 mod client;
 mod connections;
+mod control_fidelity;
 mod crashes;
 mod fidelity;
 #[path = "../http_client/mod.rs"]
@@ -17,6 +19,7 @@ mod official;
 mod post_faults;
 mod program;
 mod released;
+mod replay;
 mod rpc;
 mod sessions;
 mod steps;

@@ -5,6 +5,7 @@
 //! DELETE of a live agent hangs until the client gives up, and only then is the agent told to stop.
 
 mod entry;
+mod pi;
 mod routes;
 mod table;
 

@@ -11,6 +11,7 @@ use axum::{Extension, Json, Router};
 use serde_json::{Value, json};
 
 use super::entry::{Entry, sorted};
+use super::pi;
 use super::table::Table;
 use crate::agent::Exit;
 use crate::face::accept::{events_out, json_in_and_out, last_event_id};
@@ -42,11 +43,14 @@ async fn post(
     body: Bytes,
 ) -> Result<Response, Problem> {
     json_in_and_out(&headers)?;
-    let message: Value = serde_json::from_slice(&body)
+    let mut message: Value = serde_json::from_slice(&body)
         .map_err(|error| Problem::invalid_request(format!("invalid JSON body: {error}")))?;
     let entry = table.entry(&server, query.get("agent").map(String::as_str)).await?;
     if !message.is_object() {
         return Err(Problem::invalid_request("request body must be a JSON-RPC object"));
+    }
+    if entry.agent == "pi" {
+        pi::normalise(&mut message);
     }
     let is_request = message.get("method").is_some() && message.get("id").is_some();
     if !is_request {

@@ -75,12 +75,13 @@ impl Table {
 
     async fn start(&self, agent: &str) -> Result<Arc<Entry>, Problem> {
         if !self.control.is_installed(agent) {
-            if self.core.config.require_preinstall {
-                return Err(Problem::agent_not_installed(agent));
-            }
+            // The mock is part of the released server and never asked for; only its launcher may be missing.
             if agent == "mock" {
                 let message = "failed to start agent process: No such file or directory (os error 2)";
                 return Err(Problem::stream_error(message));
+            }
+            if self.core.config.require_preinstall {
+                return Err(Problem::agent_not_installed(agent));
             }
             self.control.set_installed(agent, true);
         }
