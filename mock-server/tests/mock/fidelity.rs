@@ -41,6 +41,10 @@ async fn requests_and_their_streams_agree_with_the_captures() {
     let server = server().await;
     replay_all(&server, &read("04-acp-basic")).await;
     replay_all(&server, &read("05-sse")).await;
+    let extension: Vec<_> =
+        read("23-misc").into_iter().filter(|exchange| exchange.target == "/v1/acp/s1").collect();
+    assert_eq!(extension.len(), 1);
+    replay_all(&server, &extension).await;
 }
 
 #[tokio::test]
@@ -56,6 +60,23 @@ async fn a_silent_agent_agrees_with_the_capture() {
 #[tokio::test]
 async fn a_delete_of_a_live_agent_agrees_with_the_capture() {
     replay_with_stream("08-delete-live", "08-delete-live-sse").await;
+}
+
+#[tokio::test]
+async fn a_delete_during_a_prompt_agrees_with_the_capture() {
+    let server = server().await;
+    let exchanges = read("23-misc");
+    let (first, rest) = exchanges.split_first().unwrap();
+    let ids = ids(&exchanges[..2]);
+    replay(&server, first, &ids).await;
+    let prompt = read("23-misc-pending-prompt").remove(0);
+    let delete = async {
+        assert!(server.wait_for(|requests| requests.len() == 2, SOON).await);
+        for exchange in &rest[..2] {
+            replay(&server, exchange, &ids).await;
+        }
+    };
+    tokio::join!(replay(&server, &prompt, &ids), delete);
 }
 
 #[tokio::test]
