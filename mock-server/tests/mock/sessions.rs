@@ -233,3 +233,19 @@ async fn sessions_of_two_agents_never_share_an_id() {
         assert_eq!(params["update"]["content"]["text"], text);
     }
 }
+
+#[tokio::test]
+async fn a_crash_is_told_alike_in_the_answer_over_http_and_in_the_list() {
+    let server = MockServer::builder().agent("mock", Script::steps(vec![Step::crash(4, ["why"])]));
+    let server = server.start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let (_, body) = client.post(prompt("p", &session, "go")).await;
+    let told = &body["error"]["data"]["terminationInfo"];
+    assert_eq!((&told["exitCode"], &told["stderr"]["head"]), (&json!(4), &json!("why")));
+    let (status, info) = get(&server, &format!("/v1/sessions/{session}")).await;
+    assert_eq!((status, &info["ended"]), (200, &json!(true)));
+    assert_eq!(info["terminationInfo"], *told);
+    let list = client.result(request(1, "session/list", json!({}))).await;
+    assert_eq!(list["sessions"][0]["_meta"][META]["terminationInfo"], *told);
+}

@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use mock_server::{MockServer, Script, Step, Terminal, ToolCall};
 use serde_json::{Value, json};
 
@@ -128,4 +130,22 @@ async fn words_in_the_prompt_ask_for_permission_and_print_garbage() {
     assert_eq!(status, 200);
     assert!(texts(&messages).contains(&"permission: reject_once"));
     assert!(messages.iter().any(|message| message["method"] == "_sandboxagent/agent/unparsed"));
+}
+
+#[tokio::test]
+async fn words_in_the_prompt_make_the_answer_big_and_slow() {
+    let server = MockServer::start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    let mut events = client.stream(Some(2)).await;
+    let started = Instant::now();
+    let (_, messages) = tokio::join!(
+        client.post(prompt("p", &session, "big and slow")),
+        answering(&client, &mut events, |_| json!({}))
+    );
+    // Four words with 200 ms between them.
+    assert!(started.elapsed() >= Duration::from_millis(600), "{:?}", started.elapsed());
+    let texts = texts(&messages);
+    assert_eq!(texts.iter().filter(|text| text.len() == 1_024).count(), 1_000);
+    assert_eq!(texts[1_000..].concat(), "mock: big and slow");
 }
