@@ -13,14 +13,11 @@ use tokio::net::TcpStream;
 /// Far more than the ring and all buffers need, far less than what is sent.
 const BOUND: usize = 32 << 20;
 
-/// How many bytes of text each update of a flood has.
-const BYTES: usize = 1024;
-
 /// How many events there are before a flood, and how many after its last update.
 const BEFORE: u64 = 2;
 const AFTER: u64 = 1;
 
-const SOON: Duration = Duration::from_secs(120);
+const SOON: Duration = Duration::from_secs(300);
 
 /// The most memory the process ever had, in bytes.
 fn peak() -> usize {
@@ -29,9 +26,9 @@ fn peak() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-async fn flooding(updates: usize) -> MockServer {
-    let flood = Script::steps(vec![Step::Flood { updates, bytes: BYTES }]);
-    MockServer::builder().agent("mock", flood).default_agent("mock").start().await
+async fn flooding(updates: usize, bytes: usize) -> MockServer {
+    let flood = Script::steps(vec![Step::Flood { updates, bytes }]);
+    MockServer::builder().agent("mock", flood).default_agent("mock").request_timeout(SOON).start().await
 }
 
 async fn post(server: &MockServer, message: Value) -> Value {
@@ -68,7 +65,8 @@ async fn read(socket: &mut TcpStream, buffer: &mut [u8]) -> usize {
 #[tokio::test]
 async fn a_flood_that_nobody_reads_leaves_the_ring_and_no_more() {
     const UPDATES: usize = 200_000;
-    let server = flooding(UPDATES).await;
+    const BYTES: usize = 256;
+    let server = flooding(UPDATES, BYTES).await;
     let before = peak();
     flood(&server).await;
     let growth = peak() - before;
@@ -79,7 +77,8 @@ async fn a_flood_that_nobody_reads_leaves_the_ring_and_no_more() {
 #[tokio::test]
 async fn a_reader_that_stops_reading_during_a_flood_costs_no_memory_and_finds_a_hole() {
     const UPDATES: usize = 50_000;
-    let server = flooding(UPDATES).await;
+    const BYTES: usize = 1024;
+    let server = flooding(UPDATES, BYTES).await;
     let mut socket = stream(&server).await;
     let mut buffer = vec![0; 65_536];
     read(&mut socket, &mut buffer[..64]).await;
