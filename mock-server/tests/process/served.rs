@@ -137,6 +137,21 @@ async fn ten_million_lines_of_stderr_do_not_cost_memory() {
 }
 
 #[tokio::test]
+async fn stderr_that_is_not_text_and_lines_of_a_mebibyte_are_told_of_in_the_end() {
+    let client = Client::start(&[]).await;
+    let session = client.session().await;
+    client.prompt("turn", &session, "stderr 1 invalid; stderr 120 bytes 1048576; signal KILL").await;
+    let ended = client.ended(&session).await;
+    assert_eq!((&ended["reason"], &ended["signal"]), (&json!("error"), &json!("SIGKILL")));
+    assert_eq!((&ended["stderr"]["total_lines"], &ended["stderr"]["truncated"]), (&json!(121), &json!(true)));
+    let head = ended["stderr"]["head"].as_str().unwrap();
+    let tail = ended["stderr"]["tail"].as_str().unwrap();
+    assert!(head.starts_with("stderr line 1 \u{fffd}\u{fffd}\n"), "{}", &head[..40]);
+    assert_eq!((head.lines().count(), tail.lines().count()), (50, 50));
+    assert!(tail.lines().all(|line| line.len() < 16 * 1024 && line.ends_with(" more bytes)")));
+}
+
+#[tokio::test]
 async fn the_end_comes_once_for_each_session_and_before_the_prompts_error() {
     let client = Client::start(&[]).await;
     let first = client.session().await;
