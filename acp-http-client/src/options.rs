@@ -15,10 +15,10 @@ pub struct Timeouts {
     /// For the answers of single methods, see [`Timeouts::method`].
     methods: HashMap<String, Option<Duration>>,
     /// For a request whose POST failed in a way that leaves open whether it ran: how long the stream may bring
-    /// no message at all before the request fails.
+    /// no message of its session before the request fails.
     pub confirmation: Option<Duration>,
     /// How long an answer that came in a POST body is held for its copy on the event stream, counted from the
-    /// last message there. Only for calls that stream, such as `session/prompt`.
+    /// last message of its session there. Only for calls that stream, such as `session/prompt`.
     pub order: Duration,
     /// The same on a server that was seen not to copy its answers to the stream: the quiet after which all
     /// updates are taken to have come.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use acp_http_client::{
     AcpHttpClient, AcpHttpClientBuilder, Continuity, EndReason, Error, Event, Profile, ReconnectPolicy,
+    Timeouts,
     schema::v1::{CancelNotification, CloseSessionRequest, LoadSessionRequest, NewSessionRequest},
 };
 use mock_server::{Cut, Fault, MockServer, Script, State, Step};
@@ -257,25 +258,29 @@ async fn a_session_id_that_no_header_can_carry_fails_its_own_call() {
 
 #[tokio::test]
 async fn an_official_session_stream_cut_anywhere_repeats_nothing_and_keeps_the_order() {
-    for byte in (0..2_000).step_by(97) {
+    // The first turn is longer than this, so the cut is always in it.
+    for byte in (0..1_700).step_by(97) {
         let server = acp_server(|_| numbered(10)).start().await;
         // The first stream is the connection's, the second the session's.
         server.inject(Fault::StreamCutAt { byte, cut: Cut::Clean }.skip(1).times(1));
-        let client = official(&server).build().unwrap();
+        let timeouts = Timeouts::default().method("session/prompt", Duration::from_millis(1_500));
+        let client = official(&server).timeouts(timeouts).build().unwrap();
         let id = session(&client).await;
         let mut events = client.events();
-        let turn = prompt(&client, &id, "go");
-        // The server may lose what it had handed to the dying socket: then the turn has a deadline, not a hang.
-        let outcome = tokio::time::timeout(Duration::from_millis(1_500), turn).await;
-        let seen = texts(&mut events);
-        let all = expected(10);
+        // The server may lose what it had handed to the dying socket, the answer among it: that is a deadline then.
+        match within("the cut turn", prompt(&client, &id, "go")).await {
+            Ok(reply) => assert_eq!(reply.raw().to_value()["stopReason"], "end_turn", "cut at byte {byte}"),
+            Err(error) => assert!(error.is_timeout(), "cut at byte {byte}: {error:?}"),
+        }
+        let (seen, all) = (texts(&mut events), expected(10));
         let mut position = 0;
         for text in &seen {
             let found = all[position..].iter().position(|expected| expected == text);
             position += found.unwrap_or_else(|| panic!("{seen:?} is out of order or repeated")) + 1;
         }
-        if let Ok(reply) = outcome {
-            reply.unwrap();
-        }
+        assert_eq!(server.fired("StreamCutAt"), 1, "cut at byte {byte}");
+        // The stream is open again, and the next turn is whole.
+        within("the next turn", prompt(&client, &id, "go")).await.unwrap();
+        assert!(texts(&mut events).ends_with(&all), "the turn after a cut at byte {byte}");
     }
 }
