@@ -103,21 +103,28 @@ impl Stream for AgentRequests {
 #[must_use = "dropping a responder cancels the request"]
 pub struct Responder {
     method: Arc<str>,
-    sender: Option<oneshot::Sender<Answer>>,
+    sender: Option<oneshot::Sender<Option<Answer>>>,
 }
 
 impl Responder {
     /// Answers with a result. `false` means that nobody waits for it any more: the request was cancelled.
     pub fn respond<T: Serialize>(mut self, result: &T) -> bool {
-        self.send(to_answer(Ok(result)))
+        self.send(Some(to_answer(Ok(result))))
     }
 
     /// Answers with an error. `false` means that nobody waits for it any more: the request was cancelled.
     pub fn error(mut self, error: RpcError) -> bool {
-        self.send(Err(error))
+        self.send(Some(Err(error)))
     }
 
-    fn send(&mut self, answer: Answer) -> bool {
+    /// Leaves the request to somebody else: where several clients share an endpoint, each sees what the agent asks
+    /// of one of them, and the first answer counts. No answer is sent, now or when the request comes again, and
+    /// the request is not open here any more. `false` means that it was cancelled before.
+    pub fn ignore(mut self) -> bool {
+        self.send(None)
+    }
+
+    fn send(&mut self, answer: Option<Answer>) -> bool {
         self.sender.take().is_some_and(|sender| sender.send(answer).is_ok())
     }
 }
@@ -125,7 +132,7 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         let answer = cancelled(&self.method);
-        self.send(answer);
+        self.send(Some(answer));
     }
 }
 
@@ -160,7 +167,7 @@ impl AnyHandler for ChannelHandler {
                 Some(sender) => drop(sender.send((request, responder)).await),
                 None => drop(responder),
             }
-            answered.await.unwrap_or_else(|_| cancelled(&method))
+            answered.await.unwrap_or_else(|_| Some(cancelled(&method)))
         })
     }
 

@@ -146,7 +146,8 @@ async fn not_found<T, R>(call: Call<T>, method: &'static str) -> Result<R, RpcEr
     Err(RpcError::method_not_found(method))
 }
 
-pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+/// The answer, or `None` if the request is left to somebody else.
+pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
 
 /// A handler behind a pointer.
 pub(crate) trait AnyHandler: Send + Sync {
@@ -178,7 +179,7 @@ macro_rules! dispatch {
 impl<H: AgentHandler> AnyHandler for H {
     fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture {
         Box::pin(async move {
-            dispatch!(self, request, {
+            Some(dispatch!(self, request, {
                 session_request_permission => request_permission,
                 fs_read_text_file => read_text_file,
                 fs_write_text_file => write_text_file,
@@ -188,7 +189,7 @@ impl<H: AgentHandler> AnyHandler for H {
                 terminal_kill => kill_terminal,
                 terminal_release => release_terminal,
                 elicitation_create => create_elicitation,
-            })
+            }))
         })
     }
 }

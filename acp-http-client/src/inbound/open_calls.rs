@@ -171,19 +171,23 @@ pub(super) fn dispatch(core: &Arc<Core>, id: MessageId, method: &str, params: By
                     // The place was cleared: the connection has ended.
                     Err(_) => return,
                 }
-                cancelled(&method)
+                Some(cancelled(&method))
             }
             answer = handled(handler, request) => answer,
         };
-        deliver(&answering, &id, &method, session, answer).await;
+        match answer {
+            Some(answer) => deliver(&answering, &id, &method, session, answer).await,
+            // It counts as answered, by somebody else.
+            None => drop(answering.calls.claim(&id)),
+        }
         drop(done);
     });
 }
 
 /// A handler that panics answers too: an agent that waits for ever is worse than one that hears of a bug.
-async fn handled(handler: Arc<dyn AnyHandler>, request: AgentRequest) -> Answer {
+async fn handled(handler: Arc<dyn AnyHandler>, request: AgentRequest) -> Option<Answer> {
     let answer = AssertUnwindSafe(async { handler.handle(request).await }).catch_unwind().await;
-    answer.unwrap_or_else(|_| Err(RpcError::internal("the handler panicked")))
+    answer.unwrap_or_else(|_| Some(Err(RpcError::internal("the handler panicked"))))
 }
 
 /// Posts an answer, once. It is tried again only while it is certain that it never arrived.

@@ -1,6 +1,6 @@
 //! One connection.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -63,7 +63,6 @@ impl Connection {
             patience: options.timeouts.termination,
             exit: Exit::default(),
             away: false,
-            foreign: VecDeque::new(),
             has_neighbours: endpoint.kind == ServerKind::Shared,
         };
         let mut tasks = JoinSet::new();

@@ -20,8 +20,6 @@ use crate::{
 pub(super) const COMMANDS: usize = 64;
 /// How long the last words of an agent may come behind the notice of its end: servers write the two side by side.
 const TRAILING: Duration = Duration::from_millis(50);
-/// How many requests of other clients' sessions are kept from being answered.
-const FOREIGN: usize = 512;
 /// How many lines that are no messages are kept, and how much of each.
 const OUTPUT_LINES: usize = 16;
 const OUTPUT_CHARS: usize = 1024;
@@ -80,9 +78,7 @@ pub(super) struct Pump {
     pub(super) exit: Exit,
     /// Whether the stream was lost and has not come back.
     pub(super) away: bool,
-    /// Requests of sessions that are not this client's, on an endpoint that all clients share.
-    pub(super) foreign: VecDeque<wire::Responder>,
-    /// Whether there can be such.
+    /// Whether the sessions of other clients are seen here too.
     pub(super) has_neighbours: bool,
 }
 
@@ -225,7 +221,9 @@ impl Pump {
         let params = request.params().to_value();
         let session = params.get("sessionId").and_then(Value::as_str);
         if self.has_neighbours && session.is_some_and(|session| !self.hub.is_known(session)) {
-            return self.leave(responder);
+            // Every client of an endpoint that is shared sees it, and the first answer counts.
+            responder.ignore();
+            return;
         }
         match request.method() {
             "session/request_permission" => {
@@ -247,16 +245,6 @@ impl Pump {
                 responder.error(wire::RpcError::method_not_found(method));
             }
         }
-    }
-
-    /// Leaves a request to the client whose session asks. Every client of an endpoint that is shared sees it, and the
-    /// first answer counts, so that this one must give none; and a responder answers when it is dropped. The oldest
-    /// are let go: they were answered long ago.
-    fn leave(&mut self, responder: wire::Responder) {
-        if self.foreign.len() == FOREIGN {
-            self.foreign.pop_front();
-        }
-        self.foreign.push_back(responder);
     }
 
     /// Takes note of a sign that the agent has ended.

@@ -118,6 +118,32 @@ async fn fifty_requests_at_once_are_answered_in_any_order() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_left_to_another_client_is_answered_by_that_one_alone() {
+    let server = acp_server(|_| vec![Step::FireRequests(3)]).start().await;
+    let (builder, mut seen) = client(&server).agent_requests();
+    let bystander = builder.build().unwrap();
+    session(&bystander).await;
+    let (builder, mut requests) = client(&server).agent_requests();
+    let client = builder.build().unwrap();
+    let session = session(&client).await;
+    let turn = tokio::spawn(prompt(&client, &session, "go"));
+    for _ in 0..3 {
+        let (_, responder) = within("a request", seen.next()).await.unwrap();
+        assert!(responder.ignore());
+    }
+    eventually("nothing is open", || bystander.diagnostics().open_agent_requests.is_empty()).await;
+    assert!(server.answers().is_empty());
+    for _ in 0..3 {
+        let (_, responder) = within("a request", requests.next()).await.unwrap();
+        assert!(responder.respond(&json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}})));
+    }
+    within("the turn", turn).await.unwrap().unwrap();
+    let answers = server.answers();
+    assert_eq!(answers.len(), 3);
+    assert!(answers.iter().all(|answer| answer.answer["result"]["outcome"]["optionId"] == "allow_once"));
+}
+
+#[tokio::test]
 async fn without_a_handler_permissions_are_refused() {
     let server = MockServer::builder().default_agent("mock").start().await;
     let client = client(&server).build().unwrap();
