@@ -30,6 +30,9 @@ struct Life {
     phase: Phase,
     /// A connection that was given up and is being closed: the next one waits for it.
     closing: Option<Arc<Connection>>,
+    /// An attempt that was given up and has not ended yet: the next one waits for it, so that neither its messages
+    /// nor the news of its end come into the time of the next one.
+    fading: Option<Arc<Attempt>>,
 }
 
 #[derive(Debug)]
@@ -89,7 +92,7 @@ impl Inner {
             control,
             hub: Arc::new(Hub::new(options.event_budget)),
             http,
-            life: Mutex::new(Life { phase: Phase::Idle(None), closing: None }),
+            life: Mutex::new(Life { phase: Phase::Idle(None), closing: None, fading: None }),
             tasks: Mutex::new(Some(JoinSet::new())),
             options: Arc::new(options),
         }
@@ -136,7 +139,6 @@ impl Inner {
     }
 
     fn start(self: &Arc<Self>, attempt: &Arc<Attempt>, asked: Asked) {
-        self.hub.connection(ConnectionState::Connecting);
         let (inner, task) = (Arc::clone(self), Arc::clone(attempt));
         let started = self.spawn(async move { inner.run(&task, asked).await });
         if !started {
@@ -145,10 +147,18 @@ impl Inner {
     }
 
     async fn run(self: Arc<Self>, attempt: &Arc<Attempt>, asked: Asked) {
-        let closing = self.life().closing.clone();
+        let (fading, closing) = {
+            let life = self.life();
+            (life.fading.clone(), life.closing.clone())
+        };
+        if let Some(old) = fading.filter(|old| !Arc::ptr_eq(old, attempt)) {
+            // What became of it is told to whoever asked for it.
+            let _ = old.finished().await;
+        }
         if let Some(old) = closing {
             self.finish_closing(&old).await;
         }
+        self.hub.connection(ConnectionState::Connecting);
         let mut opening = None;
         let mut given_up = attempt.given_up.subscribe();
         let outcome = tokio::select! {
@@ -190,6 +200,9 @@ impl Inner {
             Ok(_) => ConnectionState::Connected,
             Err(error) => {
                 let mut life = self.life();
+                if life.fading.as_ref().is_some_and(|fading| Arc::ptr_eq(fading, attempt)) {
+                    life.fading = None;
+                }
                 if matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
                     life.phase = Phase::Idle((asked == Asked::ByOptions).then(|| error.clone()));
                 }
@@ -205,6 +218,7 @@ impl Inner {
         let mut life = self.life();
         if matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
             life.phase = Phase::Idle(None);
+            life.fading = Some(Arc::clone(attempt));
         }
         drop(life);
         attempt.given_up.send_replace(true);
@@ -215,10 +229,12 @@ impl Inner {
         let (phase, closing) = {
             let mut life = self.life();
             let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
-            if let Phase::Connected(connection) = &phase {
-                life.closing = Some(Arc::clone(connection));
+            match &phase {
+                Phase::Connected(connection) => life.closing = Some(Arc::clone(connection)),
+                Phase::Connecting(attempt) => life.fading = Some(Arc::clone(attempt)),
+                Phase::Idle(_) => {}
             }
-            (phase, life.closing.clone())
+            (phase, (life.closing.clone(), life.fading.clone()))
         };
         match phase {
             Phase::Connecting(attempt) => {
@@ -231,6 +247,10 @@ impl Inner {
                 self.hub.connection(ConnectionState::Disconnected);
             }
             Phase::Idle(_) => {
+                let (closing, fading) = closing;
+                if let Some(fading) = fading {
+                    let _ = fading.finished().await;
+                }
                 if let Some(closing) = closing {
                     self.finish_closing(&closing).await;
                 }

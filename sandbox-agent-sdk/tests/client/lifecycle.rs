@@ -162,11 +162,9 @@ async fn disconnecting_is_bounded_and_idempotent() {
         let server = MockServer::builder().fault(Fault::DeleteHangs).start().await;
         let client = client(&server, kind);
         session(&client).await;
-        let started = std::time::Instant::now();
-        let both = tokio::join!(client.disconnect(), client.disconnect());
+        let both = within(async { tokio::join!(client.disconnect(), client.disconnect()) }).await;
         assert!(both.0.is_ok() && both.1.is_ok());
         within(client.disconnect()).await.unwrap();
-        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
         let deletes = server.requests().iter().filter(|request| request.method == "DELETE").count();
         assert_eq!((client.state(), deletes), (ConnectionState::Disconnected, 1));
     }

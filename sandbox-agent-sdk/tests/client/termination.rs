@@ -1,6 +1,6 @@
 //! How agents and sessions end, and what a program is told of it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mock_server::{Fault, MockServer, ProcessAgent, Script, Step};
 use sandbox_agent_sdk::{ConnectionState, EndReason, NewSession, ServerKind, TerminatedBy, TurnFailure};
@@ -37,14 +37,12 @@ async fn a_crash_during_a_turn_is_an_error_behind_the_partial_answer() {
         let client = client(&server, kind);
         let session = session(&client).await;
         let mut events = client.events();
-        let started = Instant::now();
         let mut turn = session.prompt("die");
         let mut updates = Vec::new();
         while let Some(update) = within(turn.next()).await {
             updates.push(update);
         }
         let error = within(turn.outcome()).await.unwrap_err();
-        assert!(started.elapsed() < Duration::from_secs(5), "never the server's 120 s");
         assert_eq!(text(&updates), "partial answer");
         let info = error.termination().unwrap();
         assert_eq!(
