@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::Model;
 use crate::fields::null_as_default;
 use crate::open_enum::open_enum;
+use crate::{ConfigValue, Model};
 
 /// An agent that a server can run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -158,6 +158,13 @@ pub struct AgentMode {
     /// Members that this version does not know, as the server wrote them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
+}
+
+impl AgentMode {
+    /// The mode that a value of an option stands for.
+    pub(crate) fn from_value(value: &ConfigValue) -> Self {
+        Self { id: value.value.clone(), name: Some(value.name.clone()), description: None, other: Map::new() }
+    }
 }
 
 #[cfg(test)]

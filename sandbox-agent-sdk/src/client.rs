@@ -3,9 +3,11 @@
 //! ```text
 //! handle, session, turn      what a program holds                      (public face)
 //! lifecycle                  connect, disconnect, races
+//! opening, methods, stopping what can be done with sessions
 //! connection, calls          one connection and the calls made over it
 //! pump                       the one task that turns messages into events
 //! hub                        who listens, which turn runs, which session has ended
+//! supports                   what the server and the agents behind it can do
 //! probe                      which kind of server it is
 //! ```
 
@@ -16,9 +18,13 @@ mod hub;
 mod lifecycle;
 mod list;
 mod methods;
+mod names;
+mod opening;
 mod probe;
 mod pump;
 mod session;
+mod stopping;
+mod supports;
 mod turn;
 
 pub use handle::SandboxAgentClient;

@@ -95,7 +95,10 @@ impl Event {
             Self::SessionEnded(ended) => Some(&ended.session_id),
             Self::Permission(request) => request.session_id(),
             Self::Question(request) => request.session_id(),
-            Self::Other { params, .. } => params.get("sessionId").and_then(Value::as_str),
+            Self::Other { params, .. } => {
+                let id = params.get("sessionId").or_else(|| params.get("session_id"));
+                id.and_then(Value::as_str)
+            }
             _ => None,
         }
     }

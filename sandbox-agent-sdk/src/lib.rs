@@ -9,6 +9,7 @@ mod control;
 mod error;
 mod event;
 mod extensions;
+mod feature;
 mod fields;
 mod files;
 mod install;
@@ -21,6 +22,7 @@ mod options;
 mod plain_text;
 mod session_info;
 mod skills;
+mod snapshot;
 mod state;
 mod status;
 mod termination;
@@ -47,6 +49,7 @@ pub use control::{
 pub use error::{AgentEnded, Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
 pub use event::{Event, Events, Gap, Origin, SessionEnded};
 pub use extensions::{Extension, Extensions};
+pub use feature::{Feature, Support};
 pub use fields::MissingMember;
 pub use files::{FsEntries, FsEntry, FsEntryType, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
 pub use install::{ArtifactKind, ArtifactSource, InstallOptions, InstallResult, InstalledArtifact};
@@ -60,6 +63,7 @@ pub use new_session::{ListSessions, NewSession};
 pub use options::{ClientOptions, ClientTimeouts, DropPolicy, ServerKind};
 pub use session_info::{SessionInfo, SessionPage, TerminateResult};
 pub use skills::{SkillSource, SkillSourceKind, SkillsConfig};
+pub use snapshot::{SessionSnapshot, Tool};
 pub use state::ConnectionState;
 pub use status::{
     ArchivedSessions, ResumeRequirement, ResumeSupport, RetentionPolicy, SessionStatus, StatusEvent,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::ConfigValue;
 use crate::fields::{Fields, MissingMember, null_as_default, put};
 
 /// The models a session or an agent can choose from.
@@ -59,6 +60,20 @@ impl Model {
     #[must_use]
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
+    }
+}
+
+impl Model {
+    /// The model that a value of an option stands for.
+    pub(crate) fn from_value(value: &ConfigValue) -> Self {
+        Self {
+            id: value.value.clone(),
+            name: Some(value.name.clone()),
+            description: None,
+            default_variant: None,
+            variants: Vec::new(),
+            other: Map::new(),
+        }
     }
 }
 

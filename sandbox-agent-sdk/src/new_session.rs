@@ -24,6 +24,7 @@ pub struct NewSession {
     mcp_servers: Vec<Value>,
     params: Map<String, Value>,
     meta: Map<String, Value>,
+    thought_level: Option<String>,
     invalid: Option<String>,
 }
 
@@ -36,6 +37,7 @@ impl NewSession {
             mcp_servers: Vec::new(),
             params: Map::new(),
             meta: Map::new(),
+            thought_level: None,
             invalid: None,
         }
     }
@@ -58,6 +60,12 @@ impl NewSession {
     /// The variant of the model.
     pub fn variant(self, variant: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_variant(variant))
+    }
+
+    /// How hard the agent shall think: a value of its option for that, which is set as soon as there is a session.
+    pub fn thought_level(mut self, level: impl Into<String>) -> Self {
+        self.thought_level = Some(level.into());
+        self
     }
 
     /// The session id that would be nice to have. The server keeps the wish but chooses the id itself.
@@ -121,9 +129,18 @@ impl NewSession {
         self
     }
 
-    /// The mode and the model that are asked for.
-    pub(crate) fn wishes(&self) -> (Option<String>, Option<String>) {
-        (self.metadata.mode().map(str::to_owned), self.metadata.model().map(str::to_owned))
+    /// The metadata that was given.
+    pub(crate) fn given(&self) -> &SessionMetadata {
+        &self.metadata
+    }
+
+    pub(crate) fn thought_level_wanted(&self) -> Option<&str> {
+        self.thought_level.as_deref()
+    }
+
+    /// The agent that was chosen, if one was.
+    pub(crate) fn agent_wanted(&self) -> Option<&str> {
+        self.metadata.agent()
     }
 
     fn edit(mut self, edit: impl FnOnce(SessionMetadata) -> SessionMetadata) -> Self {

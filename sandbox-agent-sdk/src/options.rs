@@ -127,6 +127,7 @@ pub struct ClientOptions {
     pub(crate) event_budget: usize,
     pub(crate) permissions: Option<PermissionPolicy>,
     pub(crate) client_info: (String, String),
+    pub(crate) auto_authenticate: bool,
 }
 
 impl ClientOptions {
@@ -147,6 +148,7 @@ impl ClientOptions {
             event_budget: 64 << 20,
             permissions: None,
             client_info: (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+            auto_authenticate: true,
         }
     }
 
@@ -159,6 +161,14 @@ impl ClientOptions {
     /// Whether the client starts connecting as soon as it is made. It does by default.
     pub fn auto_connect(mut self, auto: bool) -> Self {
         self.auto_connect = auto;
+        self
+    }
+
+    /// Whether the client logs in by itself, as soon as it is connected, to an agent that offers to take an API key
+    /// from its environment (`codex-api-key`, `openai-api-key`, `anthropic-api-key`). It does by default. A login that
+    /// fails does not fail the connection: not every agent needs one.
+    pub fn auto_authenticate(mut self, auto: bool) -> Self {
+        self.auto_authenticate = auto;
         self
     }
 

@@ -158,8 +158,13 @@ impl SessionPage {
     pub fn from_value(value: &Value) -> Option<Self> {
         let entries = value.get("sessions").unwrap_or(value).as_array()?;
         let cursor = value.get("nextCursor").or_else(|| value.get("next_cursor"));
-        let mut page =
-            Self { next_cursor: cursor.and_then(Value::as_str).map(str::to_owned), ..Self::default() };
+        let mut page = Self {
+            next_cursor: cursor
+                .and_then(Value::as_str)
+                .filter(|cursor| !cursor.is_empty())
+                .map(str::to_owned),
+            ..Self::default()
+        };
         for entry in entries {
             match entry.as_object().cloned().map(SessionInfo::try_from) {
                 Some(Ok(session)) => page.sessions.push(session),
@@ -184,7 +189,7 @@ pub struct TerminateResult {
     /// Why it ended. Servers always say `terminated` here, even of a session that ended otherwise before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
-    /// Who ended it. Servers always say `daemon` here.
+    /// Who ended it. Servers always say `daemon` here, and agents that close a session themselves nothing.
     #[serde(default, alias = "terminated_by", skip_serializing_if = "Option::is_none")]
     pub terminated_by: Option<TerminatedBy>,
     /// Members that this version does not know, as the server wrote them.
@@ -192,8 +197,21 @@ pub struct TerminateResult {
     pub other: Map<String, Value>,
 }
 
+impl TerminateResult {
+    /// The answer of an agent that closes sessions and says no more about it.
+    pub(crate) fn of_close(terminated: bool) -> Self {
+        Self {
+            terminated,
+            already_ended: !terminated,
+            reason: Some(EndReason::Terminated),
+            terminated_by: None,
+            other: Map::new(),
+        }
+    }
+}
+
 /// Takes our namespace out of the object's `_meta`; whatever else is in there, or is there instead, stays.
-fn take_metadata(map: &mut Map<String, Value>) -> SessionMetadata {
+pub(crate) fn take_metadata(map: &mut Map<String, Value>) -> SessionMetadata {
     let Some(Value::Object(meta)) = map.get_mut("_meta") else {
         return SessionMetadata::new();
     };

@@ -6,12 +6,16 @@ mod support;
 
 #[path = "client/asking.rs"]
 mod asking;
+#[path = "client/attacks.rs"]
+mod attacks;
 #[path = "client/events.rs"]
 mod events;
 #[path = "client/lifecycle.rs"]
 mod lifecycle;
 #[path = "client/listing.rs"]
 mod listing;
+#[path = "client/logins.rs"]
+mod logins;
 #[path = "client/naming.rs"]
 mod naming;
 #[path = "client/no_crashes.rs"]
@@ -20,6 +24,10 @@ mod no_crashes;
 mod server_kinds;
 #[path = "client/sessions.rs"]
 mod sessions;
+#[path = "client/snapshots.rs"]
+mod snapshots;
+#[path = "client/supporting.rs"]
+mod supporting;
 #[path = "client/termination.rs"]
 mod termination;
 #[path = "client/turns.rs"]

@@ -1,7 +1,6 @@
 //! Calls over a connection, and what their failures mean.
 
 use std::sync::Arc;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use acp_http_client as wire;
@@ -53,7 +52,9 @@ impl Connection {
         session: Option<&str>,
         needs: Needs,
     ) -> Result<Value, Error> {
-        if self.lacks(method) {
+        let known = session.and_then(|session| self.hub.agent_of(session));
+        let agent = known.as_deref().unwrap_or_else(|| self.agent());
+        if self.learned.get(agent, method) == Some(false) {
             return Err(Error::Unsupported { method: method.to_owned() });
         }
         let result = match (session, needs) {
@@ -68,16 +69,15 @@ impl Connection {
         };
         match result {
             Err(Error::Rpc { error, .. }) if error.code == RpcError::METHOD_NOT_FOUND => {
-                self.unsupported.lock().unwrap_or_else(PoisonError::into_inner).insert(method.to_owned());
+                self.learned.note(agent, method, false);
                 Err(Error::Unsupported { method: method.to_owned() })
             }
-            other => other,
+            Ok(answer) => {
+                self.learned.note(agent, method, true);
+                Ok(answer)
+            }
+            Err(error) => Err(error),
         }
-    }
-
-    /// Whether a method is known not to be there.
-    pub(super) fn lacks(&self, method: &str) -> bool {
-        self.unsupported.lock().unwrap_or_else(PoisonError::into_inner).contains(method)
     }
 
     /// A call that fails with its session.
@@ -97,7 +97,12 @@ impl Connection {
         tokio::select! {
             // An answer that is there counts for more than an end that came with it.
             biased;
-            result = self.finish(method, Some(session), request) => result,
+            result = self.finish(method, Some(session), request) => {
+                if result.is_ok() {
+                    self.hub.confirm(session);
+                }
+                result
+            }
             info = ended(&mut end) => {
                 let with_connection = self.shared.ended.get().is_some();
                 Err(Error::ended(Some(session).filter(|_| !with_connection), info, true))

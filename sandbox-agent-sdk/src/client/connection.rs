@@ -1,6 +1,5 @@
 //! One connection.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -12,8 +11,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::hub::Hub;
+use super::names::AUTHENTICATE;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
+use super::supports::Learned;
 use crate::{
     Capabilities, ClientOptions, ConnectionState, Error, ServerKind, SessionMetadata, TerminationInfo,
     TerminationReport,
@@ -21,6 +22,8 @@ use crate::{
 
 /// The version of the conversation that this crate speaks.
 const VERSION: u64 = 1;
+/// The logins for which nobody has to be asked: the agent takes a key from its environment.
+const KEY_LOGINS: [&str; 3] = ["codex-api-key", "openai-api-key", "anthropic-api-key"];
 
 /// One connection to one agent.
 pub(crate) struct Connection {
@@ -33,8 +36,8 @@ pub(crate) struct Connection {
     commands: mpsc::Sender<Command>,
     /// Guards what the agent can do, which may change when it is started anew; held for a copy.
     capabilities: Mutex<Option<Arc<Capabilities>>>,
-    /// Guards the methods that were found not to be there; held for a look-up.
-    pub(super) unsupported: Mutex<HashSet<String>>,
+    /// What was found out about methods that need not be there.
+    pub(super) learned: Learned,
     /// Owns the pump, which ends with the connection.
     _pump: JoinSet<()>,
 }
@@ -76,7 +79,7 @@ impl Connection {
             agent: agent.to_owned(),
             commands,
             capabilities: Mutex::new(None),
-            unsupported: Mutex::default(),
+            learned: Learned::default(),
             _pump: tasks,
         })
     }
@@ -94,7 +97,27 @@ impl Connection {
         let answer = self.call("initialize", params).await?;
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
+        self.learned.clear();
+        let login = capabilities.auth_methods.iter().find(|offered| KEY_LOGINS.contains(&offered.as_str()));
+        match login {
+            Some(login) if self.options.auto_authenticate => self.log_in(login).await?,
+            _ => {}
+        }
         Ok(capabilities)
+    }
+
+    /// Logs in without being asked to. Only the end of the agent, or of the connection, is a failure.
+    async fn log_in(&self, login: &str) -> Result<(), Error> {
+        let mut params = json!({"methodId": login});
+        name_agent(&mut params, self.kind, &self.agent);
+        match self.call(AUTHENTICATE, params).await {
+            Err(error) if error.is_terminal() || error.termination().is_some() => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, login, "the agent did not let this client log in");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
     }
 
     pub(super) fn capabilities(&self) -> Option<Arc<Capabilities>> {

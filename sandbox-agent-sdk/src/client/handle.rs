@@ -8,8 +8,8 @@ use futures::future::BoxFuture;
 
 use super::lifecycle::{Again, Asked, Attempt, Inner};
 use crate::{
-    Agents, Capabilities, ClientOptions, Configuration, ConnectionState, ControlPlane, Error, Events, Files,
-    HealthCheck, ServerKind, Session, TerminationInfo,
+    Agents, Capabilities, ClientOptions, Configuration, ConnectionState, ControlPlane, Error, Events,
+    Feature, Files, HealthCheck, ServerKind, Session, Support, TerminationInfo,
 };
 
 /// Talks to an agent behind a Sandbox Agent server.
@@ -176,6 +176,15 @@ impl SandboxAgentClient {
     #[must_use]
     pub fn capabilities(&self) -> Option<Arc<Capabilities>> {
         self.inner().present()?.capabilities()
+    }
+
+    /// Whether the server or the agent can do something, as far as is known: from what they say, and from what has
+    /// been tried over this connection. A user interface offers what [is possible](Support::is_possible).
+    ///
+    /// Nothing is sent. Without a connection nothing is known.
+    #[must_use]
+    pub fn supports(&self, feature: impl Into<Feature>) -> Support {
+        self.inner().present().map_or(Support::Unknown, |connection| connection.supports(feature.into()))
     }
 
     /// How the agent ended, if it has and the connection with it.

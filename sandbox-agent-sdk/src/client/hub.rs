@@ -1,6 +1,7 @@
 //! Who listens, which turn runs, which session has ended.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -8,6 +9,7 @@ use tokio::sync::watch;
 use self::book::SessionBook;
 use super::session::TurnState;
 use crate::event::Queue;
+use crate::snapshot::{Patch, SnapshotCell};
 use crate::{
     ConnectionState, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport, Update,
 };
@@ -29,6 +31,8 @@ pub(crate) struct Hub {
     budget: usize,
     /// Guards subscribers and sessions; held for a look-up and for pushing into queues.
     state: Mutex<State>,
+    /// Counts what is told of sessions, so that what is newer can be told from what is older.
+    clock: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +46,7 @@ struct State {
 
 impl Hub {
     pub(crate) fn new(budget: usize) -> Self {
-        Self { budget, state: Mutex::default() }
+        Self { budget, state: Mutex::default(), clock: AtomicU64::new(0) }
     }
 
     /// The events of the client from now on.
@@ -93,6 +97,7 @@ impl Hub {
         };
         if let Some(book) = state.known_or_stranger(id) {
             book.push(event);
+            book.learn(event, self.tick());
             listeners += book.subscribers.len();
         }
         listeners
@@ -115,8 +120,54 @@ impl Hub {
     }
 
     /// This client has made the session, or names it.
-    pub(crate) fn adopt(&self, id: &str) {
-        self.lock().book(id);
+    pub(crate) fn adopt(&self, id: &str) -> Arc<SnapshotCell> {
+        Arc::clone(&self.lock().book(id).snapshot)
+    }
+
+    /// The time by this hub's own clock: what is told from now on is told later.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.load(Ordering::Acquire)
+    }
+
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Takes in what the answer to a call tells of a session; `began` is when the call did.
+    pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
+        self.adopt(id).answer(patch, began, self.tick());
+    }
+
+    /// Takes in what the answer tells that made the session.
+    pub(crate) fn begun(&self, id: &str, patch: Patch, began: u64) {
+        self.adopt(id).begin(patch, began, self.tick());
+    }
+
+    /// The session belongs to this agent.
+    pub(crate) fn assign(&self, id: &str, agent: &str) {
+        self.lock().book(id).agent = Some(agent.into());
+    }
+
+    /// The agent a session belongs to, if this client knows.
+    pub(crate) fn agent_of(&self, id: &str) -> Option<Arc<str>> {
+        self.lock().sessions.get(id)?.agent.clone()
+    }
+
+    /// The session has answered a call, so it is there.
+    pub(crate) fn confirm(&self, id: &str) {
+        let mut state = self.lock();
+        let book = state.book(id);
+        book.open = book.ended.borrow().is_none();
+    }
+
+    /// Nobody holds the session, so its end is nobody's concern.
+    pub(crate) fn disown(&self, id: &str) {
+        self.lock().book(id).open = false;
+    }
+
+    /// Whether this client knows that the session is there, or was.
+    pub(crate) fn is_there(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_some_and(|book| book.open || book.ended.borrow().is_some())
     }
 
     /// Whether this client has made or named the session.
@@ -129,6 +180,7 @@ impl Hub {
         let mut state = self.lock();
         let book = state.book(id);
         book.stop_requested = false;
+        book.open = true;
         book.ended.send_replace(None);
     }
 
@@ -164,17 +216,21 @@ impl Hub {
             let report = if requested { report.merge(TerminationReport::requested()) } else { report };
             let info = report.into_info();
             book.ended.send_replace(Some(info.clone()));
+            book.open = false;
             info
         };
         self.publish(&ended_event(id, &info, Origin::Live));
         info
     }
 
-    /// Ends every session of this client that has not ended, as all sessions of an agent do that is gone.
+    /// Ends every session of this client that is there or that a call waits for, as all sessions of an agent do that
+    /// is gone. One that was only named, and may never have been, does not end.
     pub(crate) fn end_all(&self, report: &TerminationReport) {
         let mut ids: Vec<Arc<str>> = {
             let state = self.lock();
-            let ours = state.sessions.iter().filter(|(_, book)| book.ours && book.ended.borrow().is_none());
+            let there = |book: &SessionBook| book.open || book.is_busy();
+            let ends = |book: &SessionBook| book.ours && there(book) && book.ended.borrow().is_none();
+            let ours = state.sessions.iter().filter(|(_, book)| ends(book));
             ours.map(|(id, _)| Arc::clone(id)).collect()
         };
         ids.sort();

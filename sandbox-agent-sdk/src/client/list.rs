@@ -1,7 +1,8 @@
 //! Listing and finding sessions.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,14 +15,11 @@ use serde_json::{Map, Value, json};
 use super::calls::Needs;
 use super::connection::Connection;
 use super::lifecycle::Inner;
+use super::names::{EXTENDED_GET, EXTENDED_LIST, LIST};
 use crate::control::{Call, Route};
 use crate::{
     Error, Extension, ListSessions, MissingMember, ServerKind, SessionInfo, SessionPage, TerminationInfo,
 };
-
-const LIST: &str = "session/list";
-const EXTENDED_LIST: &str = "_sandboxagent/session/list";
-const EXTENDED_GET: &str = "_sandboxagent/session/get";
 
 /// The sessions of a server as a stream, page by page.
 #[must_use = "nothing is fetched until the stream is read"]
@@ -31,7 +29,14 @@ pub struct SessionList {
 
 impl SessionList {
     pub(super) fn new(inner: Arc<Inner>, which: ListSessions) -> Self {
-        let pages = Pages { inner, which, cursor: Some(None), ready: VecDeque::new(), ends: None };
+        let pages = Pages {
+            inner,
+            which,
+            cursor: Some(None),
+            trail: Trail::default(),
+            ready: VecDeque::new(),
+            ends: None,
+        };
         let sessions = stream::unfold(pages, |mut pages| async move { Some((pages.next().await?, pages)) });
         Self { sessions: Box::pin(sessions) }
     }
@@ -74,6 +79,7 @@ struct Pages {
     which: ListSessions,
     /// Where the next page starts; the outer `None` means that there is none.
     cursor: Option<Option<String>>,
+    trail: Trail,
     ready: VecDeque<Result<SessionInfo, Error>>,
     /// How sessions ended, where the list itself does not say.
     ends: Option<HashMap<String, TerminationInfo>>,
@@ -88,25 +94,36 @@ impl Pages {
             let cursor = self.cursor.take()?;
             match self.fetch(cursor).await {
                 Ok(page) => self.take(page),
-                Err(error) => return Some(Err(error)),
+                Err(error) => self.ready.push_back(Err(error)),
             }
         }
     }
 
     fn take(&mut self, page: SessionPage) {
-        self.cursor = page.next_cursor.map(Some);
+        let empty = page.sessions.is_empty() && page.unreadable.is_empty();
+        let strays = page
+            .next_cursor
+            .as_deref()
+            .and_then(|next| self.trail.strays(next, empty).map(|why| (why, next)));
+        let strays = strays.map(|(source, next)| Error::Decode {
+            what: LIST.to_owned(),
+            raw: next.to_owned(),
+            source: Arc::new(source),
+        });
+        self.cursor = if strays.is_some() { None } else { page.next_cursor.clone().map(Some) };
         let unreadable = page.unreadable.into_iter().map(|entry| {
             let source = Arc::new(MissingMember { object: "a session", member: "sessionId" });
             Err(Error::Decode { what: LIST.to_owned(), raw: entry.to_string(), source })
         });
-        self.ready = page.sessions.into_iter().map(Ok).chain(unreadable).collect();
+        self.ready = page.sessions.into_iter().map(Ok).chain(unreadable).chain(strays.map(Err)).collect();
     }
 
     async fn fetch(&mut self, cursor: Option<String>) -> Result<SessionPage, Error> {
         let connection = self.inner.connection().await?;
         connection.check()?;
         let mut page = match paged(&connection, &self.which, cursor.as_deref()).await {
-            Err(Error::Unsupported { .. }) => self.whole(&connection).await?,
+            // In the middle of a list there is no other way to go on.
+            Err(Error::Unsupported { .. }) if cursor.is_none() => self.whole(&connection).await?,
             page => page?,
         };
         let lacking = |session: &SessionInfo| session.has_ended() && session.termination_info.is_none();
@@ -133,6 +150,39 @@ impl Pages {
             page.sessions.retain(|session| session.directory.as_ref() == Some(directory));
         }
         Ok(page)
+    }
+}
+
+/// Where the reading of a list has been. A list that leads back to where it was, or on and on without an entry, would
+/// be read for ever.
+#[derive(Debug, Default)]
+struct Trail {
+    hasher: RandomState,
+    /// The cursors there were, by their hashes.
+    seen: HashSet<u64>,
+    /// How many pages there were since the last one with an entry.
+    empty: usize,
+}
+
+/// How many pages without an entry may follow each other.
+const EMPTY_PAGES: usize = 100;
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Astray {
+    #[error("the list leads back to where it was")]
+    Circle,
+    #[error("the list goes on without an entry")]
+    Nothing,
+}
+
+impl Trail {
+    /// Why the list should not be followed to this cursor, if it should not.
+    fn strays(&mut self, next: &str, empty: bool) -> Option<Astray> {
+        self.empty = if empty { self.empty + 1 } else { 0 };
+        if !self.seen.insert(self.hasher.hash_one(next)) {
+            return Some(Astray::Circle);
+        }
+        (self.empty >= EMPTY_PAGES).then_some(Astray::Nothing)
     }
 }
 
@@ -239,7 +289,7 @@ async fn search(inner: &Arc<Inner>, id: &str) -> Result<SessionInfo, Error> {
         }
     }
     let known = Map::from_iter([("sessionId".to_owned(), Value::from(id))]);
-    match (SessionInfo::try_from(known), inner.hub.is_known(id)) {
+    match (SessionInfo::try_from(known), inner.hub.is_there(id)) {
         (Ok(info), true) => Ok(info),
         _ => Err(Error::Unsupported { method: EXTENDED_GET.to_owned() }),
     }

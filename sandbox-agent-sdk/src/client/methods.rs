@@ -3,167 +3,22 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::calls::Needs;
-use super::connection::{Connection, name_agent};
+use super::connection::name_agent;
 use super::handle::SandboxAgentClient;
+use super::hub::Hub;
 use super::list::{SessionList, find_session};
-use super::session::{Session, TurnState};
+use super::names::{AUTHENTICATE, DETACH, LIST_MODELS, SET_METADATA, SET_MODE, SET_MODEL, SET_OPTION};
 use super::turn::Turn;
-use crate::{
-    ConfigOption, Error, Event, ListSessions, ModelList, NewSession, Origin, Phase, Prompt, ServerKind,
-    SessionInfo, SessionMetadata, TerminateResult, TerminationReport, Timeout, Update,
-};
-
-const FORK: &str = "session/fork";
-const LOAD: &str = "session/load";
-const RESUME: &str = "session/resume";
-const DETACH: &str = "_sandboxagent/session/detach";
-const LIST_MODELS: &str = "_sandboxagent/session/list_models";
-const SET_METADATA: &str = "_sandboxagent/session/set_metadata";
-const TERMINATE: &str = "_sandboxagent/session/terminate";
+use crate::snapshot::Patch;
+use crate::{ConfigOption, Error, ListSessions, ModelList, Prompt, SessionInfo, SessionMetadata};
 
 impl SandboxAgentClient {
-    /// Makes a session.
-    ///
-    /// Reports that come before the answer are kept for [`Session::events`]. Released servers do not act on the mode
-    /// and the model that are asked for; there they are set by calls of their own.
-    ///
-    /// # Errors
-    /// As every call: [`Error::NotConnected`], [`Error::AgentEnded`] and what else can go wrong on the way.
-    /// [`Error::Unsupported`] if the agent of a released server can set neither mode nor model but shall.
-    pub fn new_session(&self, new: NewSession) -> BoxFuture<'static, Result<Session, Error>> {
-        let client = self.clone();
-        Box::pin(async move {
-            let connection = client.inner().connection().await?;
-            let params = new.to_params(connection.agent())?;
-            let answer = connection.call("session/new", params.into()).await?;
-            let session = client.opened(answer, "session/new")?;
-            if connection.kind() == ServerKind::PerAgent {
-                let (mode, model) = new.wishes();
-                if let Some(mode) = mode {
-                    session.set_mode(mode).await?;
-                }
-                if let Some(model) = model {
-                    session.set_model(model).await?;
-                }
-            }
-            Ok(session)
-        })
-    }
-
-    /// Loads a session with its history, which is in [`Session::history`] and on its events as [`Origin::History`].
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the agent cannot load sessions.
-    pub fn load_session(
-        &self,
-        session_id: impl Into<String>,
-        new: NewSession,
-    ) -> BoxFuture<'static, Result<Session, Error>> {
-        let (client, id) = (self.clone(), session_id.into());
-        Box::pin(async move {
-            let connection = client.inner().connection().await?;
-            client.load(&connection, &id, &new).await
-        })
-    }
-
-    async fn load(&self, connection: &Connection, id: &str, new: &NewSession) -> Result<Session, Error> {
-        let hub = &self.inner().hub;
-        let mut events = hub.subscribe_session(id);
-        let answer =
-            connection.optional(LOAD, session_params(connection, id, new)?, Some(id), Needs::Nothing).await;
-        connection.barrier().await;
-        let mut history = Vec::new();
-        let mut others = Vec::new();
-        while let Some(event) = events.try_next() {
-            match event {
-                Event::Update(update) if update.origin() == Origin::History => history.push(update),
-                // The state of the connection is not the session's, and was told to everybody else.
-                Event::Update(_) | Event::SessionEnded(_) => others.push(event),
-                _ => {}
-            }
-        }
-        drop(events);
-        hub.put_back(id, others);
-        let answer = answer?;
-        hub.revive(id);
-        Ok(Session::loaded(self.clone(), id.to_owned(), answer, history))
-    }
-
-    /// Resumes a session without its history; where the agent cannot do that but can load sessions, it is loaded.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the agent can do neither.
-    pub fn resume_session(
-        &self,
-        session_id: impl Into<String>,
-        new: NewSession,
-    ) -> BoxFuture<'static, Result<Session, Error>> {
-        let (client, id) = (self.clone(), session_id.into());
-        Box::pin(async move {
-            let connection = client.inner().connection().await?;
-            let capabilities = connection.capabilities();
-            let can = |what: fn(&crate::Capabilities) -> bool| capabilities.as_deref().is_some_and(what);
-            let (resumes, loads) = (can(|can| can.resume_session), can(|can| can.load_session));
-            if !resumes && loads {
-                return client.load(&connection, &id, &new).await;
-            }
-            let params = session_params(&connection, &id, &new)?;
-            match connection.optional(RESUME, params, Some(&id), Needs::Nothing).await {
-                Ok(answer) => {
-                    client.inner().hub.revive(&id);
-                    Ok(Session::loaded(client, id, answer, Vec::new()))
-                }
-                Err(Error::Unsupported { .. }) if loads => client.load(&connection, &id, &new).await,
-                Err(error) => Err(error),
-            }
-        })
-    }
-
-    /// Makes a copy of a session, which goes its own way from there.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the agent cannot fork sessions.
-    pub fn fork_session(
-        &self,
-        session_id: impl Into<String>,
-        new: NewSession,
-    ) -> BoxFuture<'static, Result<Session, Error>> {
-        let (client, id) = (self.clone(), session_id.into());
-        Box::pin(async move {
-            let connection = client.inner().connection().await?;
-            let params = session_params(&connection, &id, &new)?;
-            let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
-            client.opened(answer, FORK)
-        })
-    }
-
-    /// Gives a session something to do: [`Session::prompt`].
+    /// Gives a session something to do: [`Session::prompt`](crate::Session::prompt).
     pub fn prompt(&self, session_id: impl Into<String>, prompt: impl Into<Prompt>) -> Turn {
         self.session(session_id).prompt(prompt)
-    }
-
-    /// Cancels the turn of a session: what the agent has asked is answered as cancelled, then the agent is told, and
-    /// then its turn is waited for. Without a running turn the agent is told all the same.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] with [`Phase::Cancel`] if the turn does not stop in time.
-    pub fn cancel(&self, session_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
-        let (client, id) = (self.clone(), session_id.into());
-        Box::pin(async move {
-            let connection = client.inner().connection().await?;
-            connection.check()?;
-            connection.cancel(&id).await?;
-            let limit = client.inner().options.timeouts.cancel;
-            let mut turn = client.inner().hub.watch_turn(&id);
-            let stopped = tokio::time::timeout(limit, turn.wait_for(|turn| *turn == TurnState::Idle)).await;
-            match stopped {
-                Ok(_) => Ok(()),
-                Err(_) => Err(Error::Timeout(Box::new(Timeout::new(Phase::Cancel, "session/cancel", limit)))),
-            }
-        })
     }
 
     /// Sets the mode of a session.
@@ -175,9 +30,12 @@ impl SandboxAgentClient {
         session_id: impl Into<String>,
         mode: impl Into<String>,
     ) -> BoxFuture<'static, Result<(), Error>> {
-        let (id, mode) = (session_id.into(), mode.into());
-        let params = json!({"sessionId": id, "modeId": mode});
-        self.of_session("session/set_mode", id, params, |_| Ok(()))
+        let mode = mode.into();
+        let params = json!({"modeId": mode});
+        self.about(SET_MODE, session_id.into(), params, Needs::Session, move |about, _| {
+            about.learn(Patch::of_mode(&mode));
+            Ok(())
+        })
     }
 
     /// Sets an option of a session, and tells all its options as they are then.
@@ -190,42 +48,40 @@ impl SandboxAgentClient {
         option: impl Into<String>,
         value: impl Into<Value>,
     ) -> BoxFuture<'static, Result<Vec<ConfigOption>, Error>> {
-        let (id, option, value) = (session_id.into(), option.into(), value.into());
-        let mut params = json!({"sessionId": id, "configId": option, "value": value});
+        let (option, value) = (option.into(), value.into());
+        let mut params = json!({"configId": option, "value": value});
         if value.is_boolean() {
             params["type"] = "boolean".into();
         }
-        self.of_session("session/set_config_option", id, params, |answer| {
-            Ok(ConfigOption::read_all(&answer).unwrap_or_default())
+        self.about(SET_OPTION, session_id.into(), params, Needs::Session, move |about, answer| {
+            let options = ConfigOption::read_all(&answer).unwrap_or_else(|| {
+                // Agents that answer nothing have done as they were told.
+                let mut options = about.hub.adopt(about.id).get().config_options.clone();
+                if let Some(known) = options.iter_mut().find(|known| known.id == option) {
+                    known.current = value;
+                }
+                options
+            });
+            about.learn(Patch::of_options(options.clone()));
+            Ok(options)
         })
     }
 
     /// Sets the model of a session.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent cannot change its model this way; see [`Session::set_model`].
+    /// [`Error::Unsupported`] if the agent cannot change its model this way; see
+    /// [`Session::set_model`](crate::Session::set_model).
     pub fn set_session_model(
         &self,
         session_id: impl Into<String>,
         model: impl Into<String>,
     ) -> BoxFuture<'static, Result<(), Error>> {
-        let (id, model) = (session_id.into(), model.into());
-        let params = json!({"sessionId": id, "modelId": model});
-        self.of_session("session/set_model", id, params, |_| Ok(()))
-    }
-
-    /// A call about a session that its agent answers.
-    fn of_session<T: Send + 'static>(
-        &self,
-        method: &'static str,
-        id: String,
-        params: Value,
-        read: fn(Value) -> Result<T, Error>,
-    ) -> BoxFuture<'static, Result<T, Error>> {
-        let client = self.clone();
-        Box::pin(async move {
-            let connection = client.inner().connection().await?;
-            read(connection.optional(method, params, Some(&id), Needs::Session).await?)
+        let model = model.into();
+        let params = json!({"modelId": model});
+        self.about(SET_MODEL, session_id.into(), params, Needs::Session, move |about, _| {
+            about.learn(Patch::of_model(&model));
+            Ok(())
         })
     }
 
@@ -237,11 +93,17 @@ impl SandboxAgentClient {
         let (client, id) = (self.clone(), session_id.map(str::to_owned));
         Box::pin(async move {
             let connection = client.inner().connection().await?;
-            let mut params = json!({"agent": connection.agent()});
+            let hub = &client.inner().hub;
+            let began = hub.now();
+            let known = id.as_deref().and_then(|id| hub.agent_of(id));
+            let mut params = json!({"agent": known.as_deref().unwrap_or_else(|| connection.agent())});
             if let Some(id) = &id {
                 params["sessionId"] = id.as_str().into();
             }
             let answer = connection.optional(LIST_MODELS, params, id.as_deref(), Needs::Nothing).await?;
+            if let Some(id) = &id {
+                hub.answered(id, Patch::of_answer(&answer), began);
+            }
             read(LIST_MODELS, answer)
         })
     }
@@ -255,11 +117,10 @@ impl SandboxAgentClient {
         session_id: impl Into<String>,
         metadata: SessionMetadata,
     ) -> BoxFuture<'static, Result<(), Error>> {
-        let (client, id) = (self.clone(), session_id.into());
-        Box::pin(async move {
-            let connection = client.inner().connection().await?;
-            let params = json!({"sessionId": id, "metadata": metadata.into_map()});
-            connection.optional(SET_METADATA, params, Some(&id), Needs::Nothing).await.map(drop)
+        let params = json!({"metadata": metadata.clone().into_map()});
+        self.about(SET_METADATA, session_id.into(), params, Needs::Nothing, move |about, _| {
+            about.learn(Patch::default().with_metadata(metadata));
+            Ok(())
         })
     }
 
@@ -268,41 +129,42 @@ impl SandboxAgentClient {
     /// # Errors
     /// [`Error::Unsupported`] if the server cannot do that.
     pub fn detach_session(&self, session_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
-        let (client, id) = (self.clone(), session_id.into());
+        self.about(DETACH, session_id.into(), json!({}), Needs::Nothing, |_, _| Ok(()))
+    }
+
+    /// A call about a session, and what follows from its answer.
+    fn about<T: Send + 'static>(
+        &self,
+        method: &'static str,
+        id: String,
+        mut params: Value,
+        needs: Needs,
+        then: impl FnOnce(&About<'_>, Value) -> Result<T, Error> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, Error>> {
+        let client = self.clone();
+        params["sessionId"] = id.as_str().into();
         Box::pin(async move {
             let connection = client.inner().connection().await?;
-            let params = json!({"sessionId": id});
-            connection.optional(DETACH, params, Some(&id), Needs::Nothing).await.map(drop)
+            let about = About { hub: &client.inner().hub, id: &id, began: client.inner().hub.now() };
+            let answer = connection.optional(method, params, Some(&id), needs).await?;
+            then(&about, answer)
         })
     }
 
-    /// Ends a session. The end that follows says that it was [requested](crate::TerminationInfo::requested), and is
-    /// never a crash.
+    /// Logs in to the agent by one of [the ways it offers](crate::Capabilities::auth_methods).
+    ///
+    /// With an API key in the agent's environment that is done when the connection is made; see
+    /// [`ClientOptions::auto_authenticate`](crate::ClientOptions::auto_authenticate).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the server cannot do that.
-    pub fn terminate_session(
-        &self,
-        session_id: impl Into<String>,
-    ) -> BoxFuture<'static, Result<TerminateResult, Error>> {
-        let (client, id) = (self.clone(), session_id.into());
+    /// [`Error::Rpc`] if the agent refuses, [`Error::Unsupported`] if it knows no logins.
+    pub fn authenticate(&self, method_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
+        let (client, id) = (self.clone(), method_id.into());
         Box::pin(async move {
             let connection = client.inner().connection().await?;
-            connection.check()?;
-            let hub = &client.inner().hub;
-            hub.request_stop(&id);
-            let params = json!({"sessionId": id});
-            let answer = connection.optional(TERMINATE, params, Some(&id), Needs::Nothing).await;
-            let result = answer.and_then(|answer| read::<TerminateResult>(TERMINATE, answer));
-            match &result {
-                // The notice may be on its way; if the server sends none, this is the end all the same.
-                Ok(result) if result.terminated => {
-                    connection.barrier().await;
-                    hub.end_session(&id, TerminationReport::requested());
-                }
-                _ => hub.withdraw_stop(&id),
-            }
-            result
+            let mut params = json!({"methodId": id});
+            name_agent(&mut params, connection.kind(), connection.agent());
+            connection.optional(AUTHENTICATE, params, None, Needs::Nothing).await.map(drop)
         })
     }
 
@@ -348,28 +210,20 @@ impl SandboxAgentClient {
         let (client, method, params) = (self.clone(), method.into(), params.into());
         Box::pin(async move { client.inner().connection().await?.notify(&method, &params).await })
     }
-
-    /// The handle of a session that an answer names.
-    fn opened(&self, answer: Value, method: &str) -> Result<Session, Error> {
-        let Some(id) = answer.get("sessionId").and_then(Value::as_str).map(str::to_owned) else {
-            let source = crate::MissingMember { object: "a session", member: "sessionId" };
-            return Err(Error::Decode {
-                what: method.to_owned(),
-                raw: answer.to_string(),
-                source: Arc::new(source),
-            });
-        };
-        self.inner().hub.revive(&id);
-        Ok(Session::loaded(self.clone(), id, answer, Vec::<Update>::new()))
-    }
 }
 
-fn session_params(connection: &Connection, id: &str, new: &NewSession) -> Result<Value, Error> {
-    let mut params: Map<String, Value> = new.to_params(connection.agent())?;
-    params.insert("sessionId".to_owned(), id.into());
-    let mut params = Value::Object(params);
-    name_agent(&mut params, connection.kind(), connection.agent());
-    Ok(params)
+/// The session that a call is about.
+struct About<'a> {
+    hub: &'a Hub,
+    id: &'a str,
+    /// When the call began.
+    began: u64,
+}
+
+impl About<'_> {
+    fn learn(&self, patch: Patch) {
+        self.hub.answered(self.id, patch, self.began);
+    }
 }
 
 pub(super) fn read<T: serde::de::DeserializeOwned>(method: &str, answer: Value) -> Result<T, Error> {

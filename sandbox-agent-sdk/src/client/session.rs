@@ -7,10 +7,12 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::handle::SandboxAgentClient;
+use super::names::SET_OPTION;
 use super::turn::Turn;
+use crate::snapshot::SnapshotCell;
 use crate::{
     ConfigOption, Error, Events, ModelList, NewSession, Prompt, SessionInfo, SessionMetadata,
-    TerminateResult, TerminationInfo, Update,
+    SessionSnapshot, TerminateResult, TerminationInfo, Update,
 };
 
 /// What a session is doing, as far as this client knows.
@@ -33,6 +35,7 @@ pub struct Session {
     /// The answer that made it, `null` for a handle that was made from an id alone.
     answer: Arc<Value>,
     history: Arc<[Update]>,
+    snapshot: Arc<SnapshotCell>,
 }
 
 impl Session {
@@ -46,8 +49,8 @@ impl Session {
         answer: Value,
         history: Vec<Update>,
     ) -> Self {
-        client.inner().hub.adopt(&id);
-        Self { client, id: id.into(), answer: Arc::new(answer), history: history.into() }
+        let snapshot = client.inner().hub.adopt(&id);
+        Self { client, id: id.into(), answer: Arc::new(answer), history: history.into(), snapshot }
     }
 
     /// Its id.
@@ -68,16 +71,23 @@ impl Session {
         &self.history
     }
 
+    /// What is known about it now: modes, models, options, commands, tools, title, metadata. It follows whatever
+    /// tells of the session, and a copy that was taken stays as it is.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<SessionSnapshot> {
+        self.snapshot.get()
+    }
+
     /// The answer with which it was made, loaded or resumed, as it came: its modes, its options and whatever else.
     #[must_use]
     pub fn raw(&self) -> &Value {
         &self.answer
     }
 
-    /// The options it had when it was made, loaded or resumed.
+    /// Its options as they are now.
     #[must_use]
     pub fn config_options(&self) -> Vec<ConfigOption> {
-        ConfigOption::read_all(&self.answer).unwrap_or_default()
+        self.snapshot().config_options.clone()
     }
 
     /// Gives the session something to do.
@@ -142,14 +152,35 @@ impl Session {
         Box::pin(async move {
             match call.await {
                 Err(Error::Unsupported { method }) => {
-                    let options = session.config_options();
-                    let option = options.iter().find(|option| option.category.as_deref() == Some(category));
-                    let option = option.ok_or(Error::Unsupported { method })?;
-                    session.set_config_option(&option.id, value).await.map(drop)
+                    session.set_by_category(category, value, &method).await.map(drop)
                 }
                 other => other,
             }
         })
+    }
+
+    /// Sets how hard the agent thinks, by its option for that.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the agent has none.
+    pub fn set_thought_level(
+        &self,
+        level: impl Into<String>,
+    ) -> BoxFuture<'static, Result<Vec<ConfigOption>, Error>> {
+        let (session, level) = (self.clone(), level.into());
+        Box::pin(async move { session.set_by_category("thought_level", level, SET_OPTION).await })
+    }
+
+    async fn set_by_category(
+        &self,
+        category: &str,
+        value: String,
+        method: &str,
+    ) -> Result<Vec<ConfigOption>, Error> {
+        let snapshot = self.snapshot();
+        let option = snapshot.option_for(category);
+        let option = option.ok_or_else(|| Error::Unsupported { method: method.to_owned() })?;
+        self.set_config_option(&option.id, value).await
     }
 
     /// Sets one of its options.

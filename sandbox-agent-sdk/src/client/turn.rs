@@ -16,6 +16,7 @@ use super::list::find_session;
 use super::session::Session;
 use crate::event::Queue;
 use crate::open_enum::open_enum;
+use crate::snapshot::Patch;
 use crate::{AgentResult, DropPolicy, Error, Prompt, SessionInfo, TerminationReport, Update};
 
 open_enum! {
@@ -181,9 +182,13 @@ impl Driver {
     async fn turn(&self, dropped: oneshot::Receiver<()>) -> Outcome {
         let _free = Free(&self.inner, &self.session);
         let connection = self.inner.connection().await?;
+        let began = self.inner.hub.now();
         let outcome = self.prompt(&connection, dropped).await;
         // Whatever came before the end belongs to the turn.
         connection.barrier().await;
+        if let Ok(outcome) = &outcome {
+            self.inner.hub.answered(&self.session, Patch::of_answer(&outcome.raw), began);
+        }
         match outcome {
             Err(Error::Rpc { error, .. }) if error.message.contains(ALREADY_ENDED) => {
                 Err(self.already_ended(Error::Rpc { error, status: None }).await)

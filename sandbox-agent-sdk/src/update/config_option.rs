@@ -40,7 +40,7 @@ impl ConfigOption {
         read_list(value, "configOptions", Self::read)
     }
 
-    fn read(option: &Value) -> Option<Self> {
+    pub(crate) fn read(option: &Value) -> Option<Self> {
         let text = |member: &str| option.get(member).and_then(Value::as_str).map(str::to_owned);
         let id = text("id")?;
         let mut values = Vec::new();

@@ -39,13 +39,15 @@ pub struct Command {
 
 impl Command {
     pub(super) fn read_all(update: &Value) -> Option<Vec<Self>> {
-        read_list(update, "availableCommands", |command| {
-            let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-            Some(Self {
-                name: text(command.get("name"))?,
-                description: text(command.get("description")).unwrap_or_default(),
-                hint: text(command.get("input").and_then(|input| input.get("hint"))),
-            })
+        read_list(update, "availableCommands", Self::read)
+    }
+
+    pub(crate) fn read(command: &Value) -> Option<Self> {
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+        Some(Self {
+            name: text(command.get("name"))?,
+            description: text(command.get("description")).unwrap_or_default(),
+            hint: text(command.get("input").and_then(|input| input.get("hint"))),
         })
     }
 }

@@ -119,7 +119,8 @@ async fn what_is_not_supported_is_asked_for_once() {
 
 #[tokio::test]
 async fn the_released_server_lacks_the_extensions() {
-    let server = MockServer::start().await;
+    let plain = Script::default().initialize(json!({"protocolVersion": 1, "agentCapabilities": {}}));
+    let server = MockServer::builder().agent("mock", plain).start().await;
     let client = client(&server, ServerKind::PerAgent);
     let session = session(&client).await;
     for _ in 0..2 {

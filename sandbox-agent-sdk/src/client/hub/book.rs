@@ -7,12 +7,16 @@ use tokio::sync::watch;
 
 use crate::client::session::TurnState;
 use crate::event::{Queue, Weight};
+use crate::snapshot::{Patch, SnapshotCell};
 use crate::{Event, TerminationInfo, Update};
 
 /// How many events are kept for a session that nobody listens to, until somebody does.
 pub(super) const BACKLOG_EVENTS: usize = 1024;
 /// How many bytes these may take.
 const BACKLOG_BYTES: usize = 1 << 20;
+
+/// The notices with which servers tell that a session has started, and what is in it.
+const STARTED: [&str; 2] = ["session/started", "_sandboxagent/session/started"];
 
 /// What is known about one session.
 #[derive(Debug)]
@@ -29,6 +33,12 @@ pub(super) struct SessionBook {
     pub(super) stop_requested: bool,
     /// Whether this client made the session or has named it.
     pub(super) ours: bool,
+    /// Whether the session is known to be there: it was opened, or has answered a call, and has not ended since.
+    pub(super) open: bool,
+    /// The agent it belongs to, if this client knows.
+    pub(super) agent: Option<Arc<str>>,
+    /// What is known about it now; shared with the handles of the session.
+    pub(super) snapshot: Arc<SnapshotCell>,
 }
 
 impl SessionBook {
@@ -43,14 +53,37 @@ impl SessionBook {
             ended: watch::Sender::new(None),
             stop_requested: false,
             ours,
+            open: false,
+            agent: None,
+            snapshot: Arc::default(),
         }
     }
 
     /// Whether something happens in the session, or somebody would miss it.
     pub(super) fn is_watched(&mut self) -> bool {
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
+        self.is_busy() || !self.subscribers.is_empty() || Arc::strong_count(&self.snapshot) > 1
+    }
+
+    /// Whether something happens in the session, or a call waits for it.
+    pub(super) fn is_busy(&self) -> bool {
         let waits = self.turn_state.receiver_count() + self.ended.receiver_count() > 0;
-        waits || !self.subscribers.is_empty() || *self.turn_state.borrow() != TurnState::Idle
+        waits || *self.turn_state.borrow() != TurnState::Idle
+    }
+
+    /// Takes in what an event tells of the session. Of a session that may be nobody's, little is kept.
+    pub(super) fn learn(&self, event: &Event, now: u64) {
+        let patch = match event {
+            Event::Update(update) if self.ours || update.size() <= BACKLOG_BYTES => Patch::of_update(update),
+            Event::Other { method, params, .. } if STARTED.contains(&method.as_str()) => {
+                let small = || params.to_string().len() <= BACKLOG_BYTES;
+                (self.ours || small()).then(|| Patch::of_state(params))
+            }
+            _ => None,
+        };
+        if let Some(patch) = patch {
+            self.snapshot.report(patch, event.origin(), now);
+        }
     }
 
     pub(super) fn push(&mut self, event: &Event) {

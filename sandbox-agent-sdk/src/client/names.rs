@@ -1,0 +1,18 @@
+//! The names of the methods that not every server has.
+
+pub(super) const AUTHENTICATE: &str = "authenticate";
+pub(super) const CLOSE: &str = "session/close";
+pub(super) const FORK: &str = "session/fork";
+pub(super) const LIST: &str = "session/list";
+pub(super) const LOAD: &str = "session/load";
+pub(super) const NEW: &str = "session/new";
+pub(super) const RESUME: &str = "session/resume";
+pub(super) const SET_MODE: &str = "session/set_mode";
+pub(super) const SET_MODEL: &str = "session/set_model";
+pub(super) const SET_OPTION: &str = "session/set_config_option";
+pub(super) const DETACH: &str = "_sandboxagent/session/detach";
+pub(super) const EXTENDED_GET: &str = "_sandboxagent/session/get";
+pub(super) const EXTENDED_LIST: &str = "_sandboxagent/session/list";
+pub(super) const LIST_MODELS: &str = "_sandboxagent/session/list_models";
+pub(super) const SET_METADATA: &str = "_sandboxagent/session/set_metadata";
+pub(super) const TERMINATE: &str = "_sandboxagent/session/terminate";

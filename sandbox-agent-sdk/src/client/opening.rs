@@ -1,0 +1,202 @@
+//! Making, loading, resuming and copying sessions.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use super::calls::Needs;
+use super::connection::{Connection, name_agent};
+use super::handle::SandboxAgentClient;
+use super::names::{FORK, LOAD, NEW, RESUME};
+use super::session::Session;
+use super::stopping::terminate;
+use crate::snapshot::Patch;
+use crate::{Error, Event, Feature, NewSession, Origin, ServerKind, SessionMetadata};
+
+impl SandboxAgentClient {
+    /// Makes a session.
+    ///
+    /// Reports that come before the answer are kept for [`Session::events`]. Only shared endpoints act on the mode and
+    /// the model that are asked for; elsewhere they are set by calls of their own, as the thought level is everywhere.
+    ///
+    /// # Errors
+    /// As every call: [`Error::NotConnected`], [`Error::AgentEnded`] and what else can go wrong on the way.
+    /// [`Error::Unsupported`] if the agent cannot set what it shall, in which case there is no session.
+    pub fn new_session(&self, new: NewSession) -> BoxFuture<'static, Result<Session, Error>> {
+        let client = self.clone();
+        Box::pin(async move {
+            let connection = client.inner().connection().await?;
+            let began = client.inner().hub.now();
+            let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
+            let params = new.to_params(&agent)?;
+            let answer = connection.call(NEW, params.into()).await?;
+            let session = client.opened(answer, NEW, began, &agent, new.given())?;
+            match grant(&session, &new, connection.kind()).await {
+                Ok(()) => Ok(session),
+                Err(error) => {
+                    discard(&connection, session.id()).await;
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    /// Loads a session with its history, which is in [`Session::history`] and on its events as [`Origin::History`].
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the agent cannot load sessions.
+    pub fn load_session(
+        &self,
+        session_id: impl Into<String>,
+        new: NewSession,
+    ) -> BoxFuture<'static, Result<Session, Error>> {
+        let (client, id) = (self.clone(), session_id.into());
+        Box::pin(async move {
+            let connection = client.inner().connection().await?;
+            client.load(&connection, &id, &new).await
+        })
+    }
+
+    async fn load(&self, connection: &Connection, id: &str, new: &NewSession) -> Result<Session, Error> {
+        let hub = &self.inner().hub;
+        let mut events = hub.subscribe_session(id);
+        let params = self.session_params(connection, id, new)?;
+        let began = hub.now();
+        let answer = connection.optional(LOAD, params, Some(id), Needs::Nothing).await;
+        connection.barrier().await;
+        let mut history = Vec::new();
+        let mut others = Vec::new();
+        while let Some(event) = events.try_next() {
+            match event {
+                Event::Update(update) if update.origin() == Origin::History => history.push(update),
+                // The state of the connection is not the session's, and was told to everybody else.
+                Event::Update(_) | Event::SessionEnded(_) => others.push(event),
+                _ => {}
+            }
+        }
+        drop(events);
+        hub.put_back(id, others);
+        let answer = answer?;
+        hub.revive(id);
+        hub.answered(id, Patch::of_state(&answer), began);
+        Ok(Session::loaded(self.clone(), id.to_owned(), answer, history))
+    }
+
+    /// Resumes a session without its history; where the agent cannot do that but can load sessions, it is loaded.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the agent can do neither.
+    pub fn resume_session(
+        &self,
+        session_id: impl Into<String>,
+        new: NewSession,
+    ) -> BoxFuture<'static, Result<Session, Error>> {
+        let (client, id) = (self.clone(), session_id.into());
+        Box::pin(async move {
+            let connection = client.inner().connection().await?;
+            let capabilities = connection.capabilities();
+            let can = |what: fn(&crate::Capabilities) -> bool| capabilities.as_deref().is_some_and(what);
+            let (resumes, loads) = (can(|can| can.resume_session), can(|can| can.load_session));
+            if !resumes && loads {
+                return client.load(&connection, &id, &new).await;
+            }
+            let params = client.session_params(&connection, &id, &new)?;
+            let hub = &client.inner().hub;
+            let began = hub.now();
+            match connection.optional(RESUME, params, Some(&id), Needs::Nothing).await {
+                Ok(answer) => {
+                    hub.revive(&id);
+                    hub.answered(&id, Patch::of_state(&answer), began);
+                    Ok(Session::loaded(client, id, answer, Vec::new()))
+                }
+                Err(Error::Unsupported { .. }) if loads => client.load(&connection, &id, &new).await,
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Makes a copy of a session, which goes its own way from there.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the agent cannot fork sessions.
+    pub fn fork_session(
+        &self,
+        session_id: impl Into<String>,
+        new: NewSession,
+    ) -> BoxFuture<'static, Result<Session, Error>> {
+        let (client, id) = (self.clone(), session_id.into());
+        Box::pin(async move {
+            let connection = client.inner().connection().await?;
+            let params = client.session_params(&connection, &id, &new)?;
+            let hub = &client.inner().hub;
+            let (began, agent) = (hub.now(), hub.agent_of(&id));
+            let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
+            let agent = agent.as_deref().unwrap_or_else(|| connection.agent());
+            client.opened(answer, FORK, began, agent, new.given())
+        })
+    }
+
+    /// The parameters of a call that takes up a session: they name the agent to which the session belongs.
+    fn session_params(&self, connection: &Connection, id: &str, new: &NewSession) -> Result<Value, Error> {
+        let hub = &self.inner().hub;
+        let known = hub.agent_of(id);
+        let agent = new.agent_wanted().or(known.as_deref()).unwrap_or_else(|| connection.agent());
+        hub.assign(id, agent);
+        let mut params = new.to_params(agent)?;
+        params.insert("sessionId".to_owned(), id.into());
+        let mut params = Value::Object(params);
+        name_agent(&mut params, connection.kind(), agent);
+        Ok(params)
+    }
+
+    /// The handle of a session that an answer names.
+    fn opened(
+        &self,
+        answer: Value,
+        method: &str,
+        began: u64,
+        agent: &str,
+        given: &SessionMetadata,
+    ) -> Result<Session, Error> {
+        let Some(id) = answer.get("sessionId").and_then(Value::as_str).map(str::to_owned) else {
+            let source = crate::MissingMember { object: "a session", member: "sessionId" };
+            return Err(Error::Decode {
+                what: method.to_owned(),
+                raw: answer.to_string(),
+                source: Arc::new(source),
+            });
+        };
+        let hub = &self.inner().hub;
+        hub.revive(&id);
+        hub.assign(&id, agent);
+        hub.begun(&id, Patch::of_state(&answer).with_metadata(given.clone()), began);
+        Ok(Session::loaded(self.clone(), id, answer, Vec::new()))
+    }
+}
+
+/// Sets what was asked for and the server does not act on by itself.
+async fn grant(session: &Session, new: &NewSession, kind: ServerKind) -> Result<(), Error> {
+    if kind != ServerKind::Shared {
+        if let Some(mode) = new.given().mode() {
+            session.set_mode(mode).await?;
+        }
+        if let Some(model) = new.given().model() {
+            session.set_model(model).await?;
+        }
+    }
+    match new.thought_level_wanted() {
+        Some(level) => session.set_thought_level(level).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Ends a session that nobody will get to hold. What becomes of that does not matter to the program.
+async fn discard(connection: &Connection, id: &str) {
+    if connection.supports(Feature::TerminateSession).is_possible()
+        && let Err(error) = terminate(connection, id).await
+    {
+        tracing::debug!(%error, "a session that was not wanted could not be ended");
+    }
+    connection.hub.disown(id);
+}

@@ -1,0 +1,95 @@
+//! Cancelling turns and ending sessions.
+
+use futures::future::BoxFuture;
+use serde_json::json;
+
+use super::calls::Needs;
+use super::connection::Connection;
+use super::handle::SandboxAgentClient;
+use super::methods::read;
+use super::names::{CLOSE, TERMINATE};
+use super::session::TurnState;
+use crate::{Error, Extension, Phase, TerminateResult, TerminationReport, Timeout};
+
+impl SandboxAgentClient {
+    /// Cancels the turn of a session: what the agent has asked is answered as cancelled, then the agent is told, and
+    /// then its turn is waited for. Without a running turn the agent is told all the same.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] with [`Phase::Cancel`] if the turn does not stop in time.
+    pub fn cancel(&self, session_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
+        let (client, id) = (self.clone(), session_id.into());
+        Box::pin(async move {
+            let connection = client.inner().connection().await?;
+            connection.check()?;
+            let limit = client.inner().options.timeouts.cancel;
+            let cancelling = client.cancelled(&connection, &id);
+            let late = || Error::Timeout(Box::new(Timeout::new(Phase::Cancel, "session/cancel", limit)));
+            tokio::time::timeout(limit, cancelling).await.unwrap_or_else(|_| Err(late()))
+        })
+    }
+
+    async fn cancelled(&self, connection: &Connection, id: &str) -> Result<(), Error> {
+        let mut turn = self.inner().hub.watch_turn(id);
+        let runs = *turn.borrow_and_update() != TurnState::Idle;
+        tokio::select! {
+            biased;
+            told = connection.cancel(id) => told?,
+            // The agent has understood, whatever becomes of the message that told it.
+            _ = turn.wait_for(|turn| *turn == TurnState::Idle), if runs => return Ok(()),
+        }
+        // The sender lives as long as the book of the session; without one there is no turn.
+        let _ = turn.wait_for(|turn| *turn == TurnState::Idle).await;
+        Ok(())
+    }
+
+    /// Ends a session. The end that follows says that it was [requested](crate::TerminationInfo::requested), and is
+    /// never a crash.
+    ///
+    /// Released servers cannot do that themselves; there the agent is asked to close the session, if it says that it
+    /// can. Where neither is possible, [`disconnect`](Self::disconnect) ends the agent of a released server with all
+    /// its sessions.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if neither the server nor the agent can do that.
+    pub fn terminate_session(
+        &self,
+        session_id: impl Into<String>,
+    ) -> BoxFuture<'static, Result<TerminateResult, Error>> {
+        let (client, id) = (self.clone(), session_id.into());
+        Box::pin(async move {
+            let connection = client.inner().connection().await?;
+            connection.check()?;
+            let hub = &client.inner().hub;
+            hub.request_stop(&id);
+            let result = terminate(&connection, &id).await;
+            match &result {
+                // The notice may be on its way; if the server sends none, this is the end all the same.
+                Ok(result) if result.terminated => {
+                    connection.barrier().await;
+                    hub.end_session(&id, TerminationReport::requested());
+                }
+                _ => hub.withdraw_stop(&id),
+            }
+            result
+        })
+    }
+}
+
+/// Has the server end a session, or else the agent close it.
+pub(super) async fn terminate(connection: &Connection, id: &str) -> Result<TerminateResult, Error> {
+    let params = json!({"sessionId": id});
+    let can = connection.capabilities();
+    let by_server = can.as_deref().is_some_and(|can| can.extensions.supports(Extension::SessionTerminate));
+    if !by_server && can.is_some_and(|can| can.close_session) {
+        if connection.hub.ended(id).is_some() {
+            return Ok(TerminateResult::of_close(false));
+        }
+        match connection.optional(CLOSE, params.clone(), Some(id), Needs::Nothing).await {
+            Err(Error::Unsupported { .. }) => {}
+            closed => return closed.map(|_| TerminateResult::of_close(true)),
+        }
+    }
+    let answer = connection.optional(TERMINATE, params, Some(id), Needs::Nothing).await?;
+    read(TERMINATE, answer)
+}

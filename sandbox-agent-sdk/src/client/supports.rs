@@ -1,0 +1,84 @@
+//! What the server and the agents behind it support: what they say, and what was found out.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::connection::Connection;
+use super::names;
+use crate::{Capabilities, Extension, Feature, ServerKind, Support};
+
+/// What calls have shown to be there or not to be there, by agent and method: one endpoint may have several agents.
+#[derive(Debug, Default)]
+pub(super) struct Learned {
+    /// Guards what was found out; held for a look or a note.
+    methods: Mutex<HashMap<(String, String), bool>>,
+}
+
+impl Learned {
+    /// What was found out about a method of an agent, if anything was.
+    pub(super) fn get(&self, agent: &str, method: &str) -> Option<bool> {
+        self.lock().get(&(agent.to_owned(), method.to_owned())).copied()
+    }
+
+    pub(super) fn note(&self, agent: &str, method: &str, there: bool) {
+        self.lock().insert((agent.to_owned(), method.to_owned()), there);
+    }
+
+    /// The agent was started anew and may be another one.
+    pub(super) fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), bool>> {
+        self.methods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// Whether the agent of this connection, or its server, can do this.
+    pub(super) fn supports(&self, feature: Feature) -> Support {
+        let Some(can) = self.capabilities() else { return Support::Unknown };
+        let tried =
+            |method: &str, said: Support| self.learned.get(self.agent(), method).map_or(said, Support::said);
+        let extension = |extension: Extension| {
+            let said = advertised(&can, extension);
+            extension.method().map_or(said, |method| tried(method, said))
+        };
+        // The protocol has every agent say whether it can load sessions; other abilities came later, and there are
+        // agents that have them and do not say so.
+        let load = tried(names::LOAD, Support::said(can.load_session));
+        let set_option = tried(names::SET_OPTION, Support::Unknown);
+        match feature {
+            Feature::LoadSession => load,
+            Feature::ResumeSession => tried(names::RESUME, Support::hinted(can.resume_session)).or(load),
+            Feature::ForkSession => tried(names::FORK, Support::hinted(can.fork_session)),
+            Feature::ListSessions => {
+                // Only released servers leave the listing to their agents.
+                let by_server = Support::said(can.server != ServerKind::PerAgent);
+                tried(names::LIST, Support::hinted(can.list_sessions)).or(by_server)
+            }
+            Feature::DetachSession => extension(Extension::SessionDetach),
+            Feature::TerminateSession => {
+                let close = tried(names::CLOSE, Support::said(can.close_session));
+                extension(Extension::SessionTerminate).or(close)
+            }
+            Feature::SetMode => tried(names::SET_MODE, Support::Unknown).or(set_option),
+            Feature::SetModel => tried(names::SET_MODEL, Support::Unknown).or(set_option),
+            Feature::SetConfigOption => set_option,
+            Feature::ListModels => extension(Extension::SessionListModels),
+            Feature::SetMetadata => extension(Extension::SessionSetMetadata),
+            Feature::Images => Support::said(can.images),
+            Feature::Audio => Support::said(can.audio),
+            Feature::EmbeddedResources => Support::said(can.embedded_resources),
+            Feature::Extension(wanted) => extension(wanted),
+        }
+    }
+}
+
+/// What a server says about an ability. One that says nothing at all about any may pass the call on to its agent.
+fn advertised(can: &Capabilities, extension: Extension) -> Support {
+    if can.extensions.is_empty() {
+        return Support::Unknown;
+    }
+    Support::said(can.extensions.supports(extension))
+}

@@ -1,0 +1,225 @@
+//! Where the snapshot of a session is kept.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+use super::{Patch, SessionSnapshot};
+use crate::{AgentMode, ConfigOption, Model, Origin};
+
+/// The snapshot of one session, as it changes.
+///
+/// An answer and the reports around it come by different ways, so that an answer may be seen after a report that was
+/// made later. That is why each part remembers when it was last told of: an answer changes only what nobody has told
+/// of since its call began.
+#[derive(Debug, Default)]
+pub(crate) struct SnapshotCell {
+    /// Guards the snapshot and its times; held for a change or a copy.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    snapshot: Arc<SessionSnapshot>,
+    told: [u64; PARTS],
+}
+
+/// The parts of a snapshot that are told of separately.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Modes,
+    Mode,
+    Models,
+    Model,
+    Options,
+    Commands,
+    Tools,
+    Title,
+    LastActivity,
+    Context,
+}
+
+const PARTS: usize = Part::Context as usize + 1;
+
+/// What a piece of news is worth against what is known.
+#[derive(Debug, Clone, Copy)]
+enum Worth {
+    /// It is the newest there is.
+    News,
+    /// It is newer than what was known, and older than any answer.
+    History,
+    /// It is older than anything else.
+    Old,
+    /// It is newer than what was known at this time.
+    Since(u64),
+}
+
+impl SnapshotCell {
+    /// What is known now.
+    pub(crate) fn get(&self) -> Arc<SessionSnapshot> {
+        Arc::clone(&self.lock().snapshot)
+    }
+
+    /// Takes in what the agent reports by itself.
+    pub(crate) fn report(&self, patch: Patch, origin: Origin, now: u64) {
+        let worth = match origin {
+            Origin::Live => Worth::News,
+            Origin::History => Worth::History,
+            Origin::Replayed => Worth::Old,
+        };
+        self.lock().apply(patch, worth, now);
+    }
+
+    /// Takes in an answer to a call that began at this time.
+    pub(crate) fn answer(&self, patch: Patch, began: u64, now: u64) {
+        self.lock().apply(patch, Worth::Since(began), now);
+    }
+
+    /// Takes in the answer that made the session: whatever had the same id before is forgotten.
+    pub(crate) fn begin(&self, patch: Patch, began: u64, now: u64) {
+        let mut state = self.lock();
+        state.forget(began);
+        state.apply(patch, Worth::Since(began), now);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Forgets what was told up to this time.
+    fn forget(&mut self, until: u64) {
+        let old = std::mem::take(&mut self.snapshot);
+        let stays = |part: Part| self.told[part as usize] > until;
+        let mut kept = SessionSnapshot::default();
+        if stays(Part::Mode) {
+            kept.current_mode.clone_from(&old.current_mode);
+        }
+        if stays(Part::Model) {
+            kept.models.current.clone_from(&old.models.current);
+        }
+        if stays(Part::Modes) {
+            kept.modes.clone_from(&old.modes);
+        }
+        if stays(Part::Models) {
+            kept.models.available.clone_from(&old.models.available);
+        }
+        if stays(Part::Options) {
+            kept.config_options.clone_from(&old.config_options);
+        }
+        if stays(Part::Commands) {
+            kept.commands.clone_from(&old.commands);
+        }
+        if stays(Part::Tools) {
+            kept.tools.clone_from(&old.tools);
+        }
+        if stays(Part::Title) {
+            kept.title.clone_from(&old.title);
+        }
+        if stays(Part::LastActivity) {
+            kept.last_activity.clone_from(&old.last_activity);
+        }
+        if stays(Part::Context) {
+            (kept.context_used, kept.context_size) = (old.context_used, old.context_size);
+        }
+        if self.told.iter().any(|told| *told > until) {
+            kept.other.clone_from(&old.other);
+        }
+        for told in &mut self.told {
+            *told = if *told > until { *told } else { 0 };
+        }
+        self.snapshot = Arc::new(kept);
+    }
+
+    fn apply(&mut self, patch: Patch, worth: Worth, now: u64) {
+        let mut next = SessionSnapshot::clone(&self.snapshot);
+        let (mode, model, options) = (patch.mode.clone(), patch.model.clone(), patch.options.is_some());
+        let mut put = Put { told: &mut self.told, worth, now };
+        put.part(Part::Modes, &mut next.modes, patch.modes);
+        let new_mode = put.part(Part::Mode, &mut next.current_mode, patch.mode.map(Some));
+        put.part(Part::Models, &mut next.models.available, patch.models);
+        let new_model = put.part(Part::Model, &mut next.models.current, patch.model.map(Some));
+        let new_options = put.part(Part::Options, &mut next.config_options, patch.options);
+        put.part(Part::Commands, &mut next.commands, patch.commands);
+        put.part(Part::Tools, &mut next.tools, patch.tools);
+        put.part(Part::Title, &mut next.title, patch.title);
+        put.part(Part::LastActivity, &mut next.last_activity, patch.last_activity);
+        if let Some((used, size)) = patch.context {
+            let mut context = (next.context_used, next.context_size);
+            put.part(Part::Context, &mut context, Some((used, size)));
+            (next.context_used, next.context_size) = context;
+        }
+        next.models.other.extend(patch.about_models);
+        next.metadata.merge(patch.metadata);
+        next.other.extend(patch.other);
+        if options && new_options {
+            self.follow_options(&mut next, mode.is_none(), model.is_none());
+        }
+        if let Some(mode) = mode.filter(|_| new_mode) {
+            choose(&mut next.config_options, "mode", &mode);
+        }
+        if let Some(model) = model.filter(|_| new_model) {
+            choose(&mut next.config_options, "model", &model);
+        }
+        self.snapshot = Arc::new(next);
+    }
+
+    /// Brings modes and models in step with the options that stand for them.
+    fn follow_options(&self, next: &mut SessionSnapshot, mode: bool, model: bool) {
+        let given = |part: Part| self.told[part as usize] > 0;
+        if let Some(option) = next.option_for("mode").cloned() {
+            if !given(Part::Modes) {
+                next.modes = option.values.iter().map(AgentMode::from_value).collect();
+            }
+            if mode {
+                next.current_mode = option.current.as_str().map(str::to_owned);
+            }
+        }
+        if let Some(option) = next.option_for("model").cloned() {
+            if !given(Part::Models) {
+                next.models.available = option.values.iter().map(Model::from_value).collect();
+            }
+            if model {
+                next.models.current = option.current.as_str().map(str::to_owned);
+            }
+        }
+    }
+}
+
+/// Puts news in its place if it is worth more than what is there.
+struct Put<'a> {
+    told: &'a mut [u64; PARTS],
+    worth: Worth,
+    now: u64,
+}
+
+impl Put<'_> {
+    /// Whether the news counted.
+    fn part<T>(&mut self, part: Part, place: &mut T, news: Option<T>) -> bool {
+        let Some(news) = news else { return false };
+        let told = &mut self.told[part as usize];
+        let counts = match self.worth {
+            Worth::News | Worth::History => true,
+            Worth::Old => *told == 0,
+            Worth::Since(began) => *told <= began,
+        };
+        if counts {
+            *place = news;
+        }
+        if counts && matches!(self.worth, Worth::News | Worth::Since(_)) {
+            *told = self.now;
+        }
+        counts
+    }
+}
+
+/// Marks a value as the one in force in the option of a category, if the option has it.
+fn choose(options: &mut [ConfigOption], category: &str, value: &str) {
+    let of_category = |option: &&mut ConfigOption| option.category.as_deref() == Some(category);
+    if let Some(option) = options.iter_mut().find(of_category)
+        && option.values.iter().any(|known| known.value == value)
+    {
+        option.current = Value::from(value);
+    }
+}

@@ -1,0 +1,23 @@
+//! The tools of an agent.
+
+use serde_json::Value;
+
+/// A tool that an agent has.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: Option<String>,
+    /// The JSON it came as: an object, or the bare name.
+    pub raw: Value,
+}
+
+impl Tool {
+    pub(super) fn read(value: &Value) -> Option<Self> {
+        let text = |member: &str| value.get(member).and_then(Value::as_str).map(str::to_owned);
+        let name = value.as_str().map(str::to_owned).or_else(|| text("name")).or_else(|| text("id"))?;
+        Some(Self { name, description: text("description"), raw: value.clone() })
+    }
+}

@@ -1,0 +1,64 @@
+//! Logging in.
+
+use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::Error;
+use serde_json::{Value, json};
+
+use super::support::{KINDS, client, options, session, within};
+
+fn offering(methods: &[&str]) -> Script {
+    let methods: Vec<Value> = methods.iter().map(|id| json!({"id": id, "name": id})).collect();
+    Script::default()
+        .initialize(json!({"protocolVersion": 1, "agentCapabilities": {}, "authMethods": methods}))
+}
+
+#[tokio::test]
+async fn an_agent_that_takes_a_key_from_its_environment_is_logged_in_to() {
+    for kind in KINDS {
+        let script = offering(&["browser", "openai-api-key", "codex-api-key"]);
+        let server = MockServer::builder().agent("mock", script).start().await;
+        session(&client(&server, kind)).await;
+        let logins = server.messages("authenticate");
+        assert_eq!(logins.len(), 1, "{kind}");
+        assert_eq!(logins[0]["params"]["methodId"], "openai-api-key");
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_logged_in_who_would_have_to_be_asked_or_does_not_want_it() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", offering(&["browser"])).start().await;
+        let client = client(&server, kind);
+        session(&client).await;
+        assert!(server.messages("authenticate").is_empty());
+        within(client.authenticate("browser")).await.unwrap();
+        assert_eq!(server.messages("authenticate")[0]["params"]["methodId"], "browser");
+
+        let server = MockServer::builder().agent("mock", offering(&["anthropic-api-key"])).start().await;
+        session(&options(&server, kind).auto_authenticate(false).build().unwrap()).await;
+        assert!(server.messages("authenticate").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_login_that_fails_does_not_fail_the_connection_and_a_crash_in_it_does() {
+    for kind in KINDS {
+        let answering = |step: fn() -> Step| {
+            offering(&["anthropic-api-key"])
+                .on_request(move |method, _| (method == "authenticate").then(|| vec![step()]))
+        };
+        let refusing =
+            answering(|| Step::Fail { code: -32000, message: "Authentication failed".into(), data: None });
+        let server = MockServer::builder().agent("mock", refusing).start().await;
+        let client = client(&server, kind);
+        session(&client).await;
+        let error = within(client.authenticate("anthropic-api-key")).await.unwrap_err();
+        assert!(matches!(&error, Error::Rpc { .. }) && error.is_login_required(), "{error:?}");
+
+        let dying = answering(|| Step::crash(4, ["no key"]));
+        let server = MockServer::builder().agent("mock", dying).released_quirks(false).start().await;
+        let client = options(&server, kind).auto_connect(false).build().unwrap();
+        let error = within(client.connect()).await.unwrap_err();
+        assert_eq!(error.termination().unwrap().exit_code, Some(4), "{kind}");
+    }
+}

@@ -1,0 +1,197 @@
+//! What is known about a session now.
+
+use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::{Error, Event, NewSession, ServerKind, Session, SessionMetadata};
+use serde_json::{Value, json};
+
+use super::support::{KINDS, client, event, session, within};
+
+/// An agent that tells of everything a session can have.
+fn rich() -> Value {
+    json!({
+        "modes": {"currentModeId": "build", "availableModes": [{"id": "build", "name": "Build"}, {"id": "plan"}]},
+        "models": {"currentModelId": "large", "availableModels": [{"modelId": "large"}, {"modelId": "small"}]},
+        "configOptions": [
+            {"id": "m", "name": "Mode", "category": "mode", "currentValue": "build",
+             "options": [{"value": "build", "name": "Build"}, {"value": "plan", "name": "Plan"}]},
+            {"id": "t", "name": "Thinking", "category": "thought_level", "currentValue": "low",
+             "options": [{"value": "low", "name": "Low"}, {"value": "high", "name": "High"}]}],
+        "tools": ["shell", {"name": "edit", "description": "Edits files", "new": 1}],
+        "_meta": {"sandboxagent.dev": {"ticket": 7}, "other.dev": 1},
+        "brandNew": {"kept": true},
+    })
+}
+
+fn update(update: Value) -> Step {
+    Step::Update(update)
+}
+
+fn mode_update(id: &str) -> Value {
+    json!({"sessionUpdate": "current_mode_update", "currentModeId": id})
+}
+
+async fn seen(session: &Session, fits: impl Fn(&Session) -> bool) {
+    within(async {
+        while !fits(session) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_way_to_open_a_session_fills_its_snapshot() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", Script::default().session(rich())).start().await;
+        let client = client(&server, kind);
+        let new = || NewSession::in_dir("/").title("T");
+        let made = within(client.new_session(new())).await.unwrap();
+        assert_eq!(made.snapshot().title.as_deref(), Some("T"), "what was given is known");
+        let loaded = within(client.load_session("loaded", new())).await.unwrap();
+        let resumed = within(client.resume_session("resumed", new())).await.unwrap();
+        let forked = within(made.fork(new())).await.unwrap();
+        for session in [made, loaded, resumed, forked] {
+            let now = session.snapshot();
+            assert_eq!(now.mode().unwrap().name.as_deref(), Some("Build"), "{kind} {}", session.id());
+            assert_eq!((now.modes.len(), now.model().unwrap().id.as_str()), (2, "large"));
+            assert_eq!(now.models.available.len(), 2);
+            assert_eq!(now.config_option("t").unwrap().current, "low");
+            let tools: Vec<_> = now.tools.iter().map(|tool| tool.name.as_str()).collect();
+            assert_eq!((tools, now.tools[1].raw["new"].clone()), (vec!["shell", "edit"], json!(1)));
+            assert_eq!(now.metadata.get("ticket"), Some(&json!(7)));
+            assert_eq!(now.other["brandNew"], json!({"kept": true}), "what is unknown is kept");
+            assert_eq!(now.other["_meta"], json!({"other.dev": 1}));
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_snapshot_follows_the_reports_and_is_complete_when_the_turn_is_over() {
+    for kind in KINDS {
+        let commands = json!({"sessionUpdate": "available_commands_update",
+            "availableCommands": [{"name": "test", "description": "Runs the tests", "input": {"hint": "which"}}]});
+        let option = json!({"id": "t", "name": "Thinking", "category": "thought_level", "currentValue": "high",
+            "options": [{"value": "low"}, {"value": "high"}]});
+        let steps = vec![
+            update(commands),
+            update(mode_update("plan")),
+            update(json!({"sessionUpdate": "session_info_update", "title": "New", "updatedAt": "today"})),
+            update(json!({"sessionUpdate": "usage_update", "used": 10, "size": 100})),
+            Step::Say("done".into()),
+            update(json!({"sessionUpdate": "config_option_update", "configOptions": [option]})),
+            Step::Finish(json!({"stopReason": "end_turn", "tools": ["late"], "usage": {"x": 1}})),
+        ];
+        let script = Script::steps(steps).session(rich());
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        let before = session.snapshot();
+        within(session.prompt("go").outcome()).await.unwrap();
+        let now = session.snapshot();
+        assert_eq!((now.commands[0].name.as_str(), now.commands[0].hint.as_deref()), ("test", Some("which")));
+        assert_eq!(now.current_mode.as_deref(), Some("plan"));
+        assert_eq!((now.title.as_deref(), now.last_activity.as_deref()), (Some("New"), Some("today")));
+        assert_eq!((now.context_used, now.context_size), (Some(10), Some(100)));
+        assert_eq!(now.option_for("thought_level").unwrap().current, "high");
+        assert_eq!((now.config_options.len(), now.tools[0].name.as_str()), (1, "late"));
+        assert!(!now.other.contains_key("stopReason") && now.other.contains_key("brandNew"));
+        assert_eq!(before.current_mode.as_deref(), Some("build"), "a copy stays as it was");
+    }
+}
+
+#[tokio::test]
+async fn a_notice_that_a_session_started_tells_its_tools() {
+    for kind in KINDS {
+        let started = |id: &str| Step::Notify {
+            method: "session/started".into(),
+            params: json!({"sessionId": id, "tools": [{"name": "grep"}], "extra": 1}),
+        };
+        let script = Script::default().session(json!({})).on_request(move |method, _| {
+            let answer = Step::Finish(json!({"sessionId": "s"}));
+            (method == "session/new").then(|| vec![started("s"), answer])
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        let mut events = client.events();
+        let session = session(&client).await;
+        event(&mut events, |event| {
+            matches!(event, Event::Other { method, .. } if method == "session/started").then_some(())
+        })
+        .await;
+        let now = session.snapshot();
+        assert_eq!(now.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["grep"]);
+        assert_eq!(now.other["extra"], 1);
+    }
+}
+
+#[tokio::test]
+async fn what_this_client_changes_shows_in_the_snapshot_at_once() {
+    for kind in KINDS {
+        // The answers say nothing, as those of many agents.
+        let script = Script::default().session(rich()).on_request(|method, _| {
+            (method == "session/set_config_option").then(|| vec![Step::Finish(json!({}))])
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        within(session.set_mode("plan")).await.unwrap();
+        within(session.set_model("small")).await.unwrap();
+        let options = within(session.set_thought_level("high")).await.unwrap();
+        let now = session.snapshot();
+        assert_eq!(
+            (now.current_mode.as_deref(), now.models.current.as_deref()),
+            (Some("plan"), Some("small"))
+        );
+        assert_eq!(now.option_for("mode").unwrap().current, "plan", "the option is kept in step");
+        assert_eq!(now.option_for("thought_level").unwrap().current, "high");
+        assert_eq!(options, now.config_options);
+        if kind == ServerKind::Shared {
+            let patch = SessionMetadata::new().with_title("Better").with("ticket", 8);
+            within(session.set_metadata(patch)).await.unwrap();
+            let now = session.snapshot();
+            assert_eq!((now.title.as_deref(), now.metadata.get("ticket")), (Some("Better"), Some(&json!(8))));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_report_from_before_the_answer_is_not_undone_by_it() {
+    for kind in KINDS {
+        let script = Script::default().on_request(|method, _| {
+            let early = json!({"sessionId": "s", "update": mode_update("plan")});
+            let notify = Step::Notify { method: "session/update".into(), params: early };
+            let mut answer = rich();
+            answer["sessionId"] = "s".into();
+            (method == "session/new").then(|| vec![notify, Step::Finish(answer)])
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        // Whichever of the two is seen first, the report is the newer one.
+        seen(&session, |session| session.snapshot().current_mode.as_deref() == Some("plan")).await;
+        assert_eq!(session.snapshot().modes.len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn handles_of_one_session_share_what_is_known() {
+    let server = MockServer::builder().agent("mock", Script::default().session(rich())).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let by_id = client.session("s");
+    assert!(by_id.snapshot().modes.is_empty());
+    let loaded = within(client.load_session("s", NewSession::in_dir("/"))).await.unwrap();
+    within(loaded.set_mode("plan")).await.unwrap();
+    assert_eq!(by_id.snapshot().current_mode.as_deref(), Some("plan"));
+}
+
+#[tokio::test]
+async fn a_thought_level_that_is_asked_for_is_set() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", Script::default().session(rich())).start().await;
+        let client = client(&server, kind);
+        within(client.new_session(NewSession::in_dir("/").thought_level("high"))).await.unwrap();
+        let sent = &server.messages("session/set_config_option")[0]["params"];
+        assert_eq!((&sent["configId"], &sent["value"]), (&json!("t"), &json!("high")));
+        let bare = MockServer::builder().agent("mock", Script::default().session(json!({}))).start().await;
+        let client = super::support::client(&bare, kind);
+        let wish = NewSession::in_dir("/").thought_level("high");
+        assert!(matches!(within(client.new_session(wish)).await, Err(Error::Unsupported { .. })));
+    }
+}
