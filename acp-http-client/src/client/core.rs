@@ -28,7 +28,7 @@ use crate::{
     AcpHttpClient, ConnectionState, Direction, EndReason, Envelope, Error, Event, EventId, Limits, Profile,
     ReconnectPolicy, RpcError, Timeouts,
     error::Cause,
-    events::{Hub, Stored},
+    events::{Hub, Stored, peek_session},
     handler::AnyHandler,
     inbound::{Links, OpenCalls},
     rpc::{Ids, Pending},
@@ -271,14 +271,14 @@ impl Core {
     }
 
     /// A message came: tells those who watch its session. Costs nothing while nobody does.
-    pub(crate) fn session_spoke(&self, session: impl FnOnce() -> Option<Arc<str>>) {
+    pub(crate) fn session_spoke(&self, params: &[u8], at: Option<Instant>) {
         if self.watching.load(Ordering::Acquire) == 0 {
             return;
         }
-        let (session, now) = (session(), Instant::now());
+        let session = peek_session(params);
         for watched in lock(&self.watched).iter_mut() {
-            if watched.session.is_none() || watched.session == session {
-                watched.last = Some(now);
+            if watched.session.is_none() || watched.session.as_deref() == session.as_deref() {
+                watched.last = at;
             }
         }
     }
@@ -375,9 +375,10 @@ impl Core {
         Loading { core: self.clone(), session }
     }
 
-    pub(crate) fn is_loading(&self, session: impl FnOnce() -> Option<Arc<str>>) -> bool {
+    /// Whether the session that these parameters name is being loaded.
+    pub(crate) fn is_loading(&self, params: &[u8]) -> bool {
         let loading = self.loading_sessions();
-        !loading.is_empty() && session().is_some_and(|session| loading.contains_key(&session))
+        !loading.is_empty() && peek_session(params).is_some_and(|session| loading.contains_key(&*session))
     }
 
     fn loading_sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {

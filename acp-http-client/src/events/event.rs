@@ -1,6 +1,6 @@
 //! The kinds of events.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use agent_client_protocol_schema::v1::{ContentBlock, SessionNotification, SessionUpdate};
 use bytes::Bytes;
@@ -149,7 +149,7 @@ impl Update {
     pub fn session_id(&self) -> Option<Arc<str>> {
         match self.content.known() {
             Some(notification) => Some(notification.session_id.0.clone()),
-            None => peek_session(self.content.raw().as_bytes()),
+            None => peek_session(self.content.raw().as_bytes()).map(Arc::from),
         }
     }
 
@@ -206,13 +206,24 @@ impl Malformed {
 }
 
 /// The session that parameters name, whatever else is in them.
-pub(crate) fn peek_session(params: &[u8]) -> Option<Arc<str>> {
+pub(crate) fn peek_session(params: &[u8]) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Peek {
-        session_id: Option<Arc<str>>,
+    struct Peek<'a> {
+        #[serde(borrow)]
+        session_id: Option<Cow<'a, str>>,
     }
-    serde_json::from_slice::<Peek>(params).ok()?.session_id
+    if let Some(session) = first_session(params) {
+        return Some(Cow::Borrowed(session));
+    }
+    serde_json::from_slice::<Peek<'_>>(params).ok()?.session_id
+}
+
+/// The session, if it is the first member and written without escapes, as servers do.
+fn first_session(params: &[u8]) -> Option<&str> {
+    let rest = params.strip_prefix(br#"{"sessionId":""#)?;
+    let end = memchr::memchr2(b'"', b'\\', rest)?;
+    if rest[end] == b'"' { std::str::from_utf8(&rest[..end]).ok() } else { None }
 }
 
 /// The session that the parameters of a message name.
@@ -296,4 +307,29 @@ fn read(params: Bytes, meta: Meta) -> Event {
         content = Typed::read(Bytes::from(String::from_utf8_lossy(bytes).into_owned()));
     }
     Event::Update(Update { content, meta })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_found_wherever_it_stands_and_however_it_is_written() {
+        let table = [
+            (r#"{"sessionId":"s-1","update":{}}"#, Some("s-1")),
+            (r#"{"sessionId":"","update":{}}"#, Some("")),
+            (r#"{"sessionId":"a\"b\u00e9"}"#, Some("a\"bé")),
+            (r#"{"update":{"sessionId":"other"},"sessionId":"s-1"}"#, Some("s-1")),
+            (r#"{ "sessionId" : "s-1" }"#, Some("s-1")),
+            (r#"{"sessionId":null}"#, None),
+            (r#"{"sessionId":7}"#, None),
+            (r#"{"sessionId":"unterminated"#, None),
+            ("[]", None),
+            ("", None),
+        ];
+        for (params, session) in table {
+            assert_eq!(peek_session(params.as_bytes()).as_deref(), session, "{params}");
+        }
+        assert_eq!(peek_session(b"{\"sessionId\":\"\xff\"}"), None);
+    }
 }

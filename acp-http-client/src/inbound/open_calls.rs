@@ -145,7 +145,7 @@ impl Calls {
 pub(super) fn dispatch(core: &Arc<Core>, id: MessageId, method: &str, params: Bytes) {
     let Some(client) = core.client() else { return };
     let method: Arc<str> = method.into();
-    let session = peek_session(&params);
+    let session: Option<Arc<str>> = peek_session(&params).map(Arc::from);
     let (cancel, cancelled_by) = oneshot::channel();
     let print = Fingerprint::of(&params);
     let call = OpenCall { method: method.clone(), session: session.clone(), print, cancel };

@@ -31,6 +31,9 @@ const BOOTSTRAP_RETRY: Duration = Duration::from_millis(20);
 const BOOTSTRAP_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a resumed stream has to bring the one event it is known to have.
 const PROOF_PATIENCE: Duration = Duration::from_secs(1);
+/// After so many events, others have their turn: subscribers read what came while it is still near, and a chunk of
+/// thousands of events keeps nobody waiting.
+const BATCH: usize = 128;
 /// How often a session's stream may be unknown to the server before that is believed.
 const SESSION_NOT_FOUND: u32 = 5;
 
@@ -190,10 +193,10 @@ impl Reader {
                 Ok(Ok(Some(chunk))) => {
                     last_bytes = Instant::now();
                     self.now = last_bytes;
-                    if let Some(stop) = self.take_chunk(&mut decoder, chunk) {
+                    decoder.push(chunk);
+                    if let Some(stop) = self.take_events(&mut decoder).await {
                         break stop;
                     }
-                    tokio::task::coop::consume_budget().await;
                 }
                 Ok(Ok(None)) => break Stop::Lost(None),
                 Ok(Err(source)) => {
@@ -216,8 +219,9 @@ impl Reader {
         stop
     }
 
-    fn take_chunk(&mut self, decoder: &mut Decoder, chunk: Bytes) -> Option<Stop> {
-        decoder.push(chunk);
+    /// Takes what the decoder has, with a pause now and then.
+    async fn take_events(&mut self, decoder: &mut Decoder) -> Option<Stop> {
+        let mut taken = 0;
         while let Some(frame) = decoder.next_frame() {
             let flow = match frame {
                 Frame::Event { id, data } => self.take_event(id, data),
@@ -232,7 +236,12 @@ impl Reader {
             if flow == Flow::Reopen {
                 return Some(Stop::Reopen);
             }
+            taken += 1;
+            if taken % BATCH == 0 {
+                tokio::task::yield_now().await;
+            }
         }
+        tokio::task::coop::consume_budget().await;
         None
     }
 

@@ -14,7 +14,7 @@ use crate::{
     Direction, EndReason, Event, EventId, EventSource, Inbound, Json, Malformed, MessageId, Meta,
     Notification, Origin, RpcError, Typed, Update, Verdict,
     client::{Core, Echo, Settled},
-    events::{Stored, peek_session},
+    events::Stored,
     rpc::{Body, Message, MessageError},
     tap::Hook,
 };
@@ -33,23 +33,23 @@ pub(super) fn route(
             respond(core, link.source(), event_id.as_ref(), origin, &id, outcome, message.raw);
         }
         Body::Update { params } => {
-            core.session_spoke(|| peek_session(&params));
+            core.session_spoke(&params, link.last_message());
             core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
-            let origin = history(core, origin, || peek_session(&params));
+            let origin = history(core, origin, &params);
             let meta = Meta { event_id, origin, stream: link.source().clone() };
             let verdict = judge(core, CLIENT_METHOD_NAMES.session_update, origin, &params);
             core.hub.publish(Stored::Update { params, meta });
             obey(core, verdict);
         }
         Body::Notification { method, params } => {
-            core.session_spoke(|| peek_session(&params));
+            core.session_spoke(&params, link.last_message());
             core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
             let update = method == CLIENT_METHOD_NAMES.session_update;
-            let origin = if update { history(core, origin, || peek_session(&params)) } else { origin };
+            let origin = if update { history(core, origin, &params) } else { origin };
             notify(core, method, params, Meta { event_id, origin, stream: link.source().clone() });
         }
         Body::Request { id, method, params } => {
-            core.session_spoke(|| peek_session(&params));
+            core.session_spoke(&params, link.last_message());
             core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
             let meta = Meta { event_id, origin, stream: link.source().clone() };
             let request =
@@ -63,8 +63,8 @@ pub(super) fn route(
 }
 
 /// Updates of a session that is being loaded are its history.
-fn history(core: &Core, origin: Origin, session: impl FnOnce() -> Option<Arc<str>>) -> Origin {
-    if origin == Origin::Live && core.is_loading(session) { Origin::History } else { origin }
+fn history(core: &Core, origin: Origin, params: &[u8]) -> Origin {
+    if origin == Origin::Live && core.is_loading(params) { Origin::History } else { origin }
 }
 
 fn respond(
