@@ -25,6 +25,7 @@ mod skills;
 mod snapshot;
 mod state;
 mod status;
+mod store;
 mod termination;
 mod thread;
 mod timestamp;
@@ -69,6 +70,14 @@ pub use status::{
     ArchivedSessions, ResumeRequirement, ResumeSupport, RetentionPolicy, SessionStatus, StatusEvent,
     TransitionError, UnknownStatus, UserAction,
 };
+pub use store::{
+    Cursor, EventPage, EventQuery, InactiveQuery, MAX_KEY_BYTES, MAX_PAGE, MemoryStore, NewEvent, RecordPage,
+    RecordQuery, SessionRecord, SessionStore, StoreError, StoredEvent, StoredEventKind,
+};
+#[cfg(feature = "postgres")]
+pub use store::{PostgresOptions, PostgresStore, PostgresTls};
+#[cfg(feature = "sqlite")]
+pub use store::{SqliteOptions, SqliteStore, SqliteSync};
 pub use termination::{EndReason, StderrOutput, TerminatedBy, TerminationInfo, TerminationReport};
 pub use thread::{AgentResult, ResultRules, Severity, ThreadEntry, ThreadEntryKind, TurnFailure};
 pub use timestamp::Timestamp;

@@ -1,0 +1,35 @@
+//! Where sessions are kept, so that they outlive agents, servers and programs.
+//!
+//! ```text
+//! keeper              the trait that every store implements
+//! record, event       what is kept
+//! query               how it is found, page by page
+//! memory              a store that ends with the program
+//! sqlite, postgres    stores that do not
+//! ```
+
+mod error;
+mod event;
+mod keeper;
+mod limits;
+mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod query;
+mod record;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod rows;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+pub use error::StoreError;
+pub use event::{NewEvent, StoredEvent, StoredEventKind};
+pub use keeper::SessionStore;
+pub use limits::{MAX_KEY_BYTES, MAX_PAGE};
+pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
+pub use query::{Cursor, EventPage, EventQuery, InactiveQuery, RecordPage, RecordQuery};
+pub use record::SessionRecord;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteOptions, SqliteStore, SqliteSync};

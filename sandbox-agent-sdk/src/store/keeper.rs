@@ -1,0 +1,50 @@
+//! The trait that every store implements.
+
+use std::fmt;
+
+use futures::future::BoxFuture;
+
+use super::{
+    EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, StoreError,
+};
+
+type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+/// Keeps sessions and what happened in them.
+///
+/// Several tasks, and with some stores several programs, use one store at the same time. What a call has
+/// acknowledged is kept; what it has not may be kept or not, but never by half.
+pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
+    /// Writes a record: a new one if its revision is 0, else in the place of the revision that was read. Gives it as
+    /// it is kept, with its new revision. The last index is left as it is, and the last activity never moves back.
+    ///
+    /// Fails with [`StoreError::Exists`], [`StoreError::NotFound`] or [`StoreError::Conflict`].
+    fn put(&self, record: SessionRecord) -> Answer<'_, SessionRecord>;
+
+    /// A record, if there is one of this id.
+    fn get<'a>(&'a self, id: &'a str) -> Answer<'a, Option<SessionRecord>>;
+
+    /// A page of records, the newest first; of those made in the same millisecond, the greatest id first.
+    fn list<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, RecordPage>;
+
+    /// How many records fit the query, whatever its cursor and its limit.
+    fn count<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, u64>;
+
+    /// A page of records in which nothing has happened for a while, the longest first.
+    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> Answer<'a, RecordPage>;
+
+    /// Deletes a session with its events, and tells whether there was one.
+    fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool>;
+
+    /// Writes events, all of them or none, and gives their indexes in the same order.
+    ///
+    /// The events of one session get indexes that follow one another, whoever else writes at the same time.
+    /// Fails with [`StoreError::NotFound`] if the session of one of them is not there.
+    fn append(&self, events: Vec<NewEvent>) -> Answer<'_, Vec<u64>>;
+
+    /// A page of the events of a session, in their order. It is empty if there is no such session.
+    fn events<'a>(&'a self, query: &'a EventQuery) -> Answer<'a, EventPage>;
+
+    /// Lets go of the store. Every later call fails with [`StoreError::Closed`].
+    fn close(&self) -> BoxFuture<'_, ()>;
+}

@@ -1,0 +1,233 @@
+//! A store that ends with the program.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures::future::BoxFuture;
+
+use super::{
+    EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
+    StoreError, StoredEvent,
+};
+
+/// How many sessions are kept unless another number is asked for.
+const MAX_SESSIONS: usize = 1024;
+/// How many events of each session are kept unless another number is asked for.
+const MAX_EVENTS: usize = 500;
+
+/// A store that ends with the program, within bounds: of too many sessions the oldest are forgotten, and of too many
+/// events the oldest of their session.
+#[derive(Debug)]
+pub struct MemoryStore {
+    max_sessions: usize,
+    max_events: usize,
+    /// Guards everything; held for one operation and never across an await. `None` once it is closed.
+    state: Mutex<Option<HashMap<String, Kept>>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    record: SessionRecord,
+    events: VecDeque<StoredEvent>,
+}
+
+impl MemoryStore {
+    /// A store of 1024 sessions with 500 events each.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_bounds(MAX_SESSIONS, MAX_EVENTS)
+    }
+
+    /// A store of so many sessions with so many events each; at least one of both.
+    #[must_use]
+    pub fn with_bounds(max_sessions: usize, max_events: usize) -> Self {
+        let state = Mutex::new(Some(HashMap::new()));
+        Self { max_sessions: max_sessions.max(1), max_events: max_events.max(1), state }
+    }
+
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&mut HashMap<String, Kept>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut state: MutexGuard<'_, _> = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        act(state.as_mut().ok_or(StoreError::Closed)?)
+    }
+
+    fn write(
+        &self,
+        sessions: &mut HashMap<String, Kept>,
+        mut record: SessionRecord,
+    ) -> Result<SessionRecord, StoreError> {
+        let id = record.id.clone();
+        match sessions.get_mut(&id) {
+            Some(_) if record.revision == 0 => return Err(StoreError::Exists { id }),
+            Some(kept) if kept.record.revision != record.revision => return Err(StoreError::Conflict { id }),
+            Some(kept) => {
+                record.revision += 1;
+                record.last_index = kept.record.last_index;
+                record.last_active = record.last_active.max(kept.record.last_active);
+                record.created_at = kept.record.created_at;
+                kept.record = record.clone();
+            }
+            None if record.revision != 0 => return Err(StoreError::NotFound { id }),
+            None => {
+                record.revision = 1;
+                record.last_index = 0;
+                sessions.insert(id.clone(), Kept { record: record.clone(), events: VecDeque::new() });
+                // The one that was just made stays, even if it claims to be the oldest.
+                while sessions.len() > self.max_sessions {
+                    let others = sessions.values().map(|kept| &kept.record).filter(|other| other.id != id);
+                    let oldest = others.min_by_key(|other| (other.created_at, other.id.clone()));
+                    let Some(oldest) = oldest.map(|oldest| oldest.id.clone()) else { break };
+                    sessions.remove(&oldest);
+                }
+            }
+        }
+        Ok(record)
+    }
+
+    fn write_events(
+        &self,
+        sessions: &mut HashMap<String, Kept>,
+        events: Vec<NewEvent>,
+    ) -> Result<Vec<u64>, StoreError> {
+        let named: HashSet<&str> = events.iter().map(|event| event.session_id.as_str()).collect();
+        if let Some(missing) = named.into_iter().find(|id| !sessions.contains_key(*id)) {
+            return Err(StoreError::NotFound { id: missing.to_owned() });
+        }
+        let mut indexes = Vec::with_capacity(events.len());
+        for event in events {
+            let Some(kept) = sessions.get_mut(&event.session_id) else { continue };
+            kept.record.last_index += 1;
+            kept.record.last_active = kept.record.last_active.max(event.recorded_at);
+            indexes.push(kept.record.last_index);
+            if kept.events.len() == self.max_events {
+                kept.events.pop_front();
+            }
+            kept.events.push_back(event.at(kept.record.last_index));
+        }
+        Ok(indexes)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn fits(query: &RecordQuery, record: &SessionRecord) -> bool {
+    query.statuses.contains(&record.status) && query.agent.as_ref().is_none_or(|agent| *agent == record.agent)
+}
+
+impl SessionStore for MemoryStore {
+    fn put(&self, record: SessionRecord) -> BoxFuture<'_, Result<SessionRecord, StoreError>> {
+        let written = record.check().and_then(|()| self.with(|sessions| self.write(sessions, record)));
+        Box::pin(std::future::ready(written))
+    }
+
+    fn get<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<SessionRecord>, StoreError>> {
+        let found = self.with(|sessions| Ok(sessions.get(id).map(|kept| kept.record.clone())));
+        Box::pin(std::future::ready(found))
+    }
+
+    fn list<'a>(&'a self, query: &'a RecordQuery) -> BoxFuture<'a, Result<RecordPage, StoreError>> {
+        let page = self.with(|sessions| {
+            let records = sessions.values().map(|kept| &kept.record).filter(|record| fits(query, record));
+            let behind = |record: &&SessionRecord| {
+                let place = (record.created_at, record.id.as_str());
+                query.cursor.as_ref().is_none_or(|cursor| place < (cursor.at, cursor.id.as_str()))
+            };
+            let ordered: BTreeMap<_, _> =
+                records.filter(behind).map(|record| ((record.created_at, &record.id), record)).collect();
+            let found = ordered.into_values().rev().take(query.page_size() + 1).cloned().collect();
+            Ok(RecordPage::of(found, query.page_size(), |record| record.created_at))
+        });
+        Box::pin(std::future::ready(page))
+    }
+
+    fn count<'a>(&'a self, query: &'a RecordQuery) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let count = self
+            .with(|sessions| Ok(sessions.values().filter(|kept| fits(query, &kept.record)).count() as u64));
+        Box::pin(std::future::ready(count))
+    }
+
+    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> BoxFuture<'a, Result<RecordPage, StoreError>> {
+        let page = self.with(|sessions| {
+            let records = sessions.values().map(|kept| &kept.record);
+            let fitting = records.filter(|record| {
+                let place = (record.last_active, record.id.as_str());
+                record.status == query.status
+                    && record.last_active < query.before
+                    && query.cursor.as_ref().is_none_or(|cursor| place > (cursor.at, cursor.id.as_str()))
+            });
+            let ordered: BTreeMap<_, _> =
+                fitting.map(|record| ((record.last_active, &record.id), record)).collect();
+            let found = ordered.into_values().take(query.page_size() + 1).cloned().collect();
+            Ok(RecordPage::of(found, query.page_size(), |record| record.last_active))
+        });
+        Box::pin(std::future::ready(page))
+    }
+
+    fn delete<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+        let deleted = self.with(|sessions| Ok(sessions.remove(id).is_some()));
+        Box::pin(std::future::ready(deleted))
+    }
+
+    fn append(&self, events: Vec<NewEvent>) -> BoxFuture<'_, Result<Vec<u64>, StoreError>> {
+        let checked = events.iter().try_for_each(NewEvent::check);
+        let written = checked.and_then(|()| self.with(|sessions| self.write_events(sessions, events)));
+        Box::pin(std::future::ready(written))
+    }
+
+    fn events<'a>(&'a self, query: &'a EventQuery) -> BoxFuture<'a, Result<EventPage, StoreError>> {
+        let page = self.with(|sessions| {
+            let Some(kept) = sessions.get(&query.session_id) else {
+                return Ok(EventPage::of(Vec::new(), query.page_size()));
+            };
+            let first = kept.events.partition_point(|event| event.index <= query.after);
+            let found = kept.events.iter().skip(first).take(query.page_size() + 1).cloned().collect();
+            Ok(EventPage::of(found, query.page_size()))
+        });
+        Box::pin(std::future::ready(page))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A look-up of a key that no store can keep finds nothing, so only writing checks keys.
+#[cfg(test)]
+mod tests {
+    use super::{MemoryStore, SessionStore};
+    use crate::store::limits::check_key;
+    use crate::store::{EventQuery, NewEvent, RecordQuery, SessionRecord};
+    use crate::{StoreError, Timestamp};
+
+    #[tokio::test]
+    async fn of_too_many_sessions_and_events_the_oldest_are_forgotten() {
+        let store = MemoryStore::with_bounds(2, 3);
+        for (id, made) in [("a", 1), ("b", 2), ("c", 3)] {
+            store.put(SessionRecord::new(id, "mock", Timestamp::from_millis(made))).await.unwrap();
+        }
+        let page = store.list(&RecordQuery::all()).await.unwrap();
+        assert_eq!(page.records.iter().map(|record| record.id.as_str()).collect::<Vec<_>>(), ["c", "b"]);
+        for n in 0..5 {
+            let event = NewEvent::new(format!("e{n}"), "c", Timestamp::from_millis(9), "update", n);
+            store.append(vec![event]).await.unwrap();
+        }
+        let kept = store.events(&EventQuery::of("c")).await.unwrap().events;
+        assert_eq!(kept.iter().map(|event| event.index).collect::<Vec<_>>(), [3, 4, 5]);
+        assert_eq!(store.get("c").await.unwrap().unwrap().last_index, 5);
+    }
+
+    #[test]
+    fn a_key_that_some_store_cannot_keep_is_refused() {
+        for key in ["", "a\0b", &"x".repeat(super::super::MAX_KEY_BYTES + 1)] {
+            assert!(matches!(check_key("k", key), Err(StoreError::Invalid(_))), "{}", key.len());
+        }
+        assert!(check_key("k", "'; drop table sessions; --\n\u{1F600}").is_ok());
+    }
+}

@@ -1,0 +1,147 @@
+//! How a database is reached.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
+
+use super::super::StoreError;
+use super::super::rows::failure;
+
+/// Whether the connection to the database is encrypted, and what is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostgresTls {
+    /// It is not.
+    Off,
+    /// If the server can; nothing is checked.
+    Prefer,
+    /// Always; nothing is checked.
+    Require,
+    /// Always, and the server's certificate must come from an authority that is trusted.
+    VerifyAuthority,
+    /// Always, and the certificate must be for this server besides.
+    VerifyFull,
+}
+
+/// How a database is reached.
+#[derive(Clone)]
+#[must_use = "options do nothing until a store is opened with them"]
+pub struct PostgresOptions {
+    url: String,
+    tls: Option<PostgresTls>,
+    authority: Option<PathBuf>,
+    max_connections: u32,
+    min_connections: u32,
+    acquire_timeout: Duration,
+    idle_timeout: Option<Duration>,
+}
+
+impl PostgresOptions {
+    /// The database at this URL. Up to 8 connections are made, when they are needed.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            tls: None,
+            authority: None,
+            max_connections: 8,
+            min_connections: 0,
+            acquire_timeout: Duration::from_secs(10),
+            idle_timeout: Some(Duration::from_secs(600)),
+        }
+    }
+
+    /// Whether the connection is encrypted. Without this, the `sslmode` of the URL counts, and else
+    /// [`PostgresTls::Prefer`].
+    pub fn tls(mut self, tls: PostgresTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// The file with the certificate of the authority that is trusted, instead of those of the platform.
+    pub fn authority(mut self, file: impl Into<PathBuf>) -> Self {
+        self.authority = Some(file.into());
+        self
+    }
+
+    /// How many connections are made at most; at least one. 8 by default.
+    pub fn max_connections(mut self, connections: u32) -> Self {
+        self.max_connections = connections.max(1);
+        self
+    }
+
+    /// How many connections are kept although nobody needs them. None by default.
+    pub fn min_connections(mut self, connections: u32) -> Self {
+        self.min_connections = connections;
+        self
+    }
+
+    /// How long to wait for a connection. 10 s by default.
+    pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
+        self.acquire_timeout = timeout;
+        self
+    }
+
+    /// After which time a connection that nobody needs is closed; `None` for never. 10 minutes by default.
+    pub fn idle_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    pub(super) async fn connect(&self) -> Result<PgPool, StoreError> {
+        let mut connect: PgConnectOptions = self.url.parse().map_err(|error| match error {
+            // What is wrong with a URL may quote it, and it may hold a password.
+            sqlx::Error::Configuration(_) => StoreError::Invalid("this is no URL of a database".to_owned()),
+            error => failure(error),
+        })?;
+        if let Some(tls) = self.tls {
+            connect = connect.ssl_mode(match tls {
+                PostgresTls::Off => PgSslMode::Disable,
+                PostgresTls::Prefer => PgSslMode::Prefer,
+                PostgresTls::Require => PgSslMode::Require,
+                PostgresTls::VerifyAuthority => PgSslMode::VerifyCa,
+                PostgresTls::VerifyFull => PgSslMode::VerifyFull,
+            });
+        }
+        if let Some(authority) = &self.authority {
+            connect = connect.ssl_root_cert(authority);
+        }
+        PgPoolOptions::new()
+            .max_connections(self.max_connections)
+            .min_connections(self.min_connections)
+            .acquire_timeout(self.acquire_timeout)
+            .idle_timeout(self.idle_timeout)
+            .connect_with(connect)
+            .await
+            .map_err(failure)
+    }
+}
+
+/// The URL may hold a password, and is left out.
+impl fmt::Debug for PostgresOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresOptions")
+            .field("tls", &self.tls)
+            .field("max_connections", &self.max_connections)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PostgresOptions;
+    use crate::StoreError;
+
+    #[tokio::test]
+    async fn a_bad_url_is_refused_without_showing_its_password() {
+        for url in ["", "postgres://u:hush@h:notaport/db", "hush", "http://u:hush@h/db\0"] {
+            let options = PostgresOptions::new(url);
+            assert!(!format!("{options:?}").contains("hush"));
+            let error =
+                options.acquire_timeout(std::time::Duration::from_millis(200)).connect().await.unwrap_err();
+            assert!(!format!("{error:?}").contains("hush"), "{error:?}");
+            assert!(matches!(error, StoreError::Invalid(_) | StoreError::Unavailable(_)), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A PostgreSQL server for tests and examples: the one at `DATABASE_URL`, or one that is started and thrown away.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnection, PgPool};
+use sqlx::{Connection as _, Executor as _};
+use tempfile::TempDir;
+
+/// How long a server may take to be ready.
+const READY: Duration = Duration::from_secs(60);
+/// The users that a server can run as when the tests run as root, which it refuses.
+const USERS: [&str; 2] = ["postgres", "nobody"];
+
+/// A database server.
+#[derive(Debug)]
+pub struct Cluster {
+    url: String,
+    started: Option<Started>,
+}
+
+/// A server of our own. Dropping it ends the server and removes its files.
+#[derive(Debug)]
+struct Started {
+    server: Child,
+    directory: TempDir,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // SIGQUIT ends it at once with all its processes. It is only SIGKILL that would leave those behind.
+        let told = Command::new("kill").args(["-QUIT", &self.server.id().to_string()]).status();
+        if !told.is_ok_and(|status| status.success()) {
+            let _ = self.server.kill();
+        }
+        let _ = self.server.wait();
+    }
+}
+
+/// The server that tests which run at the same time share. It ends with the last of them.
+static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+
+impl Cluster {
+    /// The server at `DATABASE_URL`, or one that is started: shared by all that run at the same time.
+    ///
+    /// Without both it gives `None` and says so, unless `CI` is set.
+    ///
+    /// # Panics
+    /// When a server cannot be started although its programs are there, and without them when `CI` is set.
+    pub async fn find() -> Option<Arc<Self>> {
+        let found = tokio::task::spawn_blocking(|| {
+            let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(cluster) = shared.upgrade() {
+                return Some(cluster);
+            }
+            let cluster = Arc::new(Self::of_environment()?);
+            *shared = Arc::downgrade(&cluster);
+            Some(cluster)
+        });
+        let cluster = found.await.expect("finding a database does not panic");
+        if cluster.is_none() {
+            let missing = "no PostgreSQL: DATABASE_URL is not set and there is no initdb";
+            assert!(std::env::var_os("CI").is_none(), "{missing}");
+            eprintln!("NOT TESTED: {missing}");
+            return None;
+        }
+        let cluster = cluster?;
+        cluster.ready().await;
+        Some(cluster)
+    }
+
+    fn of_environment() -> Option<Self> {
+        if let Ok(url) = std::env::var("DATABASE_URL") {
+            return Some(Self { url, started: None });
+        }
+        let programs = programs()?;
+        Some(Self::start(&programs, &[]).expect("a PostgreSQL server can be started"))
+    }
+
+    /// Starts a server of one's own with these settings, whatever `DATABASE_URL` is; `None` without its programs.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub async fn start_with(files: &[(&str, &str)], settings: &[&str]) -> Option<Self> {
+        let programs = programs()?;
+        let files: Vec<(String, String)> =
+            files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let started = tokio::task::spawn_blocking(move || Self::start_in(&programs, &files, &settings));
+        let cluster = started.await.expect("starting does not panic").expect("a server can be started");
+        cluster.ready().await;
+        Some(cluster)
+    }
+
+    fn start(programs: &Path, settings: &[String]) -> io::Result<Self> {
+        Self::start_in(programs, &[], settings)
+    }
+
+    fn start_in(programs: &Path, files: &[(String, String)], settings: &[String]) -> io::Result<Self> {
+        let directory = tempfile::Builder::new().prefix("postgres-").tempdir()?;
+        let data = directory.path().join("data");
+        std::fs::create_dir(&data)?;
+        let user = user();
+        if let Some(user) = user {
+            let owner = Command::new("chown").args(["-R", user]).arg(directory.path()).status()?;
+            assert!(owner.success(), "chown {user}");
+        }
+        let made = run_as(user, &programs.join("initdb"))
+            .args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D"])
+            .arg(&data)
+            .output()?;
+        if !made.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&made.stderr).into_owned()));
+        }
+        for (name, text) in files {
+            let file = data.join(name);
+            std::fs::write(&file, text)?;
+            if let Some(user) = user {
+                let owned = Command::new("chown").arg(user).arg(&file).status()?;
+                assert!(owned.success(), "chown {user}");
+            }
+            let private = Command::new("chmod").arg("600").arg(&file).status()?;
+            assert!(private.success(), "chmod");
+        }
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut server = run_as(user, &programs.join("postgres"));
+        server.arg("-D").arg(&data).args(["-h", "127.0.0.1", "-p", &port.to_string(), "-k", ""]);
+        for setting in ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=100"]
+        {
+            server.args(["-c", setting]);
+        }
+        for setting in settings {
+            server.args(["-c", setting]);
+        }
+        let log = std::fs::File::create(directory.path().join("log"))?;
+        let server = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+        Ok(Self { url, started: Some(Started { server, directory }) })
+    }
+
+    /// Waits until the server takes connections.
+    async fn ready(&self) {
+        let ready = async {
+            while let Err(error) = PgConnection::connect(&self.url).await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                drop(error);
+            }
+        };
+        if tokio::time::timeout(READY, ready).await.is_err() {
+            let log = self.started.as_ref().map(|started| started.directory.path().join("log"));
+            let log = log.and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default();
+            panic!("the PostgreSQL server is not ready:\n{log}");
+        }
+    }
+
+    /// Where the server is.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where it keeps its data, if it was started here.
+    #[must_use]
+    pub fn data(&self) -> Option<PathBuf> {
+        self.started.as_ref().map(|started| started.directory.path().join("data"))
+    }
+
+    /// A place of its own for one test.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub async fn schema(self: &Arc<Self>) -> Schema {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test_{}_{number}", std::process::id());
+        let mut connection = PgConnection::connect(&self.url).await.expect("the server is there");
+        let create = format!("DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}");
+        connection.execute(sqlx::raw_sql(&create)).await.expect("a schema can be made");
+        let mark = if self.url.contains('?') { '&' } else { '?' };
+        let url = format!("{}{mark}options=-csearch_path%3D{name}", self.url);
+        Schema { cluster: Arc::clone(self), name, url }
+    }
+}
+
+/// A place of its own in a database.
+#[derive(Debug)]
+pub struct Schema {
+    cluster: Arc<Cluster>,
+    name: String,
+    /// The URL by which it is reached.
+    pub url: String,
+}
+
+impl Schema {
+    /// A pool of connections to it, to look behind the store.
+    ///
+    /// # Panics
+    /// When the server is gone.
+    pub async fn pool(&self) -> PgPool {
+        PgPool::connect(&self.url).await.expect("the server is there")
+    }
+
+    /// Removes it with all it holds.
+    ///
+    /// # Panics
+    /// When the server is gone.
+    pub async fn remove(self) {
+        let mut connection = PgConnection::connect(self.cluster.url()).await.expect("the server is there");
+        let drop = format!("DROP SCHEMA {} CASCADE", self.name);
+        connection.execute(sqlx::raw_sql(&drop)).await.expect("a schema can be removed");
+    }
+}
+
+/// The directory with the server's programs, from the path or where packages put them.
+fn programs() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|directory| directory.join("initdb"));
+    let packages = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let packaged = packages.map(|version| version.path().join("bin/initdb"));
+    // A link on the path may point to where the other programs are.
+    let found = on_path.chain(packaged).filter_map(|initdb| initdb.canonicalize().ok());
+    found
+        .filter_map(|initdb| initdb.parent().map(Path::to_owned))
+        .find(|directory| directory.join("postgres").exists())
+}
+
+/// The user to run as, if that has to be another one.
+fn user() -> Option<&'static str> {
+    let own = Command::new("id").arg("-u").output().ok()?;
+    if own.stdout.trim_ascii() != b"0" {
+        return None;
+    }
+    USERS.into_iter().find(|user| {
+        let known = Command::new("id").arg(user).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        known.is_ok_and(|status| status.success())
+    })
+}
+
+/// A command for a program, as another user if need be: it takes the place of the one that changes the user, so that
+/// its process id is the one we know.
+fn run_as(user: Option<&str>, program: &Path) -> Command {
+    let mut command = match user {
+        Some(user) => {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", user, "--regid", user, "--clear-groups"]).arg(program);
+            if user == "nobody" {
+                command = Command::new("setpriv");
+                command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]).arg(program);
+            }
+            command
+        }
+        None => Command::new(program),
+    };
+    command.current_dir("/").env("LC_ALL", "C");
+    command
+}

@@ -1,0 +1,42 @@
+//! Every store keeps the same promises: one suite for all of them, and what each has to keep alone.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod checks;
+mod postgres;
+mod sqlite;
+mod support;
+
+use support::Kind;
+
+macro_rules! conformance {
+    ($($name:ident,)*) => {
+        mod a_memory_store { $( #[tokio::test(flavor = "multi_thread")] async fn $name() {
+            super::Kind::Memory.run(async |store| super::checks::$name(store).await).await;
+        } )* }
+        mod a_sqlite_store { $( #[tokio::test(flavor = "multi_thread")] async fn $name() {
+            super::Kind::Sqlite.run(async |store| super::checks::$name(store).await).await;
+        } )* }
+        mod a_postgres_store { $( #[tokio::test(flavor = "multi_thread")] async fn $name() {
+            super::Kind::Postgres.run(async |store| super::checks::$name(store).await).await;
+        } )* }
+    };
+}
+
+conformance! {
+    gives_a_record_back_as_it_was_put,
+    takes_hostile_ids_as_keys_like_any_other,
+    refuses_what_not_every_store_could_keep,
+    replaces_a_record_only_for_whoever_read_it_last,
+    loses_no_change_of_many_tasks,
+    numbers_events_without_holes_under_many_writers,
+    writes_a_batch_whole_or_not_at_all,
+    gives_events_back_page_by_page_in_order,
+    gives_every_session_once_page_by_page,
+    keeps_a_cursor_good_while_others_write,
+    filters_by_status_and_agent,
+    lists_the_longest_inactive_first,
+    deletes_a_session_with_its_events,
+    moves_the_last_activity_only_forward,
+    says_that_it_is_closed,
+}

@@ -1,0 +1,276 @@
+//! What a store that programs share promises beyond the others.
+
+use std::process::Command;
+use std::time::Duration;
+
+use sandbox_agent_sdk::{
+    InactiveQuery, PostgresOptions, PostgresStore, PostgresTls, RecordQuery, SessionStatus, SessionStore,
+    StoreError,
+};
+use sdk_tests::{Cluster, within};
+
+use crate::support::{all_events, all_ids, assert_gap_free, at, event, record};
+
+const PROCESS: &str = env!("CARGO_BIN_EXE_store-process");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_that_write_one_session_never_interleave_or_lose_an_index() {
+    let Some(cluster) = Cluster::find().await else { return };
+    let schema = cluster.schema().await;
+    let writers = (0..2).map(|_| {
+        let url = schema.url.clone();
+        tokio::task::spawn_blocking(move || {
+            let done = Command::new(PROCESS).args([&url, "write", "s", "100", "7"]).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            let told = String::from_utf8(done.stdout).unwrap();
+            told.lines().map(|line| line.parse::<u64>().unwrap()).collect::<Vec<_>>()
+        })
+    });
+    let told = futures::future::try_join_all(writers.collect::<Vec<_>>()).await.unwrap();
+    let store = PostgresStore::open(&schema.url).await.unwrap();
+    let events = all_events(&store, "s").await;
+    assert_eq!(events.len(), 2 * 100 * 7);
+    assert_gap_free(&events);
+    for batch in events.chunks(7) {
+        let same = |member: &str| batch.iter().all(|event| event.payload[member] == batch[0].payload[member]);
+        assert!(same("writer") && same("batch"), "two batches interleave: {batch:?}");
+    }
+    let mut told: Vec<u64> = told.concat();
+    told.sort_unstable();
+    let expected: Vec<u64> = (1..=200).map(|batch| batch * 7).collect();
+    assert_eq!(told, expected, "each writer was told its own indexes");
+    store.close().await;
+    schema.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrations_run_once_however_many_open_the_store_at_once() {
+    let Some(cluster) = Cluster::find().await else { return };
+    let schema = cluster.schema().await;
+    let processes = (0..4).map(|_| {
+        let url = schema.url.clone();
+        tokio::task::spawn_blocking(move || {
+            let done = Command::new(PROCESS).args([&url, "open"]).output().unwrap();
+            assert_eq!(String::from_utf8(done.stdout).unwrap().trim(), "opened");
+        })
+    });
+    let tasks = (0..8).map(|_| {
+        let url = schema.url.clone();
+        tokio::spawn(async move { PostgresStore::open(&url).await.unwrap().close().await })
+    });
+    let processes = futures::future::try_join_all(processes.collect::<Vec<_>>());
+    let tasks = futures::future::try_join_all(tasks.collect::<Vec<_>>());
+    let (processes, tasks) = tokio::join!(processes, tasks);
+    processes.unwrap();
+    tasks.unwrap();
+    let pool = schema.pool().await;
+    let applied: Vec<(i64,)> = sqlx::query_as("SELECT version FROM sandbox_agent_schema ORDER BY version")
+        .fetch_all(&pool)
+        .await
+        .unwrap();
+    assert_eq!(applied, [(1,), (2,)]);
+    pool.close().await;
+    schema.remove().await;
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_five_states_become_four() {
+    let Some(cluster) = Cluster::find().await else { return };
+    let schema = cluster.schema().await;
+    let store = PostgresStore::open(&schema.url).await.unwrap();
+    for id in ["completed", "cancelled", "suspended"] {
+        store.put(record(id, 5)).await.unwrap();
+    }
+    store.close().await;
+    let pool = schema.pool().await;
+    let old =
+        "UPDATE sandbox_agent_sessions SET status = id; DELETE FROM sandbox_agent_schema WHERE version > 1";
+    sqlx::raw_sql(old).execute(&pool).await.unwrap();
+    let store = PostgresStore::open(&schema.url).await.unwrap();
+    for (status, id) in [
+        (SessionStatus::Active, "completed"),
+        (SessionStatus::Archived, "cancelled"),
+        (SessionStatus::Suspended, "suspended"),
+    ] {
+        assert_eq!(all_ids(&store, RecordQuery::all().statuses([status])).await, [id]);
+    }
+    store.close().await;
+    sqlx::raw_sql("INSERT INTO sandbox_agent_schema (version) VALUES (9)").execute(&pool).await.unwrap();
+    let error = PostgresStore::open(&schema.url).await.unwrap_err();
+    assert!(matches!(error, StoreError::NewerSchema { found: 9, known: 2 }), "{error:?}");
+    pool.close().await;
+    schema.remove().await;
+}
+
+#[tokio::test]
+async fn moments_are_the_same_in_every_time_zone() {
+    let Some(cluster) = Cluster::find().await else { return };
+    let schema = cluster.schema().await;
+    let zones = ["UTC", "Asia/Kathmandu", "America/St_Johns"];
+    for zone in zones {
+        let url = format!("{}%20-cTimeZone%3D{zone}", schema.url);
+        let store = PostgresStore::open(&url).await.unwrap();
+        store.put(record(zone, 1_794_790_579_671)).await.unwrap();
+        for written in zones.into_iter().take_while(|written| *written != zone) {
+            let read = store.get(written).await.unwrap().unwrap();
+            assert_eq!((read.created_at, read.last_active), (at(1_794_790_579_671), at(1_794_790_579_671)));
+        }
+        store.close().await;
+    }
+    schema.remove().await;
+}
+
+#[tokio::test]
+async fn a_pool_that_is_used_up_says_so_in_time() {
+    let Some(cluster) = Cluster::find().await else { return };
+    let schema = cluster.schema().await;
+    let options =
+        PostgresOptions::new(&schema.url).max_connections(1).acquire_timeout(Duration::from_millis(300));
+    let store = PostgresStore::open_with(options).await.unwrap();
+    store.put(record("s", 5)).await.unwrap();
+    // Somebody else holds the session, so that the only connection waits for it.
+    let pool = schema.pool().await;
+    let mut holder = pool.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM sandbox_agent_sessions WHERE id = 's' FOR UPDATE")
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    let waits = store.append(vec![event("s", 1, 1)]);
+    let mut waits = std::pin::pin!(waits);
+    assert!(tokio::time::timeout(Duration::from_millis(100), &mut waits).await.is_err(), "it waits");
+    let error = within("the pool's timeout", store.get("s")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)) && error.is_retryable(), "{error:?}");
+    holder.rollback().await.unwrap();
+    assert_eq!(within("the writer goes on", waits).await.unwrap(), [1]);
+    store.close().await;
+    pool.close().await;
+    schema.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_goes_away_is_a_typed_error_in_time() {
+    let Some(cluster) = Cluster::start_with(&[], &[]).await else { return };
+    let url = cluster.url().to_owned();
+    let options = || PostgresOptions::new(&url).acquire_timeout(Duration::from_secs(2));
+    let store = PostgresStore::open_with(options()).await.unwrap();
+    store.put(record("s", 5)).await.unwrap();
+    tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();
+    let error = within("an answer", store.append(vec![event("s", 1, 1)])).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    let error = within("an answer", PostgresStore::open_with(options())).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_used_when_it_is_asked_for_and_certificates_are_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let openssl = |arguments: &str| {
+        Command::new("openssl").args(arguments.split(' ')).current_dir(directory.path()).output()
+    };
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    let made = openssl(&format!("req -x509 {key} -days 2 -subj /CN=authority -keyout ca.key -out ca.crt"));
+    let Ok(made) = made else {
+        assert!(std::env::var_os("CI").is_none(), "there is no openssl to make a certificate with");
+        eprintln!("NOT TESTED: there is no openssl to make a certificate with");
+        return;
+    };
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    std::fs::write(directory.path().join("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1").unwrap();
+    for step in [
+        &format!("req {key} -subj /CN=localhost -keyout server.key -out server.csr"),
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt",
+    ] {
+        let made = openssl(step).unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+    let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
+    let files = [("server.key", read("server.key")), ("server.crt", read("server.crt"))];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let Some(cluster) = Cluster::start_with(&files, &["ssl=on"]).await else { return };
+    let options = |tls| PostgresOptions::new(cluster.url()).tls(tls).acquire_timeout(Duration::from_secs(5));
+    let trusted = directory.path().join("ca.crt");
+    for good in [
+        options(PostgresTls::Off),
+        options(PostgresTls::Prefer),
+        options(PostgresTls::Require),
+        options(PostgresTls::VerifyFull).authority(&trusted),
+        options(PostgresTls::VerifyAuthority).authority(&trusted),
+    ] {
+        let store = PostgresStore::open_with(good.clone())
+            .await
+            .unwrap_or_else(|error| panic!("{good:?}: {error:?}"));
+        store.close().await;
+    }
+    // A certificate of nobody's whom the platform trusts is refused.
+    let refused = PostgresStore::open_with(options(PostgresTls::VerifyFull)).await;
+    assert!(refused.is_err(), "a certificate of its own making was trusted");
+    drop(cluster);
+    // A server without TLS cannot be talked into it.
+    let Some(plain) = Cluster::find().await else { return };
+    let required = PostgresOptions::new(plain.url()).tls(PostgresTls::Require);
+    if std::env::var_os("DATABASE_URL").is_none() {
+        let error = PostgresStore::open_with(required).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    }
+}
+
+/// How often the tables were read from one end to the other, and how often along an index. Connections tell when they
+/// are closed at the latest.
+async fn scans(pool: &sqlx::PgPool) -> (i64, i64) {
+    let sums = "SELECT SUM(seq_scan)::bigint, SUM(idx_scan)::bigint FROM pg_stat_user_tables \
+                WHERE schemaname = current_schema() AND relname IN ('sandbox_agent_sessions', 'sandbox_agent_events')";
+    sqlx::query_as(sums).fetch_one(pool).await.unwrap()
+}
+
+/// With reading whole tables made expensive, a query that still does has no index to use.
+#[tokio::test]
+async fn every_query_has_an_index_to_use() {
+    let Some(cluster) = Cluster::find().await else { return };
+    let schema = cluster.schema().await;
+    PostgresStore::open(&schema.url).await.unwrap().close().await;
+    let pool = schema.pool().await;
+    // Making the tables and their indexes reads them once.
+    let mut before = scans(&pool).await;
+    eventually_stable(&pool, &mut before).await;
+
+    let url = format!("{}%20-cenable_seqscan%3Doff", schema.url);
+    let store = PostgresStore::open_with(PostgresOptions::new(url).max_connections(1)).await.unwrap();
+    for n in 0..20 {
+        store.put(record(&format!("s{n}"), n)).await.unwrap();
+    }
+    let kept = store.get("s3").await.unwrap().unwrap();
+    store.put(kept).await.unwrap();
+    store.append(vec![event("s1", 1, 1), event("s2", 1, 1)]).await.unwrap();
+    all_events(&store, "s1").await;
+    for query in [RecordQuery::all(), RecordQuery::counted(), RecordQuery::all().agent("mock")] {
+        all_ids(&store, query.clone().limit(3)).await;
+        store.count(&query).await.unwrap();
+    }
+    let inactive = InactiveQuery::new(SessionStatus::Active, at(9)).limit(2);
+    let page = store.inactive(&inactive).await.unwrap();
+    store.inactive(&inactive.after(page.next.unwrap())).await.unwrap();
+    store.delete("s1").await.unwrap();
+    store.close().await;
+
+    let mut after = scans(&pool).await;
+    while after.1 - before.1 < 20 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        after = scans(&pool).await;
+    }
+    eventually_stable(&pool, &mut after).await;
+    assert_eq!(after.0, before.0, "a table was read from one end to the other");
+    pool.close().await;
+    schema.remove().await;
+}
+
+/// Reads the counts until they are the same twice.
+async fn eventually_stable(pool: &sqlx::PgPool, counts: &mut (i64, i64)) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let now = scans(pool).await;
+        if now == *counts {
+            return;
+        }
+        *counts = now;
+    }
+}

@@ -1,0 +1,215 @@
+//! What a store in a file promises beyond the others.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use sandbox_agent_sdk::{
+    RecordQuery, SessionRecord, SessionStatus, SessionStore, SqliteStore, StoreError, Timestamp,
+};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use crate::support::{all_events, all_ids, assert_gap_free, event, record};
+
+const PROCESS: &str = env!("CARGO_BIN_EXE_store-process");
+
+async fn raw(path: &Path) -> SqliteConnection {
+    SqliteConnectOptions::new().filename(path).create_if_missing(true).connect().await.unwrap()
+}
+
+async fn execute(path: &Path, sql: &str) {
+    let mut connection = raw(path).await;
+    sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+async fn pragma(path: &Path, name: &str) -> String {
+    use sqlx::Row as _;
+    let mut connection = raw(path).await;
+    let row = sqlx::query(&format!("SELECT CAST({name} AS TEXT) FROM pragma_{name}"))
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+    row.get(0)
+}
+
+#[tokio::test]
+async fn a_writer_that_is_killed_at_any_moment_loses_nothing_it_was_told_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions.db");
+    let mut told = 0;
+    for round in 0..12u64 {
+        let path = path.clone();
+        // Blocking, so that the kill follows the line without anything in between.
+        let last = tokio::task::spawn_blocking(move || {
+            let mut writer = Command::new(PROCESS)
+                .arg(format!("sqlite:{}", path.display()))
+                .args(["write", "s", "1000000", "5"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+            let mut last = 0;
+            for _ in 0..1 + round * 3 {
+                last = lines.next().expect("the writer writes").unwrap().parse::<u64>().unwrap();
+            }
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+            // What it told before it died counts as well.
+            lines.map_while(Result::ok).filter_map(|line| line.parse().ok()).fold(last, u64::max)
+        });
+        let last = last.await.unwrap();
+        assert!(last > told, "the writer goes on where the one before was killed");
+        told = last;
+    }
+    let store = SqliteStore::open(&path).await.unwrap();
+    let events = all_events(&store, "s").await;
+    assert_gap_free(&events);
+    assert!(events.len() as u64 >= told, "{} events are there, and {told} were acknowledged", events.len());
+    assert_eq!(store.get("s").await.unwrap().unwrap().last_index, events.len() as u64);
+    // A batch is there whole or not at all.
+    assert_eq!(events.len() % 5, 0);
+    store.close().await;
+    assert_eq!(pragma(&path, "integrity_check").await, "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_and_tasks_that_open_and_write_at_once_share_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions.db");
+    let writers = (0..4).map(|_| {
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || {
+            let store = format!("sqlite:{}", path.display());
+            let done = Command::new(PROCESS).args([&store, "write", "s", "20", "3"]).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        })
+    });
+    let openers = (0..4).map(|_| {
+        let path = path.clone();
+        tokio::spawn(async move { SqliteStore::open(&path).await.unwrap().close().await })
+    });
+    let writers = futures::future::try_join_all(writers.collect::<Vec<_>>());
+    let openers = futures::future::try_join_all(openers.collect::<Vec<_>>());
+    let (writers, openers) = tokio::join!(writers, openers);
+    writers.unwrap();
+    openers.unwrap();
+    let store = SqliteStore::open(&path).await.unwrap();
+    let events = all_events(&store, "s").await;
+    assert_eq!(events.len(), 4 * 20 * 3);
+    assert_gap_free(&events);
+    // Nobody came between the events of a batch.
+    for batch in events.chunks(3) {
+        assert!(batch.iter().all(|event| event.payload["batch"] == batch[0].payload["batch"]));
+        assert!(batch.iter().all(|event| event.payload["writer"] == batch[0].payload["writer"]));
+    }
+    store.close().await;
+    assert_eq!(pragma(&path, "journal_mode").await, "wal");
+    assert_eq!(pragma(&path, "user_version").await, "2");
+}
+
+#[tokio::test]
+async fn a_file_of_a_newer_version_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.put(record("s", 5)).await.unwrap();
+    store.close().await;
+    execute(&path, "PRAGMA user_version = 41; ALTER TABLE sessions ADD COLUMN future TEXT").await;
+    let error = SqliteStore::open(&path).await.unwrap_err();
+    assert!(matches!(error, StoreError::NewerSchema { found: 41, known: 2 }), "{error:?}");
+    assert_eq!(pragma(&path, "user_version").await, "41");
+}
+
+#[tokio::test]
+async fn old_files_with_five_states_become_files_with_four() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    for status in ["completed", "cancelled", "active", "suspended", "archived", "error"] {
+        store.put(SessionRecord::new(status, "mock", Timestamp::from_millis(1))).await.unwrap();
+        store.append(vec![event(status, 1, 1)]).await.unwrap();
+    }
+    store.close().await;
+    execute(&path, "UPDATE sessions SET status = id; PRAGMA user_version = 1").await;
+    let store = SqliteStore::open(&path).await.unwrap();
+    for (status, ids) in [
+        (SessionStatus::Active, &["completed", "active"][..]),
+        (SessionStatus::Archived, &["cancelled", "archived"]),
+        (SessionStatus::Suspended, &["suspended"]),
+        (SessionStatus::Error, &["error"]),
+    ] {
+        assert_eq!(all_ids(&store, RecordQuery::all().statuses([status])).await, ids);
+    }
+    assert_eq!(all_events(&store, "completed").await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_to_says_so() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions.db");
+    SqliteStore::open(&path).await.unwrap().close().await;
+    let set = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // Root may write everywhere, so another process tries as somebody who may not.
+    let program = directory.path().join("store-process");
+    std::fs::copy(PROCESS, &program).unwrap();
+    set(&program, 0o755);
+    let open = |path: &Path| {
+        let store = format!("sqlite:{}", path.display());
+        let output = Command::new("setpriv")
+            .args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"])
+            .arg(&program)
+            .args([&store, "open"])
+            .output();
+        let output = match output {
+            Ok(output) if output.status.success() => output,
+            // Without the right to become somebody else, the tests are somebody else.
+            _ => Command::new(&program).args([&store, "open"]).output().unwrap(),
+        };
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // A file, in a directory, that are read-only.
+    set(&path, 0o444);
+    set(directory.path(), 0o555);
+    let told = open(&path);
+    assert!(told.starts_with("ReadOnly"), "{told}");
+    // No file, in a directory that is read-only.
+    let told = open(&directory.path().join("new.db"));
+    assert!(told.starts_with("ReadOnly"), "{told}");
+    set(directory.path(), 0o755);
+    let told = open(&directory.path().join("missing/new.db"));
+    assert!(told.starts_with("Unavailable"), "{told}");
+}
+
+#[tokio::test]
+async fn what_is_no_database_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("letter.txt");
+    std::fs::write(&path, "Dear reader, ".repeat(1000)).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let error = SqliteStore::open(&path).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    let error = SqliteStore::open(directory.path()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_record_that_somebody_else_spoilt_says_which() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.put(record("good", 5)).await.unwrap();
+    store.put(record("bad", 5)).await.unwrap();
+    execute(&path, "UPDATE sessions SET document = '{\"id\":' WHERE id = 'bad'").await;
+    let error = store.get("bad").await.unwrap_err();
+    assert!(matches!(&error, StoreError::Unreadable { id, .. } if id == "bad"), "{error:?}");
+    assert!(store.get("good").await.unwrap().is_some());
+    execute(&path, "UPDATE sessions SET status = 'elsewhere' WHERE id = 'good'").await;
+    assert!(matches!(store.get("good").await, Err(StoreError::Unreadable { .. })));
+}
