@@ -171,8 +171,12 @@ impl Connection {
 
     /// Waits until everything that has arrived was given out.
     pub(super) async fn barrier(&self) {
-        let (reached, told) = oneshot::channel();
-        if self.commands.send(Command::Barrier(reached)).await.is_ok() {
+        self.ask_pump(Command::Barrier).await;
+    }
+
+    async fn ask_pump(&self, command: fn(oneshot::Sender<()>) -> Command) {
+        let (done, told) = oneshot::channel();
+        if self.commands.send(command(done)).await.is_ok() {
             // A pump that is gone has nothing to give out.
             let _ = told.await;
         }
@@ -190,10 +194,14 @@ impl Connection {
 
     /// Ends the connection, within a bound. Where the agent ends with it, so do its sessions.
     pub(super) async fn close(&self) {
+        // An end to which the agent came by itself before is told as what it is.
+        self.ask_pump(Command::Settle).await;
         self.shared.stop_requested.store(true, Ordering::Release);
         if let wire::CloseOutcome::Unconfirmed(error) = self.wire.close().await {
             tracing::debug!(%error, "the server did not confirm that the connection is closed");
         }
+        // What has arrived is told before the end of the connection is.
+        self.barrier().await;
         if self.kind == ServerKind::PerAgent {
             self.hub.end_all(&TerminationReport::requested());
         }

@@ -19,7 +19,8 @@ pub(crate) struct Inner {
     pub(super) control: ControlPlane,
     pub(super) hub: Arc<Hub>,
     http: reqwest::Client,
-    /// Guards where the one connection stands; held for a look or a change.
+    /// Guards where the one connection stands; held for a look or a change, and for telling of the change, so that
+    /// changes are told in the order in which they happen.
     life: Mutex<Life>,
     /// Guards the tasks, which end with the last handle; `None` then. Held to start one.
     tasks: Mutex<Option<JoinSet<()>>>,
@@ -29,10 +30,24 @@ pub(crate) struct Inner {
 struct Life {
     phase: Phase,
     /// A connection that was given up and is being closed: the next one waits for it.
-    closing: Option<Arc<Connection>>,
+    closing: Option<Closing>,
     /// An attempt that was given up and has not ended yet: the next one waits for it, so that neither its messages
     /// nor the news of its end come into the time of the next one.
     fading: Option<Arc<Attempt>>,
+}
+
+/// A connection that is being closed.
+#[derive(Debug, Clone)]
+struct Closing {
+    connection: Arc<Connection>,
+    /// Whether the program asked for that and hears when it is done.
+    asked: bool,
+}
+
+impl Closing {
+    fn is_of(&self, connection: &Arc<Connection>) -> bool {
+        Arc::ptr_eq(&self.connection, connection)
+    }
 }
 
 #[derive(Debug)]
@@ -111,7 +126,9 @@ impl Inner {
                 Phase::Connected(connection) if connection.is_usable() => {
                     return Err(Error::AlreadyConnected);
                 }
-                Phase::Connected(dead) => life.closing = Some(Arc::clone(dead)),
+                Phase::Connected(dead) => {
+                    life.closing = Some(Closing { connection: Arc::clone(dead), asked: false });
+                }
                 Phase::Idle(_) => {}
             }
             life.phase = Phase::Connecting(Arc::clone(&attempt));
@@ -131,7 +148,7 @@ impl Inner {
                 Phase::Connecting(attempt) => return Ok(Again::Theirs(Arc::clone(attempt))),
                 Phase::Idle(_) => return Err(Error::NotConnected),
             }
-            life.closing = Some(Arc::clone(old));
+            life.closing = Some(Closing { connection: Arc::clone(old), asked: false });
             life.phase = Phase::Connecting(Arc::clone(&attempt));
         }
         self.start(&attempt, Asked::ByProgram);
@@ -156,7 +173,7 @@ impl Inner {
             let _ = old.finished().await;
         }
         if let Some(old) = closing {
-            self.finish_closing(&old).await;
+            self.finish_closing(&old.connection).await;
         }
         self.hub.connection(ConnectionState::Connecting);
         let mut opening = None;
@@ -191,25 +208,22 @@ impl Inner {
         let present = matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt));
         if present {
             life.phase = Phase::Connected(Arc::clone(connection));
+            self.hub.connection(ConnectionState::Connected);
         }
         present
     }
 
     fn settle(&self, attempt: &Arc<Attempt>, outcome: Outcome, asked: Asked) {
-        let state = match &outcome {
-            Ok(_) => ConnectionState::Connected,
-            Err(error) => {
-                let mut life = self.life();
-                if life.fading.as_ref().is_some_and(|fading| Arc::ptr_eq(fading, attempt)) {
-                    life.fading = None;
-                }
-                if matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
-                    life.phase = Phase::Idle((asked == Asked::ByOptions).then(|| error.clone()));
-                }
-                ConnectionState::Disconnected
+        if let Err(error) = &outcome {
+            let mut life = self.life();
+            if life.fading.as_ref().is_some_and(|fading| Arc::ptr_eq(fading, attempt)) {
+                life.fading = None;
             }
-        };
-        self.hub.connection(state);
+            if matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
+                life.phase = Phase::Idle((asked == Asked::ByOptions).then(|| error.clone()));
+            }
+            self.hub.connection(ConnectionState::Disconnected);
+        }
         attempt.outcome.send_replace(Some(outcome));
     }
 
@@ -230,7 +244,9 @@ impl Inner {
             let mut life = self.life();
             let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
             match &phase {
-                Phase::Connected(connection) => life.closing = Some(Arc::clone(connection)),
+                Phase::Connected(connection) => {
+                    life.closing = Some(Closing { connection: Arc::clone(connection), asked: true });
+                }
                 Phase::Connecting(attempt) => life.fading = Some(Arc::clone(attempt)),
                 Phase::Idle(_) => {}
             }
@@ -242,17 +258,14 @@ impl Inner {
                 // What became of it is told to whoever asked for it.
                 let _ = attempt.finished().await;
             }
-            Phase::Connected(connection) => {
-                self.finish_closing(&connection).await;
-                self.hub.connection(ConnectionState::Disconnected);
-            }
+            Phase::Connected(connection) => self.finish_closing(&connection).await,
             Phase::Idle(_) => {
                 let (closing, fading) = closing;
                 if let Some(fading) = fading {
                     let _ = fading.finished().await;
                 }
                 if let Some(closing) = closing {
-                    self.finish_closing(&closing).await;
+                    self.finish_closing(&closing.connection).await;
                 }
             }
         }
@@ -261,8 +274,10 @@ impl Inner {
     async fn finish_closing(&self, connection: &Arc<Connection>) {
         connection.close().await;
         let mut life = self.life();
-        if life.closing.as_ref().is_some_and(|closing| Arc::ptr_eq(closing, connection)) {
-            life.closing = None;
+        if let Some(closing) = life.closing.take_if(|closing| closing.is_of(connection))
+            && closing.asked
+        {
+            self.hub.connection(ConnectionState::Disconnected);
         }
     }
 

@@ -57,6 +57,8 @@ impl Shared {
 pub(super) enum Command {
     /// To be told when everything that has arrived was given out.
     Barrier(oneshot::Sender<()>),
+    /// To put the account of an agent's end together now, if there is one.
+    Settle(oneshot::Sender<()>),
     /// To take note of a sign that the agent has ended, and to tell how.
     Report(Box<TerminationReport>, oneshot::Sender<TerminationInfo>),
 }
@@ -115,6 +117,11 @@ impl Pump {
                 },
                 command = self.commands.recv() => match command {
                     Some(Command::Barrier(reached)) => drop(reached.send(())),
+                    Some(Command::Settle(done)) => {
+                        self.finish_exit();
+                        // A caller that went away needs no answer.
+                        let _ = done.send(());
+                    }
                     Some(Command::Report(report, told)) => self.report(*report, Some(told)),
                     None => return,
                 },
@@ -292,7 +299,9 @@ impl Pump {
             let _ = told.send(info.clone());
         }
         self.hub.end_all(&report);
-        self.hub.connection(ConnectionState::AgentEnded(Box::new(info.clone())));
+        if !self.shared.stop_requested.load(Ordering::Acquire) {
+            self.hub.connection(ConnectionState::AgentEnded(Box::new(info.clone())));
+        }
         self.wire.end(Error::ended(None, info, true));
     }
 }

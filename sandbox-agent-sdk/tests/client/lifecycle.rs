@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Script, State, Step};
 use sandbox_agent_sdk::{
-    ClientOptions, ConnectionState, Error, Event, Extension, NewSession, SandboxAgentClient, ServerKind,
+    ClientOptions, ConnectionState, Error, Event, Extension, ListSessions, NewSession, SandboxAgentClient,
+    ServerKind, SessionMetadata,
 };
 use serde_json::Value;
 
@@ -73,16 +74,46 @@ fn options_that_cannot_be_used_are_told_without_their_secrets() {
     }
 }
 
+/// Makes every call that needs a connection.
+async fn every_call(client: &SandboxAgentClient) -> Vec<(&'static str, Result<(), Error>)> {
+    let new = || NewSession::in_dir("/");
+    vec![
+        ("new_session", within(client.new_session(new())).await.map(drop)),
+        ("load_session", within(client.load_session("s", new())).await.map(drop)),
+        ("resume_session", within(client.resume_session("s", new())).await.map(drop)),
+        ("fork_session", within(client.fork_session("s", new())).await.map(drop)),
+        ("prompt", within(client.prompt("s", "hi").outcome()).await.map(drop)),
+        ("cancel", within(client.cancel("s")).await),
+        ("set_session_mode", within(client.set_session_mode("s", "m")).await),
+        (
+            "set_session_config_option",
+            within(client.set_session_config_option("s", "o", "v")).await.map(drop),
+        ),
+        ("set_session_model", within(client.set_session_model("s", "m")).await),
+        ("list_sessions", within(client.list_sessions(ListSessions::all()).all()).await.map(drop)),
+        ("get_session", within(client.get_session("s")).await.map(drop)),
+        ("list_models", within(client.list_models(None)).await.map(drop)),
+        ("set_metadata", within(client.set_metadata("s", SessionMetadata::new())).await),
+        ("detach_session", within(client.detach_session("s")).await),
+        ("terminate_session", within(client.terminate_session("s")).await.map(drop)),
+        ("authenticate", within(client.authenticate("key")).await),
+        ("restart_agent", within(client.restart_agent()).await.map(drop)),
+        ("raw_request", within(client.raw_request("m", Value::Null)).await.map(drop)),
+        ("raw_notify", within(client.raw_notify("m", Value::Null)).await),
+    ]
+}
+
 #[tokio::test]
 async fn before_connecting_calls_fail_and_nothing_is_sent() {
-    let server = MockServer::start().await;
-    let client = options(&server, ServerKind::Shared).auto_connect(false).build().unwrap();
-    assert_eq!(client.state(), ConnectionState::Disconnected);
-    assert!(matches!(within(client.new_session(NewSession::in_dir("/"))).await, Err(Error::NotConnected)));
-    assert!(matches!(within(client.session("s").prompt("hi").outcome()).await, Err(Error::NotConnected)));
-    assert!(matches!(within(client.cancel("s")).await, Err(Error::NotConnected)));
-    assert!(matches!(within(client.get_session("s")).await, Err(Error::NotConnected)));
-    assert!(server.requests().is_empty());
+    for kind in KINDS {
+        let server = MockServer::start().await;
+        let client = options(&server, kind).auto_connect(false).build().unwrap();
+        assert_eq!(client.state(), ConnectionState::Disconnected);
+        for (call, result) in every_call(&client).await {
+            assert!(matches!(result, Err(Error::NotConnected)), "{call}: {result:?}");
+        }
+        assert!(server.requests().is_empty());
+    }
 }
 
 #[tokio::test]
@@ -138,10 +169,9 @@ async fn after_disconnecting_calls_fail_and_connecting_works_with_another_agent(
         session(&client).await;
         within(client.disconnect()).await.unwrap();
         server.forget_requests();
-        assert!(matches!(
-            within(client.new_session(NewSession::in_dir("/"))).await,
-            Err(Error::NotConnected)
-        ));
+        for (call, result) in every_call(&client).await {
+            assert!(matches!(result, Err(Error::NotConnected)), "{call}: {result:?}");
+        }
         assert!(server.requests().is_empty());
         let can = within(client.connect_with("other")).await.unwrap();
         assert_eq!(can.agent, "other");
