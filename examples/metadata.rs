@@ -4,7 +4,7 @@
 //! `SANDBOX_AGENT_AGENT`, if it needs them). Released servers keep no metadata, and say so.
 
 use sandbox_agent_sdk::{
-    Error, Extension, ListSessions, MetadataKey, NewSession, SandboxAgentClient, SessionMetadata,
+    Error, Feature, ListSessions, MetadataKey, NewSession, SandboxAgentClient, SessionMetadata,
 };
 use sdk_examples::Server;
 
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Error> {
     let client = options.build()?;
     let can = client.connect().await?;
     println!("{} behind a server of the kind \"{}\"", can.agent, can.server);
-    if !can.extensions.supports(Extension::SessionSetMetadata) {
+    if !client.supports(Feature::SetMetadata).is_possible() {
         println!("this server keeps no metadata");
         return client.disconnect().await;
     }

@@ -215,6 +215,12 @@ impl SandboxAgentClient {
         &self.inner().control
     }
 
+    /// The page of the server on which people watch its agents. The token is not in it.
+    #[must_use]
+    pub fn inspector_url(&self) -> String {
+        self.control().inspector_url()
+    }
+
     /// Whether the server is up. It works without a connection.
     #[must_use]
     pub fn health(&self) -> HealthCheck {

@@ -6,9 +6,11 @@ use reqwest::Method;
 use super::http::{Call, Http};
 use super::installation::Installation;
 use super::route::Route;
-use crate::{AgentInfo, AgentList, Error, InstallOptions};
+use crate::running::RunningAgents;
+use crate::{AgentInfo, AgentList, Error, InstallOptions, RunningAgent};
 
 const AGENTS: &str = "/v1/agents";
+const RUNNING: &str = "/v1/acp";
 
 /// The agents a server can run: which there are, and installing them.
 #[derive(Debug, Clone)]
@@ -72,6 +74,13 @@ impl Agents {
     pub fn get_with(&self, agent: &str, detail: AgentDetail) -> BoxFuture<'static, Result<AgentInfo, Error>> {
         let route = Route::new(AGENTS).segment(agent).map(|route| detail.ask(route));
         self.http.value(route.map(|route| Call::new("get agent", Method::GET, route)))
+    }
+
+    /// Those that were started, where every connection has an agent of its own: on released servers. Other servers do
+    /// not have this list, and the error [says so](Error::is_not_found).
+    pub fn running(&self) -> BoxFuture<'static, Result<Vec<RunningAgent>, Error>> {
+        let call = Call::new("list running agents", Method::GET, Route::new(RUNNING));
+        self.http.value::<RunningAgents>(Ok(call)).map(|list| list.map(|list| list.servers)).boxed()
     }
 
     /// Installs one of them, unless it is there. See [`Installation`] for how to wait.

@@ -133,6 +133,11 @@ impl Http {
         Self(Arc::new(Shared { client, base, auth, headers, timeouts }))
     }
 
+    /// The address of a route, without anything secret.
+    pub(crate) fn address(&self, route: &Route) -> Url {
+        route.under(&self.0.base)
+    }
+
     pub(super) fn timeouts(&self) -> &ControlTimeouts {
         &self.0.timeouts
     }

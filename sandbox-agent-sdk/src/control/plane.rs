@@ -6,6 +6,7 @@ use super::config::Configuration;
 use super::files::Files;
 use super::health::HealthCheck;
 use super::http::Http;
+use super::route::Route;
 use crate::Error;
 
 /// What a server offers besides its agents' conversations. Cheap to clone; needs no connection.
@@ -45,6 +46,12 @@ impl ControlPlane {
     /// What sends the requests, for those that have no group here.
     pub(crate) fn http(&self) -> &Http {
         &self.http
+    }
+
+    /// The page of the server on which people watch its agents. The token is not in it.
+    #[must_use]
+    pub fn inspector_url(&self) -> String {
+        self.http.address(&Route::new("/ui/")).into()
     }
 
     /// Whether the server is up.

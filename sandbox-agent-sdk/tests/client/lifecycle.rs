@@ -352,6 +352,18 @@ async fn headers_go_with_every_request() {
 }
 
 #[tokio::test]
+async fn an_http_client_of_the_programs_own_is_used() {
+    let server = MockServer::start().await;
+    let http = acp_http_client::http_client_builder().user_agent("mine").build().unwrap();
+    let client = options(&server, ServerKind::Shared).http_client(http).build().unwrap();
+    session(&client).await;
+    within(client.health().check()).await.unwrap();
+    let requests = server.requests();
+    assert!(requests.len() >= 4);
+    assert!(requests.iter().all(|request| request.header("user-agent").is_some_and(|agent| agent == "mine")));
+}
+
+#[tokio::test]
 async fn an_agent_that_prints_nonsense_and_falls_silent_is_quoted() {
     for kind in KINDS {
         let script = Script::default().on_request(|method, _| {

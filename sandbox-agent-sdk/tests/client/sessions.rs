@@ -260,6 +260,25 @@ async fn anything_else_can_be_called_raw() {
 }
 
 #[tokio::test]
+async fn a_permission_can_be_answered_raw() {
+    for kind in KINDS {
+        let server = MockServer::start().await;
+        let session = session(&client(&server, kind)).await;
+        let mut events = session.events();
+        let mut turn = session.prompt("permission");
+        let request = event(&mut events, |event| match event {
+            Event::Permission(request) => Some(request),
+            _ => None,
+        })
+        .await;
+        let answer = json!({"outcome": {"outcome": "selected", "optionId": "of my own"}, "_meta": {"a": 1}});
+        request.respond_raw(&answer).unwrap();
+        within(turn.outcome()).await.unwrap();
+        assert_eq!(server.answers()[0].answer["result"], answer);
+    }
+}
+
+#[tokio::test]
 async fn an_answer_without_a_session_id_is_told_and_kept() {
     let echo = Script::default()
         .on_request(|method, _| (method == "session/new").then(|| vec![Step::Finish(json!({"echoed": 1}))]));

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use mock_server::{AGENT_IDS, Fault, MockServer, Reply};
-use sandbox_agent_sdk::{AgentDetail, ArtifactKind, Error, InstallEvent, InstallOptions, Phase};
+use sandbox_agent_sdk::{
+    AgentDetail, ArtifactKind, Error, InstallEvent, InstallOptions, Phase, SandboxAgentClient, ServerKind,
+};
 
 use crate::support::{impatient, plane, soon};
 
@@ -30,6 +32,20 @@ async fn one_agent_is_told_of_with_its_options() {
     assert_eq!(mock.version.as_deref(), Some("builtin"));
     let brief = agents.get_with("mock", AgentDetail::brief()).await.unwrap();
     assert_eq!((brief.version, brief.config_options), (None, None));
+}
+
+#[tokio::test]
+async fn running_agents_are_listed_where_every_connection_has_its_own() {
+    let server = MockServer::start().await;
+    let agents = plane(&server).agents();
+    assert!(agents.running().await.unwrap().is_empty());
+    let options = SandboxAgentClient::builder(server.url()).agent("mock").server(ServerKind::PerAgent);
+    let client = options.auto_connect(false).build().unwrap();
+    soon(client.connect()).await.unwrap();
+    let running = agents.running().await.unwrap();
+    assert_eq!((running.len(), running[0].agent.as_str()), (1, "mock"));
+    assert!(running[0].server_id.starts_with("sdk-mock-") && running[0].created_at.is_some());
+    assert_eq!(client.inspector_url(), format!("{}/ui/", server.url()));
 }
 
 #[tokio::test]

@@ -37,11 +37,13 @@ fn sessions_of_strangers_and_idle_ones_do_not_pile_up() {
     }
     assert_eq!(hub.lock().sessions.len(), STRANGERS);
     let kept = hub.subscribe_session("kept");
+    let held = hub.adopt("held");
     for number in 0..3 * BOOKS {
         hub.adopt(&number.to_string());
     }
     assert!(hub.lock().sessions.len() <= BOOKS && hub.is_known("kept"));
-    drop(kept);
+    assert!(hub.is_known("held"), "what a handle shows must not be forgotten");
+    drop((kept, held));
 }
 
 #[test]
