@@ -32,4 +32,4 @@ pub use rpc::{MessageId, RpcError};
 pub use sse::{EventId, ReconnectPolicy};
 pub use state::{ConnectionState, EndReason};
 pub use tap::{Direction, Envelope, Inbound, Verdict};
-pub use transport::http_client_builder;
+pub use transport::{http_client_builder, http_client_builder_trusting};

@@ -34,7 +34,10 @@ mod unparsed;
 mod update;
 
 #[doc(inline)]
-pub use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse};
+pub use acp_http_client::{
+    ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse, http_client_builder,
+    http_client_builder_trusting,
+};
 pub use agent::{AgentCapabilities, AgentInfo, AgentList, AgentMode, AgentServerState, AgentServerStatus};
 pub use ask::{
     PermissionDecision, PermissionKind, PermissionOption, PermissionReply, PermissionRequest,

@@ -16,7 +16,7 @@ use reqwest::{
 };
 use url::Url;
 
-use crate::{Auth, Error, HttpError, Profile, Timeouts, TokenUse};
+use crate::{Auth, Error, HttpError, Profile, TokenUse};
 
 /// How much of an error body is kept.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
@@ -24,8 +24,6 @@ const ERROR_BODY_BYTES: usize = 64 * 1024;
 const START_CHARS: usize = 1024;
 /// How long the beginning of such a body may take.
 const START_PATIENCE: Duration = Duration::from_secs(2);
-/// A peer that went away without a word is found out within this time and half of it again.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// What a transport is made of.
 #[derive(Debug)]
@@ -226,72 +224,4 @@ async fn read_start(mut response: Response, limit: usize) -> Bytes {
     }
     body.truncate(limit);
     body.freeze()
-}
-
-/// The HTTP client that is used unless the program brings its own.
-pub(crate) fn default_client(
-    timeouts: &Timeouts,
-    endpoint: &Url,
-    http2_prior_knowledge: bool,
-) -> Result<reqwest::Client, Error> {
-    let mut builder = http_client_builder().connect_timeout(timeouts.connect);
-    if http2_prior_knowledge {
-        builder = builder.http2_prior_knowledge();
-    }
-    if cfg!(not(any(feature = "rustls-tls", feature = "native-tls"))) && endpoint.scheme() == "https" {
-        return Err(Error::Config("https needs the feature `rustls-tls` or `native-tls`".to_owned()));
-    }
-    builder.build().map_err(|error| Error::Config(format!("the HTTP client cannot be made: {error}")))
-}
-
-/// What this crate's own HTTP client is made with: TLS as the features say, no redirects.
-///
-/// Start from it when you bring a client of your own. With the feature `rustls-tls`, `reqwest` has rustls but no
-/// cryptography provider of its own, so that `reqwest::Client::new()` panics unless your program chose one; this
-/// builder brings ring along and installs nothing for the whole process.
-pub fn http_client_builder() -> reqwest::ClientBuilder {
-    let builder = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .referer(false)
-        .tcp_keepalive(KEEP_ALIVE)
-        .http2_keep_alive_interval(KEEP_ALIVE)
-        .http2_keep_alive_timeout(KEEP_ALIVE / 2)
-        .http2_keep_alive_while_idle(true)
-        .http2_adaptive_window(true);
-    with_tls(builder)
-}
-
-#[cfg(feature = "rustls-tls")]
-fn with_tls(builder: reqwest::ClientBuilder) -> reqwest::ClientBuilder {
-    // Reading the platform's certificates takes longer than everything else a client does at its start.
-    static TLS: OnceLock<Option<rustls::ClientConfig>> = OnceLock::new();
-    match TLS.get_or_init(tls_config) {
-        Some(config) => builder.tls_backend_preconfigured(config.clone()),
-        // ring offers the default protocol versions, so this is not reached; reqwest would say what is missing.
-        None => builder,
-    }
-}
-
-/// rustls with ring: it builds in seconds, and no process-wide provider is installed or needed.
-#[cfg(feature = "rustls-tls")]
-fn tls_config() -> Option<rustls::ClientConfig> {
-    use rustls_platform_verifier::BuilderVerifierExt;
-
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = || {
-        rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()
-    };
-    let verified = config().and_then(|config| config.with_platform_verifier()).or_else(|error| {
-        // A machine without certificates can still talk plain HTTP; TLS then trusts nobody.
-        tracing::warn!(%error, "the certificates of the platform cannot be read");
-        config().map(|config| config.with_root_certificates(rustls::RootCertStore::empty()))
-    });
-    let mut tls = verified.ok()?.with_no_client_auth();
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Some(tls)
-}
-
-#[cfg(not(feature = "rustls-tls"))]
-fn with_tls(builder: reqwest::ClientBuilder) -> reqwest::ClientBuilder {
-    builder
 }

@@ -1,11 +1,13 @@
 //! HTTP: the only place that knows reqwest.
 
+mod connector;
 mod http;
 mod metered;
 mod post;
 mod stream;
 
-pub use http::http_client_builder;
-pub(crate) use http::{Transport, TransportConfig, default_client};
+pub(crate) use connector::default_client;
+pub use connector::{http_client_builder, http_client_builder_trusting};
+pub(crate) use http::{Transport, TransportConfig};
 pub(crate) use post::{Post, PostFailure, Posted, Sent};
 pub(crate) use stream::{StreamFailure, Trouble};

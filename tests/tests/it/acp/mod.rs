@@ -11,4 +11,5 @@ mod robustness;
 mod secrets;
 mod sequence;
 mod termination;
+mod tls;
 mod types;
