@@ -156,6 +156,7 @@ impl Reader {
             error: self.timeout(Phase::StreamOpen, started),
         })??;
         self.from_beginning = false;
+        self.cursor.reopened();
         self.proof_until = proves.then(|| Instant::now() + PROOF_PATIENCE);
         if self.core.options.profile == Profile::Bootstrap {
             // The stream exists, so the POST that makes it was taken.

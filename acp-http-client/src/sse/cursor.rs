@@ -102,6 +102,8 @@ pub(crate) struct Cursor<T> {
     /// What came behind a hole; an event that could not be taken holds its place without an item.
     held: BTreeMap<u64, Option<T>>,
     hole: Hole,
+    /// How far the stream that is open has come. What is held beyond that came on an earlier one.
+    reached: u64,
     /// How many holes in a row were fetched again in vain.
     futile: u32,
     gaps: VecDeque<(u64, u64)>,
@@ -128,6 +130,7 @@ impl<T> Cursor<T> {
             seen_opaque: VecDeque::new(),
             held: BTreeMap::new(),
             hole: Hole::None,
+            reached: 0,
             futile: 0,
             gaps: VecDeque::new(),
             repeats: 0,
@@ -202,14 +205,32 @@ impl<T> Cursor<T> {
         self.accept_number(number, Fingerprint::SKIPPED, None, out)
     }
 
-    /// Believes in the hole: reports it and gives what is held behind it.
+    /// A stream was opened at `resume_point`: it may bring what an earlier one left out.
+    pub(crate) fn reopened(&mut self) {
+        self.reached = 0;
+        if self.hole != Hole::None {
+            self.hole = Hole::Refetching;
+        }
+    }
+
+    /// Believes in every hole: reports them and gives what is held behind them.
     pub(crate) fn give_up(&mut self, out: &mut Vec<Sequenced<T>>) {
+        self.believe(u64::MAX, out);
+    }
+
+    /// Believes in the holes before this number: reports them and gives what is held behind them.
+    fn believe(&mut self, end: u64, out: &mut Vec<Sequenced<T>>) {
         if !self.held.is_empty() {
             self.futile = self.futile.saturating_add(1);
         }
         while let Some((&next, _)) = self.held.first_key_value() {
             let from = self.last.unwrap_or(0).saturating_add(1);
             if next > from {
+                if next > end {
+                    // The open stream has yet to come to this one.
+                    self.hole = Hole::Refetching;
+                    return;
+                }
                 out.push(Sequenced::Gap { from, to: next - 1 });
                 if self.gaps.len() == GAPS {
                     self.gaps.pop_front();
@@ -229,6 +250,7 @@ impl<T> Cursor<T> {
         item: Option<T>,
         out: &mut Vec<Sequenced<T>>,
     ) -> Flow {
+        self.reached = self.reached.max(n);
         let Some(last) = self.last else {
             // The first event of a first stream: what came before it was never ours.
             self.remember(n, print);
@@ -293,6 +315,7 @@ impl<T> Cursor<T> {
 
     fn start_over(&mut self, out: &mut Vec<Sequenced<T>>) {
         self.last = Some(0);
+        self.reached = 0;
         self.seen.clear();
         self.gaps.clear();
         self.hole = Hole::None;
@@ -303,7 +326,7 @@ impl<T> Cursor<T> {
         match self.hole {
             // A server whose numbers are not dense would be asked again for every event.
             Hole::None if self.futile >= FUTILE => {
-                self.give_up(out);
+                self.believe(self.reached, out);
                 Flow::Continue
             }
             Hole::None => {
@@ -319,7 +342,7 @@ impl<T> Cursor<T> {
                 Flow::Continue
             }
             Hole::Confirmed(_) => {
-                self.give_up(out);
+                self.believe(self.reached, out);
                 Flow::Continue
             }
         }
@@ -427,6 +450,33 @@ mod tests {
         let (out, _) = feed(&mut cursor, &events);
         assert_eq!(out[0], Gap { from: 2, to: 2 });
         assert_eq!(out.len(), 1 + 37);
+    }
+
+    #[test]
+    fn what_an_earlier_stream_brought_is_held_until_the_open_one_comes_to_it() {
+        let mut cursor = Cursor::new(None);
+        feed(&mut cursor, &[(1, "a"), (60, "x")]);
+        cursor.reopened();
+        // The ring begins at 30, and is replayed from there: more than is taken before a hole is believed.
+        let events: Vec<_> = (30..70).map(|n| (n, "x")).collect();
+        let (out, flows) = feed(&mut cursor, &events);
+        assert_eq!(out[0], Gap { from: 2, to: 29 });
+        assert_eq!(out[1..], (30..70).map(|_| Item("x")).collect::<Vec<_>>());
+        assert!(flows.iter().all(|flow| *flow == Flow::Continue));
+        assert_eq!((cursor.last(), cursor.patience()), ((Some(69), None), None));
+    }
+
+    #[test]
+    fn a_second_hole_of_the_open_stream_is_reported_too() {
+        let mut cursor = Cursor::new(None);
+        feed(&mut cursor, &[(1, "a"), (60, "x")]);
+        cursor.reopened();
+        let events: Vec<_> = (30..35).chain(50..55).chain(60..70).map(|n| (n, "x")).collect();
+        let (mut out, _) = feed(&mut cursor, &events);
+        cursor.give_up(&mut out);
+        let gaps: Vec<_> = out.iter().filter(|item| matches!(item, Gap { .. })).collect();
+        assert_eq!(gaps, [&Gap { from: 2, to: 29 }, &Gap { from: 35, to: 49 }, &Gap { from: 55, to: 59 }]);
+        assert_eq!(out.len(), 3 + 5 + 5 + 10);
     }
 
     #[test]
