@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use bytes::Bytes;
 use serde_json::Value;
@@ -380,6 +381,8 @@ impl World {
             .merge(session_routes(Arc::clone(&self.hub)))
             .merge(released_routes(Arc::clone(&self.table)))
             .merge(official_routes(Arc::clone(&self.connections)))
+            // The gate has read the body, within the limit of its route.
+            .layer(DefaultBodyLimit::disable())
             .merge(self.control.router())
             .route_layer(from_fn_with_state(Arc::clone(core), authorize));
         guarded.fallback(|| async { Problem::unknown_endpoint() })

@@ -264,3 +264,15 @@ async fn http_two_with_prior_knowledge_works_on_every_face() {
         assert_eq!((get.status().as_u16(), get.version()), (200, reqwest::Version::HTTP_2), "{path}");
     }
 }
+
+#[tokio::test]
+async fn a_body_is_taken_up_to_sixteen_mebibytes() {
+    let server = MockServer::builder().default_agent("mock").start().await;
+    let peer = Peer::new(&server);
+    for (size, status) in [(15 << 20, 200), (17 << 20, 413)] {
+        let padding = "x".repeat(size);
+        let params =
+            json!({ "protocolVersion": 1, "clientCapabilities": {}, "_meta": { "padding": padding } });
+        assert_eq!(peer.post(request(1, "initialize", params)).await, status, "{size}");
+    }
+}
