@@ -153,7 +153,7 @@ impl Connection {
         let body = error.http().and_then(|http| serde_json::from_str::<Value>(&http.body).ok());
         if let Some(report) = body.as_ref().and_then(TerminationReport::from_problem) {
             // A write that failed did not reach the agent.
-            let sent = error.http().is_some_and(|http| http.status != 502);
+            let sent = !report.is_failed_write();
             let info = self.report(report).await;
             let answer = Some(Arc::new(Error::from_wire(error)));
             let end = AgentEnded { session_id: None, info, sent, connection_ended: true, answer };

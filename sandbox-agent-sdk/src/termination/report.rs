@@ -109,18 +109,24 @@ impl TerminationReport {
         let message = text("detail").map(str::to_owned);
         let title = if kind == "about:blank" { text("title").unwrap_or_default() } else { "" };
         match (kind.strip_prefix(PROBLEM_PREFIX).unwrap_or_default(), title) {
-            ("agent_process_exited", _) | (_, "agent_exited") => Some(Self {
-                agent: text("agent").map(|agent| (Source::Problem, agent.to_owned())),
-                message: message.map(|message| (Source::Problem, message)),
-                exit_code: detail("exitCode").and_then(Value::as_i64).map(|code| (Source::Problem, code)),
-                stderr: detail("stderr")
-                    .and_then(Value::as_str)
-                    .and_then(StderrOutput::from_problem_text)
-                    .map(|stderr| (Source::Problem, stderr)),
-                exited: true,
-                unanswered: true,
-                ..Self::default()
-            }),
+            ("agent_process_exited", _) | (_, "agent_exited") => {
+                let (code, stderr) = text("detail").map(told_in_words).unwrap_or_default();
+                let stderr = detail("stderr").and_then(Value::as_str).or(stderr);
+                Some(Self {
+                    agent: text("agent").map(|agent| (Source::Problem, agent.to_owned())),
+                    exit_code: detail("exitCode")
+                        .and_then(Value::as_i64)
+                        .or(code)
+                        .map(|code| (Source::Problem, code)),
+                    stderr: stderr
+                        .and_then(StderrOutput::from_problem_text)
+                        .map(|stderr| (Source::Problem, stderr)),
+                    message: message.map(|message| (Source::Problem, message)),
+                    exited: true,
+                    unanswered: true,
+                    ..Self::default()
+                })
+            }
             ("stream_error", _) if message.as_deref().is_some_and(|text| text.contains("agent stdin")) => {
                 Some(Self {
                     message: message.map(|message| (Source::FailedWrite, message)),
@@ -216,6 +222,11 @@ impl TerminationReport {
         self.stderr.is_some()
     }
 
+    /// Whether all it says is that something could not be written to the agent, which therefore never got it.
+    pub(crate) fn is_failed_write(&self) -> bool {
+        !self.exited && matches!(self.message, Some((Source::FailedWrite, _)))
+    }
+
     /// Whether a server gave account of the end in full, so that no later source is worth waiting for.
     #[must_use]
     pub fn is_account(&self) -> bool {
@@ -255,6 +266,20 @@ impl TerminationReport {
             _ => TerminatedBy::Unknown,
         }
     }
+}
+
+/// The exit code and stderr out of the one sentence in which the released adapter tells them: `agent process exited
+/// before responding (exit_code: Some(3), stderr: …)`.
+fn told_in_words(detail: &str) -> (Option<i64>, Option<&str>) {
+    let Some(told) = detail.split_once("(exit_code: ").and_then(|(_, told)| told.strip_suffix(')')) else {
+        return (None, None);
+    };
+    let (code, stderr) = match told.split_once(", stderr: ") {
+        Some((code, stderr)) => (code, Some(stderr)),
+        None => (told, None),
+    };
+    let code = code.strip_prefix("Some(").and_then(|code| code.strip_suffix(')'));
+    (code.and_then(|code| code.parse().ok()), stderr)
 }
 
 /// The better informed of two; the first of two that are equally informed.

@@ -153,6 +153,24 @@ fn only_problems_about_a_dead_agent_are_reports() {
 }
 
 #[test]
+fn what_the_adapter_tells_in_one_sentence_is_read() {
+    let info = |detail: &str| {
+        let problem =
+            json!({"type": "about:blank", "title": "agent_exited", "status": 502, "detail": detail});
+        let report = TerminationReport::from_problem(&problem).unwrap();
+        assert!(!report.is_failed_write());
+        report.into_info()
+    };
+    let whole = info("agent process exited before responding (exit_code: Some(3), stderr: one (1)\ntwo)");
+    assert_eq!((whole.exit_code, whole.last_stderr_lines(9)), (Some(3), vec!["one (1)", "two"]));
+    let signal = info("agent process exited before responding (exit_code: None, stderr: oom)");
+    assert_eq!((signal.exit_code, signal.last_stderr_lines(9)), (None, vec!["oom"]));
+    assert_eq!(info("agent process exited before responding (exit_code: Some(-1))").exit_code, Some(-1));
+    assert_eq!(info("gone").exit_code, None);
+    assert_eq!(info("(exit_code: Some(x), stderr: ").stderr, None);
+}
+
+#[test]
 fn a_half_report_gives_what_it_knows() {
     assert_eq!(notice().into_info().to_string(), "error, exit code 3");
     assert!(!notice().has_stderr() && problem().has_stderr());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mock_server::{Fault, MockServer, ProcessAgent, Script, Step};
+use mock_server::{Fault, MockServer, ProcessAgent, Reply, Script, Step};
 use sandbox_agent_sdk::{ConnectionState, EndReason, NewSession, ServerKind, TerminatedBy, TurnFailure};
 use serde_json::json;
 
@@ -350,4 +350,19 @@ async fn several_tasks_that_start_the_agent_anew_get_the_same_one() {
         within(task).await.unwrap().unwrap();
     }
     assert_eq!(server.messages("initialize").len(), 2, "one for the first agent, one for the second");
+}
+
+#[tokio::test]
+async fn a_prompt_that_was_lost_with_its_agent_may_have_run_and_one_that_could_not_be_written_has_not() {
+    for (title, may_have_run) in [("agent_exited", true), ("write_failed", false)] {
+        let server = MockServer::start().await;
+        let session = session(&client(&server, ServerKind::Shared)).await;
+        let body =
+            json!({"type": "about:blank", "title": title, "status": 502, "detail": "gone"}).to_string();
+        let reply = Some(Reply { body, content_type: Some("application/json".into()), ..Reply::default() });
+        server.inject(Fault::PostStatus { status: 502, execute: false, reply }.on_method("session/prompt"));
+        let error = within(session.prompt("hello").outcome()).await.unwrap_err();
+        assert!(error.termination().is_some(), "{error:?}");
+        assert_eq!(error.maybe_executed(), may_have_run, "{title}");
+    }
 }
