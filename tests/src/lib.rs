@@ -1,13 +1,18 @@
-//! What the integration tests share: clients for the mock server, a database, and waiting with a limit.
+//! What the integration tests share: clients for the mock server, the released server as a process, a proxy that
+//! records, a database, and waiting with a limit.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod collect;
 mod limit;
 mod postgres;
+mod released;
 mod script;
+mod wire;
 
 pub use collect::{Collected, collect_until, texts};
 pub use limit::{LIMIT, eventually, within};
 pub use postgres::{Cluster, Schema};
+pub use released::{ReleasedServer, ReleasedSetup, Unavailable, binary};
 pub use script::{acp_server, client, handshake, numbered, prompt, session};
+pub use wire::{Entry, Pass, Proxy, Recorder};

@@ -3,3 +3,4 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod acp;
+mod servers;

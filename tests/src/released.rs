@@ -1,0 +1,7 @@
+//! The released server, as a process with a data folder and a port of its own.
+
+mod npm;
+mod process;
+
+pub use npm::{Unavailable, binary};
+pub use process::{ReleasedServer, ReleasedSetup};

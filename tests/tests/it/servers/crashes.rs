@@ -1,0 +1,116 @@
+//! Agents that die, in a turn and between turns.
+
+use std::time::Duration;
+
+use super::{
+    Row,
+    peer::{Knobs, Peer, Via},
+    server::{Kind, Layout, Server, Setup},
+    watch::Seen,
+};
+
+/// How long the servers of these tests let a request wait for its agent. The released servers tell what a dead agent
+/// wrote to standard error only when this is over.
+const REQUEST_LIMIT: Duration = Duration::from_secs(2);
+
+/// A client that waits for the whole account of an end.
+fn patient() -> Knobs {
+    Knobs { termination: Some(Duration::from_secs(15)), ..Knobs::default() }
+}
+
+async fn start(row: Row) -> Option<(Server, Peer)> {
+    let server = Server::start(row.kind, Setup::request_limit(REQUEST_LIMIT)).await?;
+    let peer = Peer::try_connect(&server, row.via, patient()).await.expect("the handshake succeeds");
+    Some((server, peer))
+}
+
+fn exit(seen: Seen) -> Option<(Option<i64>, Option<String>)> {
+    match seen {
+        Seen::Exited { code, signal } => Some((code, signal)),
+        _ => None,
+    }
+}
+
+pub(super) async fn a_crash_in_a_turn_is_told_with_code_and_stderr(row: Row) {
+    let Some((_server, peer)) = start(row).await else { return };
+    let session = peer.session().await;
+    let mut watch = peer.watch();
+    let words = match row.kind.agent_is_no_process() {
+        // The official server throws away what its agent sent just before its end, so that is given time.
+        true => "say partial; delay 300; exit 3",
+        false => "say partial; stderr 3; exit 3",
+    };
+    let reply = peer.prompt(&session, words).await;
+    assert_eq!(reply.texts, ["partial"], "{reply:?}");
+    let failure = reply.failure();
+    assert!(failure.maybe_executed(), "{failure:?}");
+    if row.via == Via::Sdk {
+        let info = failure.termination().expect("how the agent ended");
+        assert_eq!((info.exit_code, info.is_crash()), (Some(3), true), "{info:?}");
+        let lines = ["stderr line 1", "stderr line 2", "stderr line 3"];
+        assert_eq!(info.last_stderr_lines(10), lines, "{info:?}");
+        assert_eq!(watch.find("the end", exit).await, (Some(3), None));
+        return;
+    }
+    match row.kind {
+        Kind::MockRpc => assert_eq!(failure.rpc_code(), Some(-32000)),
+        Kind::MockReleased | Kind::Released(_) => assert_eq!(failure.http_status(), Some(500)),
+        Kind::Adapter => assert_eq!(failure.http_status(), Some(502)),
+        _ => assert!(failure.is_server_gone(), "{failure:?}"),
+    }
+    if row.kind.layout() != Layout::Official {
+        assert_eq!(watch.find("the end", exit).await, (Some(3), None));
+    }
+}
+
+pub(super) async fn a_signal_in_a_turn_is_told_as_no_exit_code(row: Row) {
+    let Some((_server, peer)) = start(row).await else { return };
+    let session = peer.session().await;
+    let mut watch = peer.watch();
+    let reply = peer.prompt(&session, "say partial; signal KILL").await;
+    assert_eq!(reply.texts, ["partial"], "{reply:?}");
+    let failure = reply.failure();
+    if row.kind.agent_is_no_process() {
+        return assert_eq!(failure.rpc_code(), Some(-32602), "{failure:?}");
+    }
+    assert!(failure.maybe_executed(), "{failure:?}");
+    // The released servers do not tell which signal it was.
+    let signal = (row.kind == Kind::MockRpc).then(|| "SIGKILL".to_owned());
+    if row.kind.layout() != Layout::Official {
+        assert_eq!(watch.find("the end", exit).await, (None, signal.clone()));
+    }
+    if row.via == Via::Sdk {
+        let info = failure.termination().expect("how the agent ended");
+        assert_eq!((info.exit_code, &info.signal, info.is_crash()), (None, &signal, true), "{info:?}");
+    }
+}
+
+pub(super) async fn an_idle_crash_is_told_and_the_next_prompt_fails_at_once(row: Row) {
+    let Some((_server, peer)) = start(row).await else { return };
+    let session = peer.session().await;
+    let mut watch = peer.watch();
+    let reply = peer.prompt(&session, "say done; answer; delay 100; exit 7").await;
+    reply.ended("end_turn");
+    assert_eq!(reply.texts, ["done"]);
+    if row.kind.layout() == Layout::Official {
+        watch.find("the end", |seen| (seen == Seen::Terminated).then_some(())).await;
+    } else {
+        assert_eq!(watch.find("the end", exit).await, (Some(7), None));
+    }
+    let next = peer.prompt(&session, "say too late").await;
+    assert!(next.texts.is_empty(), "{next:?}");
+    let failure = next.failure();
+    if row.via == Via::Sdk {
+        let info = failure.termination().expect("how the agent ended");
+        assert_eq!((info.exit_code, info.is_crash()), (Some(7), true), "{info:?}");
+        assert!(!failure.maybe_executed(), "{failure:?}");
+        return;
+    }
+    match row.kind {
+        Kind::MockRpc => assert_eq!(failure.rpc_code(), Some(-32000)),
+        Kind::MockReleased | Kind::Released(_) | Kind::Adapter => {
+            assert_eq!(failure.http_status(), Some(502));
+        }
+        _ => assert!(failure.is_server_gone(), "{failure:?}"),
+    }
+}

@@ -1,0 +1,50 @@
+//! More events than a server keeps for a client that does not read.
+
+use sdk_tests::Proxy;
+
+use super::{
+    Row,
+    peer::{Knobs, Peer, Via},
+    server::{Kind, Layout, Server, Setup},
+};
+
+/// Together 18 MiB: more than all the buffers on the way and the server's ring can hold.
+const UPDATES: u64 = 4500;
+const FLOOD: &str = "updates 4500 bytes 4096; say over";
+
+pub(super) async fn every_loss_in_a_flood_is_told_with_its_bounds(row: Row) {
+    let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
+    let proxy = Proxy::start(server.url()).await;
+    // The proxy speaks HTTP/1.1 only. Where nothing can be lost, nothing needs to be held back either.
+    let url = (row.kind != Kind::OfficialHttp2).then(|| proxy.url());
+    let peer = Peer::try_connect(&server, row.via, Knobs { url, ..Knobs::default() }).await;
+    let peer = peer.expect("the handshake succeeds");
+    let session = peer.session().await;
+    let keeps_all = row.kind.layout() == Layout::Official;
+    if !keeps_all {
+        proxy.shut();
+    }
+    let turn = peer.prompt(&session, FLOOD);
+    if !keeps_all {
+        // The agent is through, and its client has seen nothing of it.
+        proxy.answered("session/prompt").await;
+        proxy.open();
+    }
+    let reply = turn.await;
+    reply.ended("end_turn");
+    assert_eq!(reply.texts.last().map(String::as_str), Some("over"));
+    let missing: u64 = reply.missed.iter().map(|(from, to)| to - from + 1).sum();
+    assert_eq!(reply.texts.len() as u64 + missing, UPDATES + 1, "missed {:?}", reply.missed);
+    assert_eq!(missing == 0, keeps_all, "missed {:?}", reply.missed);
+    if row.via == Via::Protocol && !keeps_all {
+        // What came and what is missing make up the sequence, without overlap.
+        let came = reply.ids.iter().map(|id| (*id, *id));
+        let mut parts: Vec<(u64, u64)> = came.chain(reply.missed.iter().copied()).collect();
+        parts.sort_unstable();
+        assert!(parts.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0), "there is a hole nobody told of");
+    }
+    // The next turn is whole again.
+    let next = peer.prompt(&session, "say calm").await;
+    next.ended("end_turn");
+    assert_eq!((next.texts, next.missed), (vec!["calm".to_owned()], Vec::new()));
+}

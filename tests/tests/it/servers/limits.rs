@@ -1,0 +1,23 @@
+//! What is too large.
+
+use super::{
+    Row,
+    peer::Peer,
+    server::{Server, Setup},
+};
+
+pub(super) async fn a_prompt_over_the_servers_limit_is_refused_as_too_large(row: Row) {
+    let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
+    let peer = Peer::connect(&server, row.via).await;
+    let session = peer.session().await;
+    let limit = row.kind.body_limit();
+    let failed = peer.prompt(&session, &"x".repeat(limit + 1)).await;
+    let failure = failed.failure();
+    assert!(failure.is_too_large(), "{failure:?}");
+    assert!(!failure.maybe_executed() && failed.texts.is_empty());
+    // The session does not suffer, and a prompt that just fits is taken whole.
+    let text = "y".repeat(limit - 4096);
+    let reply = peer.prompt(&session, &format!("say {text}")).await;
+    reply.ended("end_turn");
+    assert_eq!(reply.texts.concat().len(), text.len());
+}

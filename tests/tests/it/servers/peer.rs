@@ -1,0 +1,317 @@
+//! The clients under test, behind one face.
+
+use std::{fmt, time::Duration};
+
+use acp_http_client::{
+    AcpHttpClient, CloseOutcome, Profile, ReconnectPolicy, Timeouts,
+    schema::v1::{
+        CancelNotification, ContentBlock, LoadSessionRequest, NewSessionRequest, PromptRequest,
+        ResumeSessionRequest, TextContent,
+    },
+};
+use futures::future::BoxFuture;
+use sandbox_agent_sdk::{
+    ClientTimeouts, Missed, NewSession, PermissionDecision, SandboxAgentClient, ServerKind, UpdateKind,
+};
+use sdk_tests::within;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::{
+    failure::Failure,
+    server::{Kind, Layout, Server},
+    watch::Watch,
+};
+
+/// Which client is under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// `SandboxAgentClient`.
+    Sdk,
+    /// `AcpHttpClient`.
+    Protocol,
+}
+
+/// How long a server may take to confirm a close; some never do.
+pub(crate) const CLOSE: Duration = Duration::from_millis(400);
+
+/// A client of a server.
+pub(crate) struct Peer {
+    client: Client,
+}
+
+enum Client {
+    Sdk(SandboxAgentClient),
+    Protocol {
+        client: AcpHttpClient,
+        /// What the agent calls itself.
+        agent: String,
+        /// Answers what the agent asks.
+        _asked: JoinSet<()>,
+    },
+}
+
+/// What a client is set up with beyond what its server says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Knobs {
+    /// Instead of the server's own.
+    pub(crate) url: Option<String>,
+    /// Instead of the server's own.
+    pub(crate) token: Option<&'static str>,
+    /// The last segment of the path where there is one for each agent.
+    pub(crate) server_id: Option<&'static str>,
+    /// How long the rest of an account of an agent's end is waited for.
+    pub(crate) termination: Option<Duration>,
+}
+
+/// What a turn came to.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// The texts of the agent's message, chunk by chunk.
+    pub(crate) texts: Vec<String>,
+    /// The bounds of what the client says is missing.
+    pub(crate) missed: Vec<(u64, u64)>,
+    /// The numbers of the events that brought the texts, where the client tells.
+    pub(crate) ids: Vec<u64>,
+    /// Why it stopped.
+    pub(crate) outcome: Result<String, Failure>,
+}
+
+impl Reply {
+    /// Why the turn failed.
+    pub(crate) fn failure(&self) -> &Failure {
+        match &self.outcome {
+            Err(failure) => failure,
+            Ok(reason) => panic!("the turn did not fail: {reason}"),
+        }
+    }
+
+    /// Fails the test unless the turn ended like this.
+    pub(crate) fn ended(&self, reason: &str) {
+        match &self.outcome {
+            Ok(stopped) => assert_eq!(stopped, reason),
+            Err(failure) => panic!("the turn failed: {failure:?}"),
+        }
+    }
+}
+
+impl Peer {
+    /// Connects and shakes hands.
+    pub(crate) async fn connect(server: &Server, via: Via) -> Self {
+        Self::try_connect(server, via, Knobs::default()).await.expect("the handshake succeeds")
+    }
+
+    pub(crate) async fn try_connect(server: &Server, via: Via, knobs: Knobs) -> Result<Self, Failure> {
+        let client = match via {
+            Via::Sdk => sdk(server, &knobs).await?,
+            Via::Protocol => protocol(server, &knobs).await?,
+        };
+        Ok(Self { client })
+    }
+
+    pub(crate) fn via(&self) -> Via {
+        match &self.client {
+            Client::Sdk(_) => Via::Sdk,
+            Client::Protocol { .. } => Via::Protocol,
+        }
+    }
+
+    /// What the agent calls itself.
+    pub(crate) fn agent_name(&self) -> String {
+        match &self.client {
+            Client::Sdk(client) => {
+                client.capabilities().and_then(|known| known.agent_name.clone()).unwrap_or_default()
+            }
+            Client::Protocol { agent, .. } => agent.clone(),
+        }
+    }
+
+    pub(crate) fn sdk(&self) -> Option<&SandboxAgentClient> {
+        match &self.client {
+            Client::Sdk(client) => Some(client),
+            Client::Protocol { .. } => None,
+        }
+    }
+
+    pub(crate) async fn session(&self) -> String {
+        within("session/new", self.new_session()).await.expect("a session can be made")
+    }
+
+    pub(crate) async fn new_session(&self) -> Result<String, Failure> {
+        match &self.client {
+            Client::Sdk(client) => Ok(client.new_session(NewSession::in_dir("/")).await?.id().to_owned()),
+            Client::Protocol { client, .. } => {
+                Ok(client.new_session(NewSessionRequest::new("/")).await?.session_id.to_string())
+            }
+        }
+    }
+
+    /// Starts a turn and runs it to its end, on a task of its own.
+    pub(crate) fn prompt(&self, session: &str, text: &str) -> BoxFuture<'static, Reply> {
+        let text = text.to_owned();
+        let session = session.to_owned();
+        let turn = match &self.client {
+            Client::Sdk(client) => tokio::spawn(sdk_turn(client.clone(), session, text)),
+            Client::Protocol { client, .. } => tokio::spawn(protocol_turn(client.clone(), session, text)),
+        };
+        Box::pin(async move { within("the turn", turn).await.expect("the turn's task does not panic") })
+    }
+
+    pub(crate) async fn cancel(&self, session: &str) -> Result<(), Failure> {
+        match &self.client {
+            Client::Sdk(client) => Ok(client.cancel(session).await?),
+            Client::Protocol { client, .. } => {
+                Ok(client.cancel(CancelNotification::new(session.to_owned())).await?)
+            }
+        }
+    }
+
+    /// Loads a session.
+    pub(crate) async fn load(&self, session: &str) -> Result<(), Failure> {
+        match &self.client {
+            Client::Sdk(client) => {
+                Ok(client.load_session(session, NewSession::in_dir("/")).await.map(drop)?)
+            }
+            Client::Protocol { client, .. } => {
+                let request = LoadSessionRequest::new(session.to_owned(), "/");
+                Ok(client.load_session(request).await.map(drop)?)
+            }
+        }
+    }
+
+    /// Resumes a session.
+    pub(crate) async fn resume(&self, session: &str) -> Result<(), Failure> {
+        match &self.client {
+            Client::Sdk(client) => {
+                Ok(client.resume_session(session, NewSession::in_dir("/")).await.map(drop)?)
+            }
+            Client::Protocol { client, .. } => {
+                let request = ResumeSessionRequest::new(session.to_owned(), "/");
+                Ok(client.resume_session(request).await.map(drop)?)
+            }
+        }
+    }
+
+    /// What happens from now on.
+    pub(crate) fn watch(&self) -> Watch {
+        match &self.client {
+            Client::Sdk(client) => Watch::Sdk(client.events()),
+            Client::Protocol { client, .. } => Watch::Protocol(client.events()),
+        }
+    }
+
+    /// Ends the connection; says whether the server confirmed it, where the client tells.
+    pub(crate) async fn close(&self) -> Option<bool> {
+        match &self.client {
+            Client::Sdk(client) => {
+                client.disconnect().await.expect("disconnecting does not fail");
+                None
+            }
+            Client::Protocol { client, .. } => Some(matches!(client.close().await, CloseOutcome::Confirmed)),
+        }
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer").field("via", &self.via()).finish_non_exhaustive()
+    }
+}
+
+/// Quick enough for a test, and patient enough for a server that is killed and started again.
+fn reconnect() -> ReconnectPolicy {
+    ReconnectPolicy::default()
+}
+
+async fn sdk(server: &Server, knobs: &Knobs) -> Result<Client, Failure> {
+    let mut timeouts = ClientTimeouts::default().disconnect(CLOSE);
+    if let Some(patience) = knobs.termination {
+        timeouts = timeouts.termination(patience);
+    }
+    let url = knobs.url.clone().unwrap_or_else(|| server.url());
+    let mut options = SandboxAgentClient::builder(url)
+        .agent(server.agent())
+        .auto_connect(false)
+        .timeouts(timeouts)
+        .reconnect(reconnect())
+        .permission_policy(|_| PermissionDecision::Option("allow".to_owned()));
+    if let Some(token) = knobs.token.map(str::to_owned).or_else(|| server.token()) {
+        options = options.token(token);
+    }
+    if server.kind() == Kind::MockReleased {
+        // The mock server has all faces at once; any other server is found out.
+        options = options.server(ServerKind::PerAgent);
+    }
+    let client = options.build()?;
+    within("connect", client.connect()).await?;
+    Ok(Client::Sdk(client))
+}
+
+async fn protocol(server: &Server, knobs: &Knobs) -> Result<Client, Failure> {
+    let url = knobs.url.clone().unwrap_or_else(|| server.url());
+    let mut timeouts = Timeouts::default();
+    timeouts.close = CLOSE;
+    let mut builder = AcpHttpClient::builder(url).timeouts(timeouts).reconnect(reconnect());
+    builder = match server.kind().layout() {
+        Layout::Shared => builder.profile(Profile::Rpc),
+        Layout::PerAgent => builder
+            .profile(Profile::Bootstrap)
+            .path(format!("/v1/acp/{}", knobs.server_id.unwrap_or("suite")))
+            .bootstrap_query("agent", server.agent()),
+        Layout::Official => builder.profile(Profile::Official),
+    };
+    if server.kind() == Kind::OfficialHttp2 && knobs.url.is_none() {
+        builder = builder.http2_prior_knowledge();
+    }
+    if let Some(token) = knobs.token.map(str::to_owned).or_else(|| server.token()) {
+        builder = builder.token(token);
+    }
+    let (builder, mut requests) = builder.agent_requests();
+    let client = builder.build()?;
+    let mut asked = JoinSet::new();
+    asked.spawn(async move {
+        while let Some((request, responder)) = requests.next().await {
+            if request.method() == "session/request_permission" {
+                responder.respond(&json!({ "outcome": { "outcome": "selected", "optionId": "allow" } }));
+            }
+        }
+    });
+    let answer = within("initialize", client.initialize(AcpHttpClient::initialize_request())).await?;
+    let agent = answer.agent_info.map(|info| info.name).unwrap_or_default();
+    Ok(Client::Protocol { client, agent, _asked: asked })
+}
+
+async fn sdk_turn(client: SandboxAgentClient, session: String, text: String) -> Reply {
+    let (mut texts, mut missed) = (Vec::new(), Vec::new());
+    let mut turn = client.prompt(session, text);
+    while let Some(update) = turn.next().await {
+        match update.kind() {
+            UpdateKind::Missed(Missed::Gap(gap)) => missed.push((gap.from, gap.to)),
+            _ => texts.extend(update.message_text().map(str::to_owned)),
+        }
+    }
+    let outcome = turn.outcome().await;
+    let outcome = outcome.map(|outcome| outcome.stop_reason.to_string()).map_err(Failure::from);
+    Reply { texts, missed, ids: Vec::new(), outcome }
+}
+
+async fn protocol_turn(client: AcpHttpClient, session: String, text: String) -> Reply {
+    let mut watch = client.events();
+    let prompt = vec![ContentBlock::Text(TextContent::new(text))];
+    let outcome = client.prompt(PromptRequest::new(session.clone(), prompt)).await;
+    let outcome = outcome
+        .map_err(Failure::from)
+        .map(|response| response.raw().to_value()["stopReason"].as_str().unwrap_or_default().to_owned());
+    let (mut texts, mut missed, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    while let Some(event) = watch.try_next() {
+        match event {
+            acp_http_client::Event::Update(update) if update.session_id().as_deref() == Some(&session) => {
+                ids.extend(update.meta.event_id.as_ref().and_then(|id| id.to_string().parse::<u64>().ok()));
+                texts.extend(update.message_text().map(str::to_owned));
+            }
+            acp_http_client::Event::Gap { from, to, .. } => missed.push((from, to)),
+            _ => {}
+        }
+    }
+    Reply { texts, missed, ids, outcome }
+}

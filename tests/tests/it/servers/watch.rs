@@ -1,0 +1,99 @@
+//! What a client tells of beside its calls.
+
+use sdk_tests::within;
+use serde_json::Value;
+
+/// A subscription of one of the clients.
+#[derive(Debug)]
+pub(crate) enum Watch {
+    Sdk(sandbox_agent_sdk::Events),
+    Protocol(acp_http_client::Events),
+}
+
+/// Something that a client told of.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Seen {
+    /// A chunk of the agent's message.
+    Text(String),
+    /// The agent printed this, and it is no message.
+    Unparsed(String),
+    /// The agent ended, with this exit code and signal.
+    Exited { code: Option<i64>, signal: Option<String> },
+    /// The server restarted.
+    Restarted,
+    /// The connection has ended for good.
+    Terminated,
+    /// Anything else.
+    Other,
+}
+
+impl Watch {
+    /// The first thing told that fits.
+    pub(crate) async fn find<T>(&mut self, what: &str, mut fits: impl FnMut(Seen) -> Option<T>) -> T {
+        within(what, async {
+            loop {
+                let seen = self.next().await.unwrap_or_else(|| panic!("the events ended before {what}"));
+                if let Some(found) = fits(seen) {
+                    return found;
+                }
+            }
+        })
+        .await
+    }
+
+    /// Waits until the agent has said this.
+    pub(crate) async fn text(&mut self, text: &str) {
+        self.find(text, |seen| (seen == Seen::Text(text.to_owned())).then_some(())).await;
+    }
+
+    async fn next(&mut self) -> Option<Seen> {
+        match self {
+            Self::Sdk(events) => events.next().await.map(of_sdk),
+            Self::Protocol(events) => events.next().await.map(of_protocol),
+        }
+    }
+}
+
+fn of_sdk(event: sandbox_agent_sdk::Event) -> Seen {
+    use sandbox_agent_sdk::{ConnectionState, Event};
+    match event {
+        Event::Update(update) => {
+            update.message_text().map_or(Seen::Other, |text| Seen::Text(text.to_owned()))
+        }
+        Event::AgentUnparsed { unparsed, .. } => Seen::Unparsed(unparsed.raw),
+        Event::SessionEnded(ended) => {
+            let info = ended.termination;
+            Seen::Exited { code: info.exit_code, signal: info.signal }
+        }
+        Event::ServerRestarted => Seen::Restarted,
+        Event::Connection(ConnectionState::Lost(_)) => Seen::Terminated,
+        _ => Seen::Other,
+    }
+}
+
+fn of_protocol(event: acp_http_client::Event) -> Seen {
+    use acp_http_client::Event;
+    match event {
+        Event::Update(update) => {
+            update.message_text().map_or(Seen::Other, |text| Seen::Text(text.to_owned()))
+        }
+        Event::Notification(notification) => {
+            let params = notification.params.to_value();
+            let text = |value: &Value| value.as_str().map(str::to_owned);
+            match notification.method.as_str() {
+                "_adapter/invalid_stdout" | "_sandboxagent/agent/unparsed" => {
+                    Seen::Unparsed(text(&params["raw"]).unwrap_or_default())
+                }
+                "_adapter/agent_exited" => Seen::Exited { code: params["code"].as_i64(), signal: None },
+                "_sandboxagent/session/ended" => {
+                    let data = &params["data"];
+                    Seen::Exited { code: data["exit_code"].as_i64(), signal: text(&data["signal"]) }
+                }
+                _ => Seen::Other,
+            }
+        }
+        Event::Restarted { .. } => Seen::Restarted,
+        Event::State(state) if state.is_terminated() => Seen::Terminated,
+        _ => Seen::Other,
+    }
+}
