@@ -1,8 +1,10 @@
-//! What the examples share: a server to talk to.
+//! What the examples share: a server to talk to, and the chat, which has more than one file.
 
 use std::env;
 
 use mock_server::MockServer;
+
+pub mod chat;
 
 /// The server at `SANDBOX_AGENT_URL`, or an embedded one that lives as long as this value.
 #[derive(Debug)]

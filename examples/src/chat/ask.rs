@@ -1,0 +1,126 @@
+//! What the agent waits for the user to answer.
+
+use std::collections::VecDeque;
+
+use crossterm::event::{KeyCode, KeyEvent};
+use sandbox_agent_sdk::{PermissionRequest, QuestionRequest};
+
+use super::editor::{Edited, Editor};
+use super::form::{Filled, Form};
+use super::line::{Line, Style};
+use super::wish;
+
+/// The requests of the agent, one after the other.
+///
+/// A request that comes while the user is writing does not take the keys: a letter that was meant for the text must
+/// not allow anything.
+#[derive(Default)]
+pub(super) struct Asks {
+    waiting: VecDeque<Ask>,
+    focused: bool,
+    editor: Editor,
+}
+
+enum Ask {
+    Permission(PermissionRequest),
+    Question(Form),
+}
+
+/// What became of a key.
+pub(super) enum Pressed {
+    /// It was not meant for a request.
+    NotMine,
+    /// It was taken, and there is nothing to say about it.
+    Taken,
+    /// The request is answered, or void.
+    Settled(Line),
+}
+
+impl Asks {
+    pub(super) fn permission(&mut self, request: PermissionRequest, writing: bool) {
+        self.add(Ask::Permission(request), writing);
+    }
+
+    pub(super) fn question(&mut self, request: QuestionRequest, writing: bool) {
+        self.add(Ask::Question(Form::new(request)), writing);
+    }
+
+    fn add(&mut self, ask: Ask, writing: bool) {
+        if self.waiting.is_empty() {
+            self.focused = !writing;
+        }
+        self.waiting.push_back(ask);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The turn is cancelled or over: nobody waits for answers any more.
+    pub(super) fn cancel(&mut self) {
+        for ask in self.waiting.drain(..) {
+            if let Ask::Permission(request) = ask {
+                // It may have been taken back already.
+                let _ = request.cancel();
+            }
+        }
+        self.editor.clear();
+    }
+
+    pub(super) fn card(&self) -> Vec<Line> {
+        let Some(ask) = self.waiting.front() else { return Vec::new() };
+        let mut lines = match ask {
+            Ask::Permission(request) => wish::card(request, self.focused),
+            Ask::Question(form) => form.card(self.focused),
+        };
+        if self.waiting.len() > 1 {
+            lines.push(Line::new(Style::Dim, &format!("  and {} more to answer", self.waiting.len() - 1)));
+        }
+        lines
+    }
+
+    /// The line in which a question is answered, and the column of the cursor, if it is being answered.
+    pub(super) fn input(&self, width: usize) -> Option<(Line, usize)> {
+        match self.waiting.front() {
+            Some(Ask::Question(_)) if self.focused => Some(self.editor.view("answer › ", width)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn paste(&mut self, text: &str) -> bool {
+        let mine = self.focused && matches!(self.waiting.front(), Some(Ask::Question(_)));
+        if mine {
+            self.editor.insert(text);
+        }
+        mine
+    }
+
+    pub(super) fn key(&mut self, key: KeyEvent) -> Pressed {
+        let Some(ask) = self.waiting.front_mut() else { return Pressed::NotMine };
+        if !self.focused {
+            self.focused = key.code == KeyCode::Tab;
+            return if self.focused { Pressed::Taken } else { Pressed::NotMine };
+        }
+        let settled = match (ask, key.code) {
+            (Ask::Permission(request), KeyCode::Esc) => wish::refuse(request),
+            (Ask::Permission(request), KeyCode::Char(letter)) => match wish::answer(request, letter) {
+                Some(answered) => answered,
+                None => return Pressed::Taken,
+            },
+            (Ask::Permission(_), _) => return Pressed::Taken,
+            (Ask::Question(form), KeyCode::Esc) => form.decline(),
+            (Ask::Question(form), _) => match self.editor.key(key) {
+                Edited::Line(line) => match form.fill(&line) {
+                    Filled::More => return Pressed::Taken,
+                    Filled::Done(line) => Ok(line),
+                    Filled::Stale(error) => Err(error),
+                },
+                Edited::Here | Edited::End => return Pressed::Taken,
+            },
+        };
+        self.waiting.pop_front();
+        self.editor.clear();
+        // The next request came while this one was being answered, and nothing else was being written.
+        Pressed::Settled(settled.unwrap_or_else(|error| Line::new(Style::Dim, &format!("– {error}"))))
+    }
+}

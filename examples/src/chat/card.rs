@@ -1,0 +1,165 @@
+//! Things that take several lines: a crash, a tool's result, a plan, an error.
+
+use std::error::Error as StdError;
+
+use sandbox_agent_sdk::{Content, Error, PlanEntry, TerminationInfo, ToolCall, ToolStatus};
+use serde_json::Value;
+
+use super::diff::diff_lines;
+use super::line::{Line, Style};
+
+/// How many lines of what a tool brought are shown.
+const TOOL_LINES: usize = 12;
+/// How many lines of a change are shown.
+const DIFF_LINES: usize = 40;
+/// How many of the last lines of standard error are shown.
+const STDERR_LINES: usize = 12;
+/// How many characters of what a tool was given are shown.
+const INPUT_CHARS: usize = 240;
+
+/// The agent died.
+pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
+    let bar = |line: Line| line.behind(Style::Bad, "┃ ");
+    let title = if end.is_crash() { "The agent died" } else { "The agent has ended" };
+    let mut how = Vec::new();
+    if let Some(code) = end.exit_code {
+        how.push(format!("exit code {code}"));
+    }
+    if let Some(signal) = &end.signal {
+        how.push(format!("signal {signal}"));
+    }
+    if how.is_empty() {
+        how.push(end.reason.to_string());
+    }
+    let mut lines =
+        vec![bar(Line::new(Style::Bold, title).with(Style::Bad, &format!("  {}", how.join(", "))))];
+    if let Some(message) = &end.message {
+        lines.push(bar(Line::new(Style::Normal, message)));
+    }
+    let shown = end.last_stderr_lines(STDERR_LINES);
+    if !shown.is_empty() {
+        let total = end.stderr.as_ref().and_then(|stderr| stderr.total_lines);
+        let heading = match total {
+            Some(total) if total > shown.len() as u64 => format!("last {} of {total} lines", shown.len()),
+            _ => "all of it".to_owned(),
+        };
+        lines.push(bar(Line::new(Style::Dim, &format!("stderr, {heading}:"))));
+        lines.extend(shown.iter().map(|line| bar(Line::new(Style::Normal, &format!("  {line}")))));
+    }
+    lines.push(bar(Line::new(Style::Dim, "Your next message, or /restart, starts it anew. /quit leaves.")));
+    lines
+}
+
+/// Something failed: what, and why.
+pub(super) fn failure(what: &str, error: &Error) -> Vec<Line> {
+    let mut lines = vec![Line::new(Style::Bad, "✗ ").with(Style::Normal, &format!("{what}: {error}"))];
+    let mut cause = error.source();
+    let mut last = error.to_string();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if text != last {
+            let first = text.lines().next().unwrap_or_default();
+            lines.push(Line::new(Style::Dim, &format!("  because {first}")));
+        }
+        last = text;
+        cause = error.source();
+    }
+    if error.is_login_required() {
+        lines.push(Line::new(Style::Dim, "  The agent wants you to log in first, with its own program."));
+    }
+    lines
+}
+
+/// A tool call that is over, and what it brought.
+pub(super) fn tool(call: &ToolCall) -> Vec<Line> {
+    let (sign, style) = match &call.status {
+        Some(ToolStatus::Completed) => ("✔ ", Style::Good),
+        Some(ToolStatus::Failed) => ("✗ ", Style::Bad),
+        _ => ("○ ", Style::Dim),
+    };
+    let mut title = Line::new(style, sign).with(Style::Normal, tool_title(call));
+    match &call.status {
+        Some(ToolStatus::Completed) => {}
+        Some(ToolStatus::Failed) => title = title.with(Style::Bad, "  failed"),
+        _ => title = title.with(Style::Dim, "  not finished"),
+    }
+    let mut lines = vec![title];
+    lines.extend(content(call, DIFF_LINES));
+    lines
+}
+
+/// What to call a tool call.
+pub(super) fn tool_title(call: &ToolCall) -> &str {
+    call.title.as_deref().filter(|title| !title.is_empty()).unwrap_or(&call.id)
+}
+
+/// What a tool call brought, or wants to do.
+pub(super) fn content(call: &ToolCall, diff_limit: usize) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for piece in &call.content {
+        match piece {
+            Content::Text(text) | Content::Resource { text, .. } => lines.extend(shortened(text, TOOL_LINES)),
+            Content::Image { mime_type, .. } | Content::Audio { mime_type, .. } => {
+                lines.push(Line::new(Style::Dim, &format!("[{mime_type}]")));
+            }
+            Content::Link { uri, name } => lines.push(Line::new(Style::Accent, &format!("{name}  {uri}"))),
+            Content::Other(value) => match diff_lines(value, diff_limit) {
+                Some(diff) => lines.extend(diff),
+                None => lines.push(Line::new(Style::Dim, &clipped(&value.to_string()))),
+            },
+            _ => {}
+        }
+    }
+    lines.into_iter().map(|line| line.behind(Style::Dim, "  ")).collect()
+}
+
+/// What a tool was given, in a line or two.
+pub(super) fn input(call: &ToolCall) -> Vec<Line> {
+    let Some(input) = &call.input else { return Vec::new() };
+    let text = match input.get("command").and_then(Value::as_str) {
+        Some(command) => format!("$ {command}"),
+        None if input.as_object().is_some_and(serde_json::Map::is_empty) => return Vec::new(),
+        None => input.to_string(),
+    };
+    let mut lines = shortened(&text, 4);
+    let places = call.locations.iter().map(|location| match location.line {
+        Some(line) => Line::new(Style::Accent, &format!("{}:{line}", location.path)),
+        None => Line::new(Style::Accent, &location.path),
+    });
+    lines.extend(places.take(3));
+    lines.into_iter().map(|line| line.behind(Style::Dim, "  ")).collect()
+}
+
+/// The last lines of a text: what matters of a tool's output stands at its end.
+fn shortened(text: &str, limit: usize) -> Vec<Line> {
+    let text = text.trim_end();
+    if text.is_empty() {
+        return Vec::new();
+    }
+    let total = text.lines().count();
+    let skipped = total.saturating_sub(limit);
+    let mut lines = Vec::new();
+    if skipped > 0 {
+        lines.push(Line::new(Style::Dim, &format!("… {skipped} lines before")));
+    }
+    // A line may be a whole minified file; only so much of it is of use to anybody.
+    lines.extend(text.lines().skip(skipped).map(|line| Line::new(Style::Dim, &clipped(line))));
+    lines
+}
+
+fn clipped(text: &str) -> String {
+    match text.char_indices().nth(INPUT_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A plan, with how far each step is.
+pub(super) fn plan(entries: &[PlanEntry]) -> Vec<Line> {
+    let lines = entries.iter().map(|entry| match entry.status.as_deref() {
+        Some("completed") => Line::new(Style::Good, "  ✔ ").with(Style::Dim, &entry.content),
+        Some("in_progress") => Line::new(Style::Warn, "  ▸ ").with(Style::Normal, &entry.content),
+        _ => Line::new(Style::Dim, "  ○ ").with(Style::Normal, &entry.content),
+    });
+    lines.collect()
+}

@@ -1,0 +1,111 @@
+//! The server that is talked to: one elsewhere, or one inside this program.
+
+use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mock_server::{Builder, MockServer};
+use sandbox_agent_sdk::{ClientOptions, Error, SandboxAgentClient};
+
+use super::args::Args;
+use super::showcase::showcase;
+use super::wish;
+
+/// A turn of a real agent may take as long as it likes.
+const TURN: Duration = Duration::from_secs(24 * 60 * 60);
+/// How many events the embedded server keeps for a stream that breaks.
+const RING: usize = 16_384;
+
+/// A client and the server it talks to.
+pub(super) struct Host {
+    pub(super) client: SandboxAgentClient,
+    /// The directory in which sessions are started.
+    pub(super) directory: String,
+    /// What to call the agent.
+    pub(super) agent: String,
+    /// It lives as long as this.
+    _embedded: Option<MockServer>,
+}
+
+impl Host {
+    /// Finds the server or starts one; the error says in words for the user why it cannot.
+    pub(super) async fn find(args: &Args) -> Result<Self, String> {
+        let policy = args.policy;
+        let url = env::var("SANDBOX_AGENT_URL").ok().filter(|url| !url.is_empty());
+        if url.is_some() && args.agent_command.is_some() {
+            return Err("SANDBOX_AGENT_URL is set: its server has agents of its own, and no --agent-command"
+                .to_owned());
+        }
+        let connect = |options: ClientOptions| {
+            let options = options.client_info("chat", env!("CARGO_PKG_VERSION"));
+            options.permission_policy(move |request| wish::decide(policy, request)).build()
+        };
+        let told = |error: Error| error.to_string();
+        let Some(url) = url else { return Self::embedded(args, connect).await };
+        let agent = args.agent.clone().or_else(|| env::var("SANDBOX_AGENT_AGENT").ok());
+        let agent = agent.unwrap_or_else(|| "mock".to_owned());
+        let mut options = SandboxAgentClient::builder(url).agent(&agent);
+        if let Ok(token) = env::var("SANDBOX_AGENT_TOKEN") {
+            options = options.token(token);
+        }
+        let directory = args.dir.as_ref().map_or("/".to_owned(), |dir| dir.display().to_string());
+        Ok(Self { client: connect(options).map_err(told)?, directory, agent, _embedded: None })
+    }
+
+    async fn embedded(
+        args: &Args,
+        connect: impl Fn(ClientOptions) -> Result<SandboxAgentClient, Error>,
+    ) -> Result<Self, String> {
+        let token = random_token()?;
+        let mut builder: Builder =
+            MockServer::builder().token(&token).request_timeout(TURN).ring(RING).record(0);
+        let (agent, directory) = match &args.agent_command {
+            Some(command) => {
+                let directory = directory(args)?;
+                let name = PathBuf::from(command.program());
+                let name =
+                    name.file_stem().map_or("agent".to_owned(), |name| name.to_string_lossy().into_owned());
+                builder = builder.agent(&name, command.clone().cwd(&directory)).files("/");
+                (name, directory.display().to_string())
+            }
+            None => {
+                builder = builder.agent("showcase", showcase());
+                (
+                    "showcase".to_owned(),
+                    args.dir.as_ref().map_or("/".to_owned(), |dir| dir.display().to_string()),
+                )
+            }
+        };
+        let server =
+            builder.try_start().await.map_err(|error| format!("the server cannot be started: {error}"))?;
+        let options = SandboxAgentClient::builder(server.url()).agent(&agent).token(token);
+        let client = connect(options).map_err(|error| error.to_string())?;
+        if args.agent_command.is_none() {
+            furnish(&client).await.map_err(|error| format!("the sandbox cannot be furnished: {error}"))?;
+        }
+        Ok(Self { client, directory, agent, _embedded: Some(server) })
+    }
+}
+
+/// Some files to look at with `/files`.
+async fn furnish(client: &SandboxAgentClient) -> Result<(), Error> {
+    let files = client.files();
+    files.write("/README.md", "# A sandbox\n\nNothing here is real.\n").await?;
+    files.write("/src/greeting.rs", "fn greet() {\n    println!(\"Hello\");\n}\n").await.map(drop)
+}
+
+/// Any process of this machine can reach the port, and the server runs commands and serves files: only this program
+/// may use it.
+fn random_token() -> Result<String, String> {
+    let mut bytes = [0; 24];
+    getrandom::fill(&mut bytes).map_err(|error| format!("there is no randomness: {error}"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn directory(args: &Args) -> Result<PathBuf, String> {
+    let directory = match &args.dir {
+        Some(directory) => directory.clone(),
+        None => env::current_dir().map_err(|error| format!("there is no current directory: {error}"))?,
+    };
+    directory.canonicalize().map_err(|error| format!("{}: {error}", directory.display()))
+}

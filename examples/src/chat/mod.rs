@@ -1,0 +1,38 @@
+//! A chat with an agent, in a terminal or through a pipe.
+//!
+//! ```text
+//! args, exit, help.txt      what the program is told, and what it tells in the end
+//! host, showcase            the server, and the agent of the embedded one
+//! talk, settings, files     the conversation: session, modes and models, files            (uses the SDK)
+//! console, pipe             the two loops: with a terminal, and without
+//! view, card, diff          what is seen of a turn
+//! ask, wish, form, field    what the agent asks, and the user's answers
+//! screen, editor            the terminal: drawing and writing
+//! line, plain               styled lines, into which nothing but plain text gets
+//! ```
+
+mod args;
+mod ask;
+mod card;
+mod command;
+mod console;
+mod diff;
+mod editor;
+mod exit;
+mod field;
+mod files;
+mod form;
+mod host;
+mod line;
+mod pipe;
+mod plain;
+mod run;
+mod screen;
+mod settings;
+mod showcase;
+mod signals;
+mod talk;
+mod view;
+mod wish;
+
+pub use run::run;

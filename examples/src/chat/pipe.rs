@@ -1,0 +1,259 @@
+//! The chat without a terminal: lines in, text out.
+
+use std::io::{self, Write};
+
+use sandbox_agent_sdk::{Error, Event, Events, Origin, StopReason, Turn, TurnOutcome, Update, UpdateKind};
+use tokio::io::{AsyncBufReadExt, BufReader, Stdin};
+
+use super::args::Args;
+use super::card;
+use super::command::{COMMANDS, Command};
+use super::exit::Exit;
+use super::host::Host;
+use super::line::{Line, Paint, Style};
+use super::plain::Plain;
+use super::signals::Signals;
+use super::talk::{Errand, Talk};
+use super::view::View;
+use super::wish;
+
+/// Nothing is wrapped.
+const WIDTH: usize = usize::MAX;
+
+/// The chat without a terminal. What the agent says goes to standard output, everything else to standard error.
+pub(super) struct Pipe {
+    talk: Talk,
+    signals: Signals,
+    events: Option<Events>,
+    /// What is not said aloud.
+    view: View,
+    plain: Plain,
+    /// Whether a line of the agent's text is unfinished.
+    open_line: bool,
+}
+
+impl Pipe {
+    /// Runs the chat to the end of its input.
+    pub(super) async fn run(args: &Args, host: &Host) -> io::Result<Exit> {
+        let talk = Talk::new(host);
+        let errand = match &args.resume {
+            Some(id) => talk.resume(id.clone()),
+            None => talk.begin(),
+        };
+        let mut pipe = Self {
+            talk,
+            signals: Signals::listen()?,
+            events: None,
+            view: View::default(),
+            plain: Plain::default(),
+            open_line: false,
+        };
+        let exit = match pipe.errand(errand).await? {
+            Some(Exit::TurnFailed) => Exit::NotStarted,
+            Some(exit) => exit,
+            None => pipe.lines().await?,
+        };
+        pipe.talk.leave().await;
+        Ok(exit)
+    }
+
+    async fn lines(&mut self) -> io::Result<Exit> {
+        let mut input = BufReader::new(tokio::io::stdin());
+        let mut worst = Exit::Done;
+        loop {
+            let line = tokio::select! {
+                line = read_line(&mut input) => line?,
+                exit = self.signals.next() => return Ok(exit),
+            };
+            let Some(line) = line else { return Ok(worst) };
+            match self.line(&line).await? {
+                None => {}
+                Some(Exit::TurnFailed) => worst = Exit::TurnFailed,
+                Some(Exit::Done) => return Ok(worst),
+                Some(exit) => return Ok(exit),
+            }
+        }
+    }
+
+    /// Does what a line asks for; a reason to end, or what went wrong.
+    async fn line(&mut self, line: &str) -> io::Result<Option<Exit>> {
+        let command = Command::parse(line);
+        if command != Command::Nothing {
+            self.tell([Line::new(Style::Normal, &format!("› {line}"))])?;
+        }
+        match command {
+            Command::Nothing => Ok(None),
+            Command::Quit => Ok(Some(Exit::Done)),
+            Command::Help => {
+                let lines = COMMANDS
+                    .iter()
+                    .map(|(name, about)| Line::new(Style::Normal, &format!("{name:<20}{about}")));
+                self.tell(lines)?;
+                Ok(None)
+            }
+            Command::Prompt(text) => self.prompt(&text).await,
+            Command::Other { name, line } if self.talk.agent_knows(&name) => self.prompt(&line).await,
+            Command::Other { name, .. } => {
+                self.tell([Line::new(Style::Normal, &format!("! There is no command /{name}."))])?;
+                Ok(Some(Exit::TurnFailed))
+            }
+            command => match self.talk.errand(command) {
+                Ok(errand) => self.errand(errand).await,
+                Err(lines) => self.tell(lines).map(|()| None),
+            },
+        }
+    }
+
+    async fn errand(&mut self, errand: Errand) -> io::Result<Option<Exit>> {
+        let outcome = tokio::select! {
+            outcome = errand.work => outcome,
+            exit = self.signals.next() => return Ok(Some(exit)),
+        };
+        match outcome {
+            Ok(done) => {
+                let shown = self.talk.finish(done);
+                for update in &shown.history {
+                    self.view.take(update, WIDTH);
+                }
+                self.view.end();
+                self.events = shown.events.or(self.events.take());
+                self.tell(shown.lines)?;
+                Ok(None)
+            }
+            Err(error) => {
+                self.tell(card::failure(&errand.what, &error))?;
+                Ok(Some(Exit::TurnFailed))
+            }
+        }
+    }
+
+    async fn prompt(&mut self, text: &str) -> io::Result<Option<Exit>> {
+        let Some(mut turn) = self.talk.prompt(text) else { return Ok(Some(Exit::NotStarted)) };
+        let mut cancelled = false;
+        let outcome = loop {
+            tokio::select! {
+                // What is said before the end of the turn is written before it.
+                biased;
+                exit = self.signals.next() => match self.talk.cancel() {
+                    Some(cancel) if exit == Exit::Interrupted && !cancelled => {
+                        cancelled = true;
+                        // Its outcome tells whether it worked; a second signal does not wait for it.
+                        tokio::spawn(cancel);
+                    }
+                    _ => return Ok(Some(exit)),
+                },
+                event = next_event(&mut self.events) => self.event(event)?,
+                outcome = end_of(&mut turn) => break outcome,
+            }
+        };
+        while let Some(event) = self.events.as_mut().and_then(Events::try_next) {
+            self.event(event)?;
+        }
+        self.view.end();
+        self.tell([])?;
+        self.judge(outcome, cancelled)
+    }
+
+    fn judge(&mut self, outcome: Result<TurnOutcome, Error>, interrupted: bool) -> io::Result<Option<Exit>> {
+        match outcome {
+            Ok(outcome) if outcome.stop_reason == StopReason::EndTurn => Ok(None),
+            Ok(outcome) => {
+                self.tell([Line::new(Style::Normal, &format!("– stopped: {}", outcome.stop_reason))])?;
+                Ok(Some(if interrupted { Exit::Interrupted } else { Exit::TurnFailed }))
+            }
+            Err(error) => match error.termination() {
+                Some(end) => {
+                    self.tell(card::crash(end))?;
+                    Ok(Some(Exit::AgentDied))
+                }
+                None => {
+                    self.tell(card::failure("the turn failed", &error))?;
+                    Ok(Some(Exit::TurnFailed))
+                }
+            },
+        }
+    }
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        match event {
+            Event::Update(update) if update.origin() != Origin::History => {
+                self.talk.settings.take(&update);
+                self.update(&update)
+            }
+            Event::Permission(request) => {
+                let line = match wish::refuse(&request) {
+                    Ok(line) => line.with(Style::Normal, ": nobody is here to ask, see --permissions"),
+                    Err(error) => Line::new(Style::Normal, &format!("– {error}")),
+                };
+                self.tell([line])
+            }
+            Event::Question(request) => {
+                let message = request.message().unwrap_or("a question").to_owned();
+                // It may have been taken back already.
+                let _ = request.decline();
+                self.tell([Line::new(Style::Normal, &format!("✗ {message}  nobody is here to answer"))])
+            }
+            Event::Gap(gap) => {
+                self.tell([Line::new(Style::Normal, &format!("! {} events are lost here", gap.count()))])
+            }
+            Event::Lagged(count) => {
+                self.tell([Line::new(Style::Normal, &format!("! {count} events were skipped here"))])
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn update(&mut self, update: &Update) -> io::Result<()> {
+        if let UpdateKind::Message(chunk) = update.kind()
+            && let Some(text) = chunk.text()
+        {
+            let mut plain = String::new();
+            self.plain.push(text, &mut plain);
+            if !plain.is_empty() {
+                self.open_line = !plain.ends_with('\n');
+            }
+            let mut out = io::stdout().lock();
+            out.write_all(plain.as_bytes())?;
+            return out.flush();
+        }
+        self.view.take(update, WIDTH);
+        let settled = self.view.settled();
+        if settled.is_empty() { Ok(()) } else { self.tell(settled) }
+    }
+
+    /// Writes lines to standard error, after whatever the agent has said.
+    fn tell(&mut self, lines: impl IntoIterator<Item = Line>) -> io::Result<()> {
+        if std::mem::take(&mut self.open_line) {
+            writeln!(io::stdout())?;
+        }
+        self.view.put([]);
+        let mut err = io::stderr().lock();
+        for line in self.view.settled().into_iter().chain(lines) {
+            writeln!(err, "{}", line.painted(Paint::Never))?;
+        }
+        Ok(())
+    }
+}
+
+async fn next_event(events: &mut Option<Events>) -> Event {
+    if let Some(events) = events
+        && let Some(event) = events.next().await
+    {
+        return event;
+    }
+    std::future::pending().await
+}
+
+async fn end_of(turn: &mut Turn) -> Result<TurnOutcome, Error> {
+    while turn.next().await.is_some() {}
+    turn.outcome().await
+}
+
+/// The next line, whatever bytes it is made of; `None` at the end of the input.
+async fn read_line(input: &mut BufReader<Stdin>) -> io::Result<Option<String>> {
+    let mut line = Vec::new();
+    if input.read_until(b'\n', &mut line).await? == 0 {
+        return Ok(None);
+    }
+    Ok(Some(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()))
+}

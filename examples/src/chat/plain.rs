@@ -1,0 +1,163 @@
+//! Text from an agent, made safe for a terminal.
+
+/// Longer strings inside an escape sequence are taken for text that follows a broken one.
+const LONGEST_STRING: usize = 4096;
+
+/// Takes escape sequences and control characters out of a text that comes in pieces.
+///
+/// Whatever an agent prints ends up in the user's terminal, where an escape sequence can do far more than colour: set
+/// the title, write the clipboard, hide text, answer for the user. Of the control characters only the line end is
+/// left; a tab becomes spaces. A sequence may be cut anywhere between two pieces.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Plain {
+    state: State,
+    after_return: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum State {
+    #[default]
+    Text,
+    /// After the escape character.
+    Escape,
+    /// After the escape character and something that announces one more character.
+    Intermediate,
+    /// Among the parameters of a control sequence.
+    Control,
+    /// Inside a string that ends with a bell or a string terminator, after so many characters.
+    String(usize),
+    /// After an escape character inside such a string.
+    StringEscape,
+}
+
+impl Plain {
+    /// Adds what is left of `text` to `out`.
+    pub(super) fn push(&mut self, text: &str, out: &mut String) {
+        for character in text.chars() {
+            self.take(character, out);
+        }
+    }
+
+    /// What is left of one whole text.
+    pub(super) fn of(text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        Self::default().push(text, &mut out);
+        out
+    }
+
+    /// What is left of a text that has to fit on one line.
+    pub(super) fn line(text: &str) -> String {
+        Self::of(text).replace('\n', " ")
+    }
+
+    fn take(&mut self, character: char, out: &mut String) {
+        self.state = match (self.state, character) {
+            // No sequence goes on over the end of a line, so that a broken one hides no more than that.
+            (State::Text, _) | (_, '\n' | '\r') => self.text(character, out),
+            (State::String(_), '\u{7}' | '\u{9c}') => State::Text,
+            (State::String(_), '\u{1b}') => State::StringEscape,
+            (State::String(length), _) if length < LONGEST_STRING => State::String(length + 1),
+            (State::StringEscape, '\\') => State::Text,
+            (State::StringEscape | State::Escape, _) => escape(character),
+            (State::Control, ' '..='?') => State::Control,
+            (State::Control | State::Intermediate, ' '..='~') => State::Text,
+            (State::Control | State::Intermediate | State::String(_), _) => self.text(character, out),
+        };
+    }
+
+    fn text(&mut self, character: char, out: &mut String) -> State {
+        let after_return = std::mem::take(&mut self.after_return);
+        match character {
+            '\n' if after_return => {}
+            '\n' => out.push('\n'),
+            '\r' => {
+                out.push('\n');
+                self.after_return = true;
+            }
+            '\t' => out.push_str("    "),
+            '\u{1b}' => return State::Escape,
+            '\u{9b}' => return State::Control,
+            '\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}' => return State::String(0),
+            // Separators that some terminals break lines at, and others do not show.
+            '\u{2028}' | '\u{2029}' => out.push(' '),
+            control if control.is_control() => {}
+            // Overrides of the writing direction can make a line read as something else.
+            '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {}
+            // Tags are invisible.
+            '\u{e0000}'..='\u{e007f}' => {}
+            shown => out.push(shown),
+        }
+        State::Text
+    }
+}
+
+fn escape(character: char) -> State {
+    match character {
+        '[' => State::Control,
+        ']' | 'P' | 'X' | '^' | '_' => State::String(0),
+        ' '..='/' => State::Intermediate,
+        '\u{1b}' => State::Escape,
+        _ => State::Text,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::Plain;
+
+    const CASES: [(&str, &str); 16] = [
+        ("plain", "plain"),
+        ("\u{1b}[31mred\u{1b}[0m", "red"),
+        ("\u{1b}]0;title\u{7}after", "after"),
+        ("\u{1b}]52;c;aGk=\u{1b}\\after", "after"),
+        ("\u{1b}]8;;http://x\u{9c}link", "link"),
+        ("\u{1b}[2J\u{1b}[1;1Hgone", "gone"),
+        ("\u{9b}31mred", "red"),
+        ("\u{90}q payload\u{9c}after", "after"),
+        ("\u{1b}(0after", "after"),
+        ("\u{1b}cafter\u{1b}7", "after"),
+        ("tab\tbell\u{7}\u{8}end", "tab    bellend"),
+        ("one\r\ntwo\rthree\nfour", "one\ntwo\nthree\nfour"),
+        ("un\u{202e}dne\u{2028}x", "undne x"),
+        ("hidden \u{1b}]0;never ended\nbut here", "hidden \nbut here"),
+        ("ünï 日本 👨\u{200d}👩\u{200d}👧 ❌", "ünï 日本 👨\u{200d}👩\u{200d}👧 ❌"),
+        ("\u{1b}\u{1b}[1mtwice", "twice"),
+    ];
+
+    #[test]
+    fn escapes_and_controls_are_gone_and_text_stays() {
+        for (text, plain) in CASES {
+            assert_eq!(Plain::of(text), plain, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_cut_gives_the_same() {
+        for (text, plain) in CASES {
+            for cut in (0..text.len()).filter(|cut| text.is_char_boundary(*cut)) {
+                let (mut filter, mut out) = (Plain::default(), String::new());
+                filter.push(&text[..cut], &mut out);
+                filter.push(&text[cut..], &mut out);
+                assert_eq!(out, plain, "{text:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_characters_make_a_control_character_come_through() {
+        let all: Vec<char> = (0..0x300).filter_map(char::from_u32).collect();
+        for first in &all {
+            for second in &all {
+                let out = Plain::of(&format!("\u{1b}{first}{second}a{first}{second}"));
+                assert!(!out.chars().any(|c| c.is_control() && c != '\n'), "{first:?} {second:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_endless_string_hides_no_more_than_its_limit() {
+        let text = format!("\u{1b}]0;{}end", "x".repeat(10_000));
+        assert!(Plain::of(&text).ends_with("xend"));
+    }
+}

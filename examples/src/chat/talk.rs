@@ -1,0 +1,276 @@
+//! The conversation: its session, and what can be done with it besides talking.
+
+use futures::future::BoxFuture;
+use sandbox_agent_sdk::{Error, Events, ListSessions, NewSession, SandboxAgentClient, Session, Turn, Update};
+
+use super::card;
+use super::command::Command;
+use super::files;
+use super::host::Host;
+use super::line::{Line, Style};
+use super::settings::Settings;
+
+/// How many sessions are listed.
+const LISTED: usize = 30;
+
+/// The conversation.
+pub(super) struct Talk {
+    client: SandboxAgentClient,
+    agent: String,
+    directory: String,
+    session: Option<Session>,
+    pub(super) settings: Settings,
+    /// The sessions as they were last listed.
+    listed: Vec<String>,
+    /// Whether the agent has died and was not started anew.
+    pub(super) dead: bool,
+}
+
+/// Something that takes a while, in words, and how it ends.
+pub(super) struct Errand {
+    pub(super) what: String,
+    pub(super) work: BoxFuture<'static, Result<Done, Error>>,
+}
+
+/// How an errand ended.
+pub(super) enum Done {
+    /// There is something to show.
+    Lines(Vec<Line>),
+    /// These are the sessions.
+    Sessions(Vec<(String, Line)>),
+    /// The conversation goes on in this session.
+    Session { session: Session, note: Line },
+    /// The mode is set.
+    Mode(String),
+    /// The model is set.
+    Model(String),
+}
+
+/// What is to be shown after an errand.
+#[derive(Default)]
+pub(super) struct Shown {
+    pub(super) lines: Vec<Line>,
+    /// What was said before in the session that was taken up.
+    pub(super) history: Vec<Update>,
+    /// Events of the session that was taken up.
+    pub(super) events: Option<Events>,
+}
+
+impl Talk {
+    pub(super) fn new(host: &Host) -> Self {
+        Self {
+            client: host.client.clone(),
+            agent: host.agent.clone(),
+            directory: host.directory.clone(),
+            session: None,
+            settings: Settings::default(),
+            listed: Vec::new(),
+            dead: false,
+        }
+    }
+
+    pub(super) fn session_id(&self) -> Option<&str> {
+        self.session.as_ref().map(Session::id)
+    }
+
+    pub(super) fn prompt(&self, text: &str) -> Option<Turn> {
+        self.session.as_ref().map(|session| session.prompt(text))
+    }
+
+    pub(super) fn cancel(&self) -> Option<BoxFuture<'static, Result<(), Error>>> {
+        self.session.as_ref().map(Session::cancel)
+    }
+
+    /// Whether the agent has said that it understands this command.
+    pub(super) fn agent_knows(&self, name: &str) -> bool {
+        self.settings.commands.iter().any(|command| command.name == name)
+    }
+
+    /// What a command asks for, if it needs the server; its answer otherwise.
+    pub(super) fn errand(&self, command: Command) -> Result<Errand, Vec<Line>> {
+        let Some(session) = self.session.clone() else {
+            return Err(vec![Line::new(Style::Warn, "! There is no session yet.")]);
+        };
+        let (client, directory) = (self.client.clone(), self.directory.clone());
+        let errand = |what: &str, work: BoxFuture<'static, Result<Done, Error>>| Errand {
+            what: what.to_owned(),
+            work,
+        };
+        Ok(match command {
+            Command::Resume(None) => {
+                errand("listing the sessions", Box::pin(sessions(client, session.id().to_owned())))
+            }
+            Command::Resume(Some(which)) => {
+                let number = which.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+                let id = number.and_then(|index| self.listed.get(index)).unwrap_or(&which).clone();
+                self.resume(id)
+            }
+            Command::New => self.begin(),
+            Command::Restart => {
+                errand("starting the agent anew", Box::pin(restart(client, session, directory)))
+            }
+            Command::Files(path) => {
+                let path = files::path_in(&directory, path.as_deref());
+                errand(
+                    "looking at the files",
+                    Box::pin(async move { files::show(&client, &path).await.map(Done::Lines) }),
+                )
+            }
+            Command::Mode(None) => return Err(self.settings.mode.lines("mode")),
+            Command::Model(None) if !self.settings.model.values.is_empty() => {
+                return Err(self.settings.model.lines("model"));
+            }
+            Command::Model(None) => errand("asking for the models", Box::pin(models(session))),
+            Command::Mode(Some(wanted)) => {
+                let mode = self.settings.mode.pick(&wanted);
+                let set = session.set_mode(mode.clone());
+                errand("setting the mode", Box::pin(async move { set.await.map(|()| Done::Mode(mode)) }))
+            }
+            Command::Model(Some(wanted)) => {
+                let model = self.settings.model.pick(&wanted);
+                let set = session.set_model(model.clone());
+                errand("setting the model", Box::pin(async move { set.await.map(|()| Done::Model(model)) }))
+            }
+            _ => return Err(Vec::new()),
+        })
+    }
+
+    /// Starts a new session.
+    pub(super) fn begin(&self) -> Errand {
+        let made = self.client.new_session(NewSession::in_dir(&self.directory));
+        let note = Line::new(Style::Dim, &format!("A new session with {}", self.agent));
+        let work = Box::pin(async move { Ok(Done::Session { session: made.await?, note }) });
+        Errand { what: format!("starting {}", self.agent), work }
+    }
+
+    /// Takes a session up, with its history if the agent can tell it.
+    pub(super) fn resume(&self, id: String) -> Errand {
+        let (client, directory) = (self.client.clone(), self.directory.clone());
+        let note = Line::new(Style::Dim, &format!("Back in session {id}"));
+        let work = Box::pin(async move {
+            let new = || NewSession::in_dir(&directory);
+            let session = match client.load_session(&id, new()).await {
+                Err(Error::Unsupported { .. }) => client.resume_session(&id, new()).await?,
+                other => other?,
+            };
+            Ok(Done::Session { session, note })
+        });
+        Errand { what: "loading the session".to_owned(), work }
+    }
+
+    /// Takes note of how an errand ended, and says what to show of it.
+    pub(super) fn finish(&mut self, done: Done) -> Shown {
+        let lines = match done {
+            Done::Lines(lines) => lines,
+            Done::Sessions(sessions) => {
+                let numbered = sessions.iter().enumerate();
+                let lines = numbered.map(|(index, (_, line))| {
+                    line.clone().behind(Style::Accent, &format!("{:>4}  ", index + 1))
+                });
+                let mut lines: Vec<Line> = lines.collect();
+                lines.push(Line::new(Style::Dim, "/resume with a number takes one up."));
+                self.listed = sessions.into_iter().map(|(id, _)| id).collect();
+                lines
+            }
+            Done::Session { session, note } => return self.adopt(session, note),
+            Done::Mode(mode) => {
+                self.settings.mode.current = Some(mode);
+                vec![set_line("mode", self.settings.mode.current_name())]
+            }
+            Done::Model(model) => {
+                self.settings.model.current = Some(model);
+                vec![set_line("model", self.settings.model.current_name())]
+            }
+        };
+        Shown { lines, ..Shown::default() }
+    }
+
+    fn adopt(&mut self, session: Session, note: Line) -> Shown {
+        self.dead = false;
+        let same = self.session_id() == Some(session.id());
+        let commands = std::mem::take(&mut self.settings.commands);
+        self.settings = Settings::of(&session);
+        if same {
+            self.settings.commands = commands;
+        }
+        let mut note = note;
+        for (what, choices) in [("mode", &self.settings.mode), ("model", &self.settings.model)] {
+            if let Some(name) = choices.current_name() {
+                note = note.with(Style::Dim, &format!(" · {what} {name}"));
+            }
+        }
+        let history = if same { Vec::new() } else { session.history().to_vec() };
+        let events = Some(session.events());
+        self.session = Some(session);
+        Shown { lines: vec![note], history, events }
+    }
+
+    /// Tells the server that nobody is there any more; bounded.
+    pub(super) async fn leave(&self) {
+        // The end of the program does not depend on the server's agreement.
+        let _ = self.client.disconnect().await;
+    }
+}
+
+fn set_line(what: &str, name: Option<&str>) -> Line {
+    let name = name.unwrap_or_default();
+    Line::new(Style::Good, "✔ ").with(Style::Normal, &format!("The {what} is {name} now."))
+}
+
+async fn sessions(client: SandboxAgentClient, present: String) -> Result<Done, Error> {
+    let mut list = client.list_sessions(ListSessions::all());
+    let mut sessions = Vec::new();
+    while let Some(info) = list.next().await {
+        let info = info?;
+        let title = info.title.clone().unwrap_or_else(|| info.session_id.clone());
+        let mut line = Line::new(Style::Normal, &title);
+        if title != info.session_id {
+            line = line.with(Style::Dim, &format!("  {}", info.session_id));
+        }
+        if let Some(directory) = &info.directory {
+            line = line.with(Style::Dim, &format!("  {directory}"));
+        }
+        if info.session_id == present {
+            line = line.with(Style::Good, "  this one");
+        } else if info.has_ended() {
+            line = line.with(Style::Dim, "  ended");
+        }
+        sessions.push((info.session_id, line));
+        if sessions.len() == LISTED {
+            break;
+        }
+    }
+    Ok(Done::Sessions(sessions))
+}
+
+async fn models(session: Session) -> Result<Done, Error> {
+    let list = session.list_models().await?;
+    let lines = list.available.iter().map(|model| {
+        let sign = if list.current.as_ref() == Some(&model.id) { "▸ " } else { "  " };
+        Line::new(Style::Accent, sign)
+            .with(Style::Normal, model.label())
+            .with(Style::Dim, &format!("  {}", model.id))
+    });
+    Ok(Done::Lines(lines.collect()))
+}
+
+/// Starts the agent anew and takes the session up again, or a new one if the agent has forgotten it.
+async fn restart(client: SandboxAgentClient, session: Session, directory: String) -> Result<Done, Error> {
+    match client.restart_agent().await {
+        Err(Error::NotConnected) => drop(client.connect().await?),
+        other => drop(other?),
+    }
+    let new = || NewSession::in_dir(&directory);
+    match client.resume_session(session.id(), new()).await {
+        Ok(session) => Ok(Done::Session {
+            session,
+            note: Line::new(Style::Good, "✔ ").with(Style::Dim, "The agent runs again"),
+        }),
+        Err(error @ (Error::Unsupported { .. } | Error::Rpc { .. })) => {
+            let why = card::failure("the conversation could not be taken up again", &error);
+            let note = why.into_iter().next().unwrap_or_default();
+            Ok(Done::Session { session: client.new_session(new()).await?, note })
+        }
+        Err(error) => Err(error),
+    }
+}

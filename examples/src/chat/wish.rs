@@ -1,0 +1,94 @@
+//! A permission that the agent asks for, put to the user.
+
+use sandbox_agent_sdk::{
+    PermissionDecision, PermissionKind, PermissionOption, PermissionReply, PermissionRequest, ReplyError,
+    ToolKind,
+};
+
+use super::args::Policy;
+use super::card;
+use super::line::{Line, Style};
+
+/// How many lines of a change are shown with the question whether it may be made.
+const DIFF_LINES: usize = 10;
+
+/// What is decided before anybody is asked.
+pub(super) fn decide(policy: Policy, request: &PermissionRequest) -> PermissionDecision {
+    let kind = request.tool_call().and_then(|call| call.kind.as_ref());
+    let edits = matches!(kind, Some(ToolKind::Edit | ToolKind::Delete | ToolKind::Move));
+    match policy {
+        Policy::Allow => PermissionDecision::Reply(PermissionReply::Once),
+        Policy::Edits if edits => PermissionDecision::Reply(PermissionReply::Once),
+        Policy::Deny => PermissionDecision::Reply(PermissionReply::Reject),
+        Policy::Ask | Policy::Edits => PermissionDecision::Ask,
+    }
+}
+
+/// What the request is about, in one line.
+pub(super) fn title(request: &PermissionRequest) -> &str {
+    request.tool_call().map_or("something", card::tool_title)
+}
+
+/// The request as a card; with the keys that answer it, if they do.
+pub(super) fn card(request: &PermissionRequest, focused: bool) -> Vec<Line> {
+    let mut lines = vec![Line::new(Style::Warn, "? ").with(Style::Bold, title(request))];
+    if let Some(call) = request.tool_call() {
+        lines.extend(card::input(call));
+        lines.extend(card::content(call, DIFF_LINES));
+    }
+    if !focused {
+        lines.push(Line::new(Style::Warn, "  Tab: answer this (your text stays)"));
+        return lines;
+    }
+    for (index, option) in request.options().iter().enumerate().take(9) {
+        let key = letter(request.options(), index).map_or(String::new(), |letter| format!(" or {letter}"));
+        let number = format!("  {}{key:<5}  ", index + 1);
+        lines.push(Line::new(Style::Warn, &number).with(Style::Normal, &option.name));
+    }
+    lines.push(Line::new(Style::Warn, "  Esc     ").with(Style::Normal, "refuse"));
+    lines
+}
+
+/// Answers with a key; `None` if the key means nothing here, else what was chosen.
+pub(super) fn answer(request: &PermissionRequest, key: char) -> Option<Result<Line, ReplyError>> {
+    let options = request.options();
+    let index = match key.to_digit(10) {
+        Some(number) => (number as usize).checked_sub(1)?,
+        None => (0..options.len()).find(|index| letter(options, *index) == Some(key))?,
+    };
+    let option = options.get(index)?;
+    Some(request.choose(&option.id).map(|()| chosen(request, option)))
+}
+
+/// Refuses.
+pub(super) fn refuse(request: &PermissionRequest) -> Result<Line, ReplyError> {
+    request.refuse().map(|()| {
+        Line::new(Style::Bad, "✗ ").with(Style::Normal, title(request)).with(Style::Dim, "  refused")
+    })
+}
+
+fn chosen(request: &PermissionRequest, option: &PermissionOption) -> Line {
+    use PermissionKind::{AllowAlways, AllowOnce};
+    let (sign, style) = match &option.kind {
+        Some(AllowOnce | AllowAlways) => ("✔ ", Style::Good),
+        _ => ("✗ ", Style::Bad),
+    };
+    let name = format!("  {}", option.name);
+    Line::new(style, sign).with(Style::Normal, title(request)).with(Style::Dim, &name)
+}
+
+/// The letter that stands for an option, if it is the first of its kind.
+fn letter(options: &[PermissionOption], index: usize) -> Option<char> {
+    use PermissionKind::{AllowAlways, AllowOnce, RejectAlways, RejectOnce};
+    let kind = options[index].kind.as_ref()?;
+    if options[..index].iter().any(|earlier| earlier.kind.as_ref() == Some(kind)) {
+        return None;
+    }
+    match kind {
+        AllowOnce => Some('y'),
+        AllowAlways => Some('a'),
+        RejectOnce => Some('n'),
+        RejectAlways => Some('d'),
+        _ => None,
+    }
+}
