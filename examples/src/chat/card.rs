@@ -34,7 +34,7 @@ pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
     let mut lines =
         vec![bar(Line::new(Style::Bold, title).with(Style::Bad, &format!("  {}", how.join(", "))))];
     if let Some(message) = &end.message {
-        lines.push(bar(Line::new(Style::Normal, message)));
+        lines.push(bar(Line::new(Style::Dim, message)));
     }
     let shown = end.last_stderr_lines(STDERR_LINES);
     if !shown.is_empty() {

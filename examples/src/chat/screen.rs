@@ -15,6 +15,9 @@ use super::line::{Line, Paint};
 /// A screen narrower than this is treated as if it were so wide.
 const NARROWEST: usize = 10;
 
+/// The code with which a program ends that panics.
+const PANICKED: i32 = 101;
+
 /// The terminal in raw mode. Dropping it gives the terminal back as it was, and so does a panic.
 pub(super) struct Screen {
     paint: Paint,
@@ -119,7 +122,8 @@ fn restore() {
     let _ = disable_raw_mode();
 }
 
-/// A panic must not leave the user with a terminal that does not echo.
+/// A panic must not leave the user with a terminal that does not echo. It ends the program on whatever thread it
+/// happens, for nothing more can be drawn.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -127,6 +131,7 @@ fn restore_on_panic() {
         std::panic::set_hook(Box::new(move |panic| {
             restore();
             report(panic);
+            std::process::exit(PANICKED);
         }));
     });
 }

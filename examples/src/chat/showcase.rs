@@ -30,11 +30,14 @@ pub(super) fn showcase() -> Script {
     })
 }
 
+/// What is done for one word.
+type Part = fn(&Turn) -> Vec<Step>;
+
 fn steps(turn: &Turn) -> Vec<Step> {
     let text = turn.text.to_lowercase();
     let tour = text.contains("tour");
     let mut steps = Vec::new();
-    let parts: [(&str, fn(&Turn) -> Vec<Step>); 7] = [
+    let parts: [(&str, Part); 7] = [
         ("think", thinking),
         ("plan", planning),
         ("tool", tool),

@@ -39,7 +39,12 @@ pub(super) enum Done {
     /// These are the sessions.
     Sessions(Vec<(String, Line)>),
     /// The conversation goes on in this session.
-    Session { session: Session, note: Line },
+    Session {
+        session: Session,
+        note: Line,
+        /// Whether its history is of interest.
+        replay: bool,
+    },
     /// The mode is set.
     Mode(String),
     /// The model is set.
@@ -139,7 +144,7 @@ impl Talk {
     pub(super) fn begin(&self) -> Errand {
         let made = self.client.new_session(NewSession::in_dir(&self.directory));
         let note = Line::new(Style::Dim, &format!("A new session with {}", self.agent));
-        let work = Box::pin(async move { Ok(Done::Session { session: made.await?, note }) });
+        let work = Box::pin(async move { Ok(Done::Session { session: made.await?, note, replay: false }) });
         Errand { what: format!("starting {}", self.agent), work }
     }
 
@@ -153,7 +158,7 @@ impl Talk {
                 Err(Error::Unsupported { .. }) => client.resume_session(&id, new()).await?,
                 other => other?,
             };
-            Ok(Done::Session { session, note })
+            Ok(Done::Session { session, note, replay: true })
         });
         Errand { what: "loading the session".to_owned(), work }
     }
@@ -172,7 +177,7 @@ impl Talk {
                 self.listed = sessions.into_iter().map(|(id, _)| id).collect();
                 lines
             }
-            Done::Session { session, note } => return self.adopt(session, note),
+            Done::Session { session, note, replay } => return self.adopt(session, note, replay),
             Done::Mode(mode) => {
                 self.settings.mode.current = Some(mode);
                 vec![set_line("mode", self.settings.mode.current_name())]
@@ -185,7 +190,7 @@ impl Talk {
         Shown { lines, ..Shown::default() }
     }
 
-    fn adopt(&mut self, session: Session, note: Line) -> Shown {
+    fn adopt(&mut self, session: Session, note: Line, replay: bool) -> Shown {
         self.dead = false;
         let same = self.session_id() == Some(session.id());
         let commands = std::mem::take(&mut self.settings.commands);
@@ -199,7 +204,7 @@ impl Talk {
                 note = note.with(Style::Dim, &format!(" · {what} {name}"));
             }
         }
-        let history = if same { Vec::new() } else { session.history().to_vec() };
+        let history = if replay { session.history().to_vec() } else { Vec::new() };
         let events = Some(session.events());
         self.session = Some(session);
         Shown { lines: vec![note], history, events }
@@ -262,14 +267,14 @@ async fn restart(client: SandboxAgentClient, session: Session, directory: String
     }
     let new = || NewSession::in_dir(&directory);
     match client.resume_session(session.id(), new()).await {
-        Ok(session) => Ok(Done::Session {
-            session,
-            note: Line::new(Style::Good, "✔ ").with(Style::Dim, "The agent runs again"),
-        }),
+        Ok(session) => {
+            let note = Line::new(Style::Good, "✔ ").with(Style::Dim, "The agent runs again");
+            Ok(Done::Session { session, note, replay: false })
+        }
         Err(error @ (Error::Unsupported { .. } | Error::Rpc { .. })) => {
             let why = card::failure("the conversation could not be taken up again", &error);
             let note = why.into_iter().next().unwrap_or_default();
-            Ok(Done::Session { session: client.new_session(new()).await?, note })
+            Ok(Done::Session { session: client.new_session(new()).await?, note, replay: false })
         }
         Err(error) => Err(error),
     }

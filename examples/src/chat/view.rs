@@ -17,6 +17,8 @@ const PLAN_LINES: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct View {
     settled: Vec<Line>,
+    /// Whether a text ended with empty lines, of which one is shown if anything follows.
+    gap: bool,
     flow: Option<Flow>,
     calls: Vec<OpenCall>,
     plan: Vec<PlanEntry>,
@@ -30,6 +32,8 @@ struct Flow {
     plain: Plain,
     /// Whether anything but line ends has come.
     begun: bool,
+    /// Empty lines that are shown if the text goes on.
+    held: usize,
     /// The line that is not finished.
     pending: String,
 }
@@ -70,7 +74,16 @@ impl View {
     /// Puts lines below everything that was said so far.
     pub(super) fn put(&mut self, lines: impl IntoIterator<Item = Line>) {
         self.end_flow();
-        self.settled.extend(lines);
+        for line in lines {
+            self.close_gap();
+            self.settled.push(line);
+        }
+    }
+
+    fn close_gap(&mut self) {
+        if std::mem::take(&mut self.gap) {
+            self.settled.push(Line::default());
+        }
     }
 
     fn note(&mut self, text: &str) {
@@ -81,10 +94,11 @@ impl View {
     pub(super) fn end(&mut self) {
         self.end_flow();
         for open in std::mem::take(&mut self.calls) {
-            self.settled.extend(card::tool(&open.call));
+            self.put(card::tool(&open.call));
         }
         let plan = std::mem::take(&mut self.plan);
-        self.settled.extend(card::plan(&plan));
+        self.put(card::plan(&plan));
+        self.gap = false;
     }
 
     /// Takes what is settled.
@@ -94,7 +108,7 @@ impl View {
 
     /// What still moves: the unfinished line, the plan and the open tool calls.
     pub(super) fn moving(&self, spinner: &str) -> Vec<Line> {
-        let mut lines: Vec<Line> = self.flow.iter().filter_map(Flow::unfinished).collect();
+        let mut lines: Vec<Line> = self.flow.iter().flat_map(Flow::unfinished).collect();
         let steps = card::plan(&self.plan);
         // Of a long plan the part that is worked on is shown.
         let current = self.plan.iter().position(|entry| entry.status.as_deref() != Some("completed"));
@@ -133,12 +147,21 @@ impl View {
             flow.pending = flow.pending.trim_start_matches('\n').to_owned();
             flow.begun = !flow.pending.is_empty();
         }
-        self.settled.extend(flow.take_rows(width));
+        let rows = flow.take_rows(width);
+        if !rows.is_empty() {
+            self.close_gap();
+            self.settled.extend(rows);
+        }
     }
 
     fn end_flow(&mut self) {
-        if let Some(flow) = self.flow.take() {
-            self.settled.extend(flow.unfinished());
+        let Some(flow) = self.flow.take() else { return };
+        let rest = flow.unfinished();
+        if rest.is_empty() {
+            self.gap |= flow.held > 0;
+        } else {
+            self.close_gap();
+            self.settled.extend(rest);
         }
     }
 
@@ -159,7 +182,7 @@ impl View {
 impl Flow {
     fn new(voice: Voice, message: Option<&str>) -> Self {
         let message = message.map(str::to_owned);
-        Self { voice, message, plain: Plain::default(), begun: false, pending: String::new() }
+        Self { voice, message, plain: Plain::default(), begun: false, held: 0, pending: String::new() }
     }
 
     fn line(&self, text: &str) -> Line {
@@ -170,23 +193,36 @@ impl Flow {
         }
     }
 
-    fn unfinished(&self) -> Option<Line> {
-        (!self.pending.is_empty()).then(|| self.line(&self.pending))
+    /// The line that is not finished, below the empty lines before it.
+    fn unfinished(&self) -> Vec<Line> {
+        if self.pending.is_empty() {
+            return Vec::new();
+        }
+        let mut rows = vec![Line::default(); self.held];
+        rows.push(self.line(&self.pending));
+        rows
     }
 
     /// Takes the lines that are finished, and of the unfinished one the rows that are full.
     fn take_rows(&mut self, width: usize) -> Vec<Line> {
         let mut rows = Vec::new();
         let pending = std::mem::take(&mut self.pending);
-        let (finished, last) =
-            pending.rsplit_once('\n').map_or((None, pending.as_str()), |(f, l)| (Some(f), l));
-        if let Some(finished) = finished {
-            rows.extend(finished.split('\n').map(|line| self.line(line)));
+        let mut lines: Vec<&str> = pending.split('\n').collect();
+        let last = lines.pop().unwrap_or_default();
+        for line in lines {
+            if line.is_empty() {
+                self.held += 1;
+            } else {
+                rows.extend(std::iter::repeat_n(Line::default(), std::mem::take(&mut self.held)));
+                rows.push(self.line(line));
+            }
         }
         let mut full = Line::new(Style::Normal, last).wrapped_so_far(width);
-        let rest = full.pop().map(|row| row.text()).unwrap_or_default();
-        rows.extend(full.iter().map(|row| self.line(&row.text())));
-        self.pending = rest;
+        self.pending = full.pop().map(|row| row.text()).unwrap_or_default();
+        if !full.is_empty() {
+            rows.extend(std::iter::repeat_n(Line::default(), std::mem::take(&mut self.held)));
+            rows.extend(full.iter().map(|row| self.line(&row.text())));
+        }
         rows
     }
 }

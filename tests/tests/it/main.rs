@@ -3,4 +3,5 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod acp;
+mod chat;
 mod servers;

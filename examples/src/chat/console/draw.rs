@@ -1,0 +1,53 @@
+//! What is seen.
+
+use std::io;
+
+use super::Console;
+use crate::chat::line::{Line, Style};
+use crate::chat::screen::Picture;
+
+/// After how many seconds the time is shown beside the spinner.
+const LONG: u64 = 2;
+/// How many rows a request of the agent takes at most, besides the user's line.
+const CARD_ROWS: usize = 20;
+
+const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+impl Console {
+    pub(super) fn draw(&mut self) -> io::Result<()> {
+        let width = self.screen.width();
+        let spinner = SPINNER[self.ticks % SPINNER.len()];
+        let mut rows = self.view.moving(spinner);
+        let asked = self.asks.card();
+        rows.extend(asked.iter().flat_map(|line| line.wrapped(width - 1)).take(CARD_ROWS));
+        rows.extend(self.status(spinner));
+        rows.extend(self.queue.iter().map(|line| Line::new(Style::Dim, &format!("  then: {line}"))));
+        let (line, column) = self.asks.input(width).unwrap_or_else(|| self.editor.view("› ", width));
+        rows.push(line);
+        self.screen.draw(&self.view.settled(), &Picture { rows, column })
+    }
+
+    /// One line about what goes on.
+    fn status(&self, spinner: &str) -> Option<Line> {
+        if self.armed && !self.is_busy() {
+            return Some(Line::new(Style::Warn, "Ctrl-C again leaves"));
+        }
+        if let Some(notice) = &self.notice {
+            return Some(notice.clone());
+        }
+        if !self.asks.is_empty() && self.cancelling.is_none() {
+            return None;
+        }
+        let what = match (&self.errand, &self.turn, &self.cancelling) {
+            (_, Some(_), Some(_)) => "cancelling",
+            (_, Some(_), None) => "working",
+            (Some(errand), None, _) => &errand.what,
+            (None, None, _) => return None,
+        };
+        let seconds = self.busy_since.elapsed().as_secs();
+        let time = if seconds >= LONG { format!(" {seconds}s") } else { String::new() };
+        let hint = if self.armed { "Ctrl-C again leaves" } else { "Ctrl-C cancels" };
+        let line = Line::new(Style::Accent, spinner).with(Style::Normal, &format!(" {what}{time}"));
+        Some(line.with(Style::Dim, &format!("  {hint}")))
+    }
+}

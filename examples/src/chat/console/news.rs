@@ -1,0 +1,137 @@
+//! What the agent and the server do.
+
+use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, Origin, StopReason, TurnOutcome};
+
+use super::Console;
+use crate::chat::card;
+use crate::chat::exit::Exit;
+use crate::chat::line::{Line, Style};
+use crate::chat::talk::Done;
+
+/// How many events are taken before the screen is drawn.
+const BATCH: usize = 512;
+
+impl Console {
+    pub(super) fn events_from(&mut self, first: Event) {
+        self.event(first);
+        for _ in 0..BATCH {
+            let Some(event) = self.events.as_mut().and_then(Events::try_next) else { return };
+            self.event(event);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        let note = |text: String| [Line::new(Style::Warn, &format!("! {text}"))];
+        let writing = !self.editor.is_empty();
+        match event {
+            Event::Update(update) if update.origin() != Origin::History => {
+                self.talk.settings.take(&update);
+                self.view.take(&update, self.screen.width() - 2);
+            }
+            Event::Permission(request) => self.asks.permission(request, writing),
+            Event::Question(request) => self.asks.question(request, writing),
+            // During a turn, its outcome tells the same after the last words of the agent.
+            Event::SessionEnded(ended) if self.turn.is_none() && !self.talk.dead => {
+                self.talk.dead = true;
+                self.view.put(card::crash(&ended.termination));
+            }
+            Event::Connection(ConnectionState::Connected) | Event::Reconnected { .. } => self.notice = None,
+            Event::Connection(state @ ConnectionState::Reconnecting { .. }) => {
+                self.notice = Some(Line::new(Style::Warn, &format!("! the connection is {state}")));
+            }
+            Event::ServerRestarted => self.view.put(note("the server was restarted".to_owned())),
+            Event::Gap(gap) => self.view.put(note(format!("{} events are lost here", gap.count()))),
+            Event::Lagged(count) => self.view.put(note(format!("{count} events were skipped here"))),
+            Event::AgentUnparsed { unparsed, .. } => {
+                self.view.put([Line::new(Style::Dim, &format!("the agent printed: {}", unparsed.raw))]);
+            }
+            Event::Malformed { reason, .. } => {
+                self.view.put(note(format!("something unreadable came: {reason}")))
+            }
+            Event::AnswerLost { error, .. } => {
+                self.view.put(card::failure("your answer was not delivered", &error))
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn turn_over(&mut self, outcome: Result<TurnOutcome, Error>) {
+        // What came before the end of the turn has been delivered by now, and is shown before it.
+        while let Some(event) = self.events.as_mut().and_then(Events::try_next) {
+            self.event(event);
+        }
+        self.turn = None;
+        self.cancelling = None;
+        self.asks.cancel();
+        self.view.end();
+        match outcome {
+            Ok(outcome) => match outcome.stop_reason {
+                StopReason::EndTurn => {}
+                StopReason::Cancelled => self.view.put([Line::new(Style::Dim, "– cancelled")]),
+                other => self.view.put([Line::new(Style::Warn, &format!("– stopped: {other}"))]),
+            },
+            Err(error) => match error.termination() {
+                Some(end) => {
+                    self.talk.dead = true;
+                    self.queue.clear();
+                    self.view.put(card::crash(end));
+                }
+                None => {
+                    self.talk.dead = error.is_terminal();
+                    self.queue.clear();
+                    self.view.put(card::failure("the turn failed", &error));
+                }
+            },
+        }
+        self.next_in_queue();
+    }
+
+    pub(super) fn cancelled(&mut self, outcome: Result<(), Error>) {
+        self.cancelling = None;
+        if let Err(error) = outcome {
+            self.view.put(card::failure("the agent does not stop", &error));
+        }
+    }
+
+    pub(super) fn errand_over(&mut self, outcome: Result<Done, Error>) {
+        let what = self.errand.take().map(|errand| errand.what).unwrap_or_default();
+        match outcome {
+            Ok(done) => {
+                let first = self.talk.session_id().is_none();
+                let shown = self.talk.finish(done);
+                for update in &shown.history {
+                    self.view.take(update, self.screen.width() - 2);
+                }
+                self.view.end();
+                self.events = shown.events.or(self.events.take());
+                self.view.put(shown.lines);
+                if first {
+                    self.view.put([Line::new(Style::Dim, "/help lists the commands, Ctrl-D leaves.")]);
+                }
+            }
+            Err(error) => {
+                self.view.put(card::failure(&what, &error));
+                self.queue.clear();
+                match (error.termination(), self.talk.session_id()) {
+                    (Some(end), None) => self.view.put(card::crash(end)),
+                    (Some(_), Some(_)) => self.talk.dead = true,
+                    _ => {}
+                }
+                if self.talk.session_id().is_none() {
+                    self.leave = Some(Exit::NotStarted);
+                }
+            }
+        }
+        self.next_in_queue();
+    }
+
+    pub(super) fn next_in_queue(&mut self) {
+        if let Some(text) = self.resend.take().filter(|_| !self.talk.dead) {
+            self.prompt(text);
+        }
+        while !self.is_busy() && self.leave.is_none() {
+            let Some(line) = self.queue.pop_front() else { return };
+            self.submit(&line);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Agents to chat with.
+
+use std::path::PathBuf;
+
+use mock_server::{MockServer, Permission, Script, Step, ToolCall, Turn};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// A server whose agent does what the tests need, word by word.
+pub(super) async fn server() -> MockServer {
+    let history = |session: &str| {
+        let chunk = |kind: &str, text: String| json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}});
+        vec![
+            chunk("user_message_chunk", "what was".to_owned()),
+            chunk("agent_message_chunk", format!("the past of {session}")),
+        ]
+    };
+    MockServer::builder().agent("mock", Script::new(steps).history(history)).start().await
+}
+
+fn steps(turn: &Turn) -> Vec<Step> {
+    let say = |text: &str| Step::Say(text.to_owned());
+    match turn.text.as_str() {
+        "stream" => vec![say("first words"), Step::WaitForCancel],
+        "think" => vec![Step::Think("deep thought".to_owned()), say("plain speech")],
+        "permission" => vec![Step::AskPermission(Permission::new(call("Remove everything")))],
+        "question" => {
+            let schema = json!({
+                "type": "object", "required": ["name"],
+                "properties": {"name": {"type": "string", "title": "Your name"}, "sure": {"type": "boolean"}},
+            });
+            vec![Step::AskQuestion { message: "Who are you?".to_owned(), schema }]
+        }
+        "tool" => {
+            let call = call("Run the tests");
+            let running =
+                Step::ToolUpdate { id: call.id.clone(), status: "in_progress".to_owned(), text: None };
+            vec![Step::ToolCall(call), running, Step::WaitForCancel]
+        }
+        "output" => {
+            let call = call("Print a lot");
+            let lines: String = (1..=5_000).map(|line| format!("output line {line}\n")).collect();
+            let done =
+                Step::ToolUpdate { id: call.id.clone(), status: "completed".to_owned(), text: Some(lines) };
+            vec![Step::ToolCall(call), done, say("printed")]
+        }
+        "diff" => {
+            let diff =
+                json!({"type": "diff", "path": "a.rs", "oldText": "old line\n", "newText": "new line\n"});
+            let update = json!({
+                "sessionUpdate": "tool_call", "toolCallId": "d", "title": "Edit a.rs", "status": "completed",
+                "content": [diff],
+            });
+            vec![Step::Update(update)]
+        }
+        "hostile" => vec![
+            say(
+                "start \u{1b}[31mred \u{1b}[2J\u{1b}[H\u{1b}]0;OWNED\u{7}\u{1b}]52;c;aGk=\u{1b}\\ cut \u{1b}",
+            ),
+            say("[?1049h \u{9b}8mhidden \u{1b}[?25l end\u{8}\u{8}\u{8}"),
+            Step::ToolCall(ToolCall::new("\u{1b}[2J", "Evil\u{1b}]0;OWNED\u{7} tool\nsecond line")),
+            Step::AskPermission(Permission::new(call("\u{1b}[2J\u{1b}[?1049hAllow\r\nme \u{202e}evil"))),
+        ],
+        "crash" => vec![say("farewell"), Step::crash(7, ["it was the \u{1b}[2Jdisk", "no luck"])],
+        "long" => vec![say(&"日本語 and words ".repeat(30)), say(&"x".repeat(300)), say("\nthe end")],
+        "fail" => vec![Step::Fail { code: -32603, message: "no idea".to_owned(), data: None }],
+        "refuse" => vec![say("I would rather not"), Step::Stop("refusal".to_owned())],
+        "stubborn" => vec![say("I do not listen"), Step::Hang],
+        other => vec![say(&format!("you said {other}"))],
+    }
+}
+
+fn call(title: &str) -> ToolCall {
+    ToolCall::new("call", title)
+}
+
+/// An agent that is a process: a shell script that speaks the protocol. It answers prompts, dies of `die`, and asks for
+/// a permission after `gate` as soon as the gate is opened.
+pub(super) struct Process {
+    _directory: TempDir,
+    pub(super) path: PathBuf,
+}
+
+const SCRIPT: &str = r#"
+answer() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+say() { printf '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%s"}}}}\n' "$1"; }
+while read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\("[^"]*"\|[0-9][0-9]*\).*/\1/p')
+  case "$line" in
+    *'"method":"initialize"'*) answer '{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}' ;;
+    *'"method":"session/new"'*) answer '{"sessionId":"s1"}' ;;
+    *'"method":"session/load"'*) answer '{}' ;;
+    *'"method":"session/prompt"'*gate*)
+      prompt=$id
+      say 'begun'
+      until [ -e "$0.open" ]; do sleep 0.1; done
+      printf '{"jsonrpc":"2.0","id":"p1","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"t","title":"Pass the gate"},"options":[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"n","name":"No","kind":"reject_once"}]}}\n'
+      read -r reply
+      case "$reply" in *'"optionId":"y"'*) say 'may pass' ;; *) say 'may not pass' ;; esac
+      id=$prompt
+      answer '{"stopReason":"end_turn"}' ;;
+    *'"method":"session/prompt"'*die*) say 'going down'; echo 'shell: no more' >&2; exit 9 ;;
+    *'"method":"session/prompt"'*) say "process $$ here"; answer '{"stopReason":"end_turn"}' ;;
+    *'"id"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"Method not found"}}\n' "$id" ;;
+  esac
+done
+"#;
+
+impl Process {
+    pub(super) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sh");
+        std::fs::write(&path, SCRIPT).unwrap();
+        Self { _directory: directory, path }
+    }
+
+    /// Lets the agent ask.
+    pub(super) fn open_gate(&self) {
+        std::fs::write(self.path.with_extension("sh.open"), "").unwrap();
+    }
+
+    /// The option that makes the chat run it.
+    pub(super) fn option(&self) -> String {
+        format!("--agent-command \"sh {}\"", self.path.display())
+    }
+}

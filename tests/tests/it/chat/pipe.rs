@@ -1,0 +1,207 @@
+//! Through a pipe.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use sdk_tests::eventually;
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
+
+use super::agent::{Process, server};
+use super::terminal::CHAT;
+
+/// A bound for a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Ended {
+    code: i32,
+    said: String,
+    told: String,
+}
+
+fn chat(url: Option<&str>, arguments: &[&str]) -> Child {
+    let mut command = Command::new(CHAT);
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+        .env_remove("SANDBOX_AGENT_URL")
+        .env_remove("SANDBOX_AGENT_TOKEN")
+        .env_remove("SANDBOX_AGENT_AGENT");
+    if let Some(url) = url {
+        command.env("SANDBOX_AGENT_URL", url);
+    }
+    command.spawn().unwrap()
+}
+
+async fn end(child: Child) -> Ended {
+    let output =
+        tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("the chat hangs").unwrap();
+    let (said, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    for text in [&said, &told] {
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "control characters in {text:?}");
+    }
+    Ended { code: output.status.code().unwrap(), said, told }
+}
+
+/// Runs the chat with this input.
+async fn run(url: Option<&str>, arguments: &[&str], input: impl AsRef<[u8]>) -> Ended {
+    let mut child = chat(url, arguments);
+    let mut stdin = child.stdin.take().unwrap();
+    // A chat that has ended does not read the rest.
+    let _ = stdin.write_all(input.as_ref()).await;
+    drop(stdin);
+    end(child).await
+}
+
+#[tokio::test]
+async fn lines_go_in_and_only_what_the_agent_says_comes_out() {
+    let server = server().await;
+    let ended = run(Some(&server.url()), &[], "hello\n\nthink\nzum Schluß").await;
+    assert_eq!(ended.said, "you said hello\nplain speech\nyou said zum Schluß\n");
+    assert!(ended.told.contains("deep thought") && ended.told.contains("› hello"), "{}", ended.told);
+    assert_eq!(ended.code, 0);
+}
+
+#[tokio::test]
+async fn nothing_in_is_nothing_out() {
+    let ended = run(None, &[], "").await;
+    assert_eq!((ended.code, ended.said.as_str()), (0, ""));
+}
+
+#[tokio::test]
+async fn hostile_text_and_changes_come_without_escape_sequences() {
+    let server = server().await;
+    let ended = run(Some(&server.url()), &[], "hostile\ndiff\n").await;
+    assert!(ended.said.contains("start red") && ended.said.contains("hidden"), "{}", ended.said);
+    assert!(ended.told.contains("+ new line"), "{}", ended.told);
+    assert_eq!(ended.code, 0);
+}
+
+#[tokio::test]
+async fn a_permission_is_refused_unless_a_policy_gives_it() {
+    let server = server().await;
+    for (arguments, said) in [
+        (&[][..], "permission: reject_once\n"),
+        (&["--permissions", "ask"], "permission: reject_once\n"),
+        (&["--permissions", "deny"], "permission: reject_once\n"),
+        (&["--permissions", "edits"], "permission: reject_once\n"),
+        (&["--permissions=allow"], "permission: allow_once\n"),
+    ] {
+        let ended = run(Some(&server.url()), arguments, "permission\n").await;
+        assert_eq!((ended.said.as_str(), ended.code), (said, 0), "{arguments:?}: {}", ended.told);
+    }
+}
+
+#[tokio::test]
+async fn a_question_is_declined() {
+    let server = server().await;
+    let ended = run(Some(&server.url()), &[], "question\n").await;
+    assert_eq!(ended.said, "answer: {\"action\":\"decline\"}\n");
+    assert!(ended.told.contains("nobody is here to answer"), "{}", ended.told);
+}
+
+#[tokio::test]
+async fn commands_work_and_what_they_tell_is_not_the_agents_word() {
+    let server = server().await;
+    let ended =
+        run(Some(&server.url()), &[], "/mode plan\n/mode\n/model 2\n/files\n/resume\n/help\n/quit\nnever\n")
+            .await;
+    for part in [
+        "The mode is Plan now.",
+        "▸  2  Plan",
+        "The model is Mock fast now.",
+        "this one",
+        "/resume [N or ID]",
+    ] {
+        assert!(ended.told.contains(part), "no {part:?} in\n{}", ended.told);
+    }
+    assert_eq!((ended.code, ended.said.as_str()), (0, ""));
+}
+
+#[tokio::test]
+async fn the_code_tells_how_it_went() {
+    let server = server().await;
+    let url = server.url();
+    for (arguments, input, code, told) in [
+        (&[][..], "hello\n", 0, "› hello"),
+        (&[], "fail\nhello\n", 1, "no idea"),
+        (&[], "refuse\n", 1, "– stopped: refusal"),
+        (&[], "/nonsense\n", 1, "There is no command /nonsense"),
+        (&["--colour"], "", 2, "--colour is no option; see --help"),
+        (&["--agent", "nobody"], "hello\n", 3, "✗ starting nobody"),
+        (&["--resume", "unknown", "--agent", "nobody"], "hello\n", 3, "✗ loading the session"),
+        (&["--agent-command", "x"], "", 3, "SANDBOX_AGENT_URL is set"),
+        (&[], "crash\nnever sent\n", 4, "it was the disk"),
+    ] {
+        let ended = run(Some(&url), arguments, input).await;
+        assert_eq!(ended.code, code, "{arguments:?} {input:?}: {}", ended.told);
+        assert!(ended.told.contains(told), "no {told:?} in {}", ended.told);
+        assert!(!ended.told.contains("never sent"));
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_failed_does_not_keep_the_next_from_being_sent() {
+    let server = server().await;
+    let ended = run(Some(&server.url()), &[], "fail\nhello\n").await;
+    assert_eq!((ended.said.as_str(), ended.code), ("you said hello\n", 1));
+}
+
+#[tokio::test]
+async fn an_interrupt_cancels_the_turn_and_ends_the_chat() {
+    let server = server().await;
+    let mut child = chat(Some(&server.url()), &[]);
+    child.stdin.take().unwrap().write_all(b"stream\n").await.unwrap();
+    let prompted =
+        || server.requests().iter().any(|request| request.rpc_method().as_deref() == Some("session/prompt"));
+    eventually("the prompt", prompted).await;
+    let process = child.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &process]).status().await.unwrap().success());
+    let ended = end(child).await;
+    assert_eq!(ended.code, 130, "{}", ended.told);
+    assert!(ended.told.contains("– stopped: cancelled"), "{}", ended.told);
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_no_reason_to_stop() {
+    let server = server().await;
+    let ended = run(Some(&server.url()), &[], b"\xff\xfe odd\nhello\n").await;
+    assert!(ended.said.ends_with("you said hello\n"), "{}", ended.said);
+    assert_eq!(ended.code, 0);
+}
+
+#[tokio::test]
+async fn whoever_stops_reading_ends_the_chat() {
+    let server = server().await;
+    let mut child = chat(Some(&server.url()), &[]);
+    drop(child.stdout.take());
+    child.stdin.take().unwrap().write_all("hello\n".repeat(10).as_bytes()).await.unwrap();
+    assert_eq!(end(child).await.code, 129);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_a_process_is_talked_to_and_its_death_is_told() {
+    let agent = Process::new();
+    let command = format!("sh {}", agent.path.display());
+    let ended = run(None, &["--agent-command", &command], "hello\ndie\n").await;
+    assert!(
+        ended.said.starts_with("process ") && ended.said.ends_with(" here\ngoing down\n"),
+        "{}",
+        ended.said
+    );
+    assert!(ended.told.contains("exit code 9") && ended.told.contains("shell: no more"), "{}", ended.told);
+    assert_eq!(ended.code, 4);
+}
+
+#[tokio::test]
+async fn the_help_tells_the_exit_codes() {
+    let ended = run(None, &["--help"], "").await;
+    for part in ["--agent-command", "EXIT CODES", "130"] {
+        assert!(ended.said.contains(part));
+    }
+    assert_eq!(ended.code, 0);
+}
