@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::Once;
 
-use crossterm::cursor::{Hide, MoveToColumn, MoveUp, Show};
+use crossterm::cursor::{Hide, MoveDown, MoveToColumn, MoveUp, RestorePosition, SavePosition, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
 use crossterm::terminal::{
     BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, disable_raw_mode, enable_raw_mode, size,
@@ -95,7 +95,12 @@ impl Screen {
                 push(frame, &MoveUp(u16::try_from(above).unwrap_or(u16::MAX)));
             }
             push(frame, &MoveToColumn(0));
+            push(frame, &Clear(ClearType::CurrentLine));
+            // Clearing everything from the first row of the screen on would make some terminals keep it all above.
+            push(frame, &SavePosition);
+            push(frame, &MoveDown(1));
             push(frame, &Clear(ClearType::FromCursorDown));
+            push(frame, &RestorePosition);
         }
     }
 }
