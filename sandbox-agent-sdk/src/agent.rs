@@ -161,6 +161,12 @@ pub struct AgentMode {
 }
 
 impl AgentMode {
+    /// What to show a person: the name, or the id where there is none.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.id)
+    }
+
     /// The mode that a value of an option stands for.
     pub(crate) fn from_value(value: &ConfigValue) -> Self {
         Self { id: value.value.clone(), name: Some(value.name.clone()), description: None, other: Map::new() }
@@ -171,7 +177,17 @@ impl AgentMode {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{AgentInfo, AgentList, AgentServerState};
+    use super::{AgentInfo, AgentList, AgentMode, AgentServerState};
+
+    #[test]
+    fn a_mode_is_shown_by_its_name_or_its_id() {
+        for (mode, label) in
+            [(json!({"id": "plan", "name": "Plan"}), "Plan"), (json!({"id": "plan"}), "plan")]
+        {
+            let mode: AgentMode = serde_json::from_value(mode).unwrap();
+            assert_eq!(mode.label(), label);
+        }
+    }
 
     const CAPABILITIES: &str = r#"{"planMode":true,"permissions":true,"questions":true,"toolCalls":true,
         "toolResults":true,"textMessages":true,"images":true,"fileAttachments":true,"sessionLifecycle":true,

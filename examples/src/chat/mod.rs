@@ -3,7 +3,7 @@
 //! ```text
 //! args, exit, help.txt      what the program is told, and what it tells in the end
 //! host, showcase            the server, and the agent of the embedded one
-//! talk, settings, files     the conversation: session, modes and models, files            (uses the SDK)
+//! talk, choices, files      the conversation: session, modes and models, files            (uses the SDK)
 //! console, pipe             the two loops: with a terminal, and without
 //! view, card, diff          what is seen of a turn
 //! ask, wish, form, field    what the agent asks, and the user's answers
@@ -14,6 +14,7 @@
 mod args;
 mod ask;
 mod card;
+mod choices;
 mod command;
 mod console;
 mod diff;
@@ -28,7 +29,6 @@ mod pipe;
 mod plain;
 mod run;
 mod screen;
-mod settings;
 mod showcase;
 mod signals;
 mod talk;

@@ -176,10 +176,7 @@ impl Pipe {
 
     fn event(&mut self, event: Event) -> io::Result<()> {
         match event {
-            Event::Update(update) if update.origin() != Origin::History => {
-                self.talk.settings.take(&update);
-                self.update(&update)
-            }
+            Event::Update(update) if update.origin() != Origin::History => self.update(&update),
             Event::Permission(request) => {
                 let line = match wish::refuse(&request) {
                     Ok(line) => line.with(Style::Normal, ": nobody is here to ask, see --permissions"),

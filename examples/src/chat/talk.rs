@@ -1,14 +1,18 @@
 //! The conversation: its session, and what can be done with it besides talking.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::{Error, Events, ListSessions, NewSession, SandboxAgentClient, Session, Turn, Update};
+use sandbox_agent_sdk::{
+    Error, Events, ListSessions, NewSession, SandboxAgentClient, Session, SessionSnapshot, Turn, Update,
+};
 
 use super::card;
+use super::choices::Choices;
 use super::command::Command;
 use super::files;
 use super::host::Host;
 use super::line::{Line, Style};
-use super::settings::Settings;
 
 /// How many sessions are listed.
 const LISTED: usize = 30;
@@ -19,7 +23,6 @@ pub(super) struct Talk {
     agent: String,
     directory: String,
     session: Option<Session>,
-    pub(super) settings: Settings,
     /// The sessions as they were last listed.
     listed: Vec<String>,
     /// Whether the agent has died and was not started anew.
@@ -46,9 +49,9 @@ pub(super) enum Done {
         replay: bool,
     },
     /// The mode is set.
-    Mode(String),
+    Mode,
     /// The model is set.
-    Model(String),
+    Model,
 }
 
 /// What is to be shown after an errand.
@@ -68,7 +71,6 @@ impl Talk {
             agent: host.agent.clone(),
             directory: host.directory.clone(),
             session: None,
-            settings: Settings::default(),
             listed: Vec::new(),
             dead: false,
         }
@@ -86,9 +88,14 @@ impl Talk {
         self.session.as_ref().map(Session::cancel)
     }
 
+    /// What is known about the session now.
+    pub(super) fn snapshot(&self) -> Arc<SessionSnapshot> {
+        self.session.as_ref().map(Session::snapshot).unwrap_or_default()
+    }
+
     /// Whether the agent has said that it understands this command.
     pub(super) fn agent_knows(&self, name: &str) -> bool {
-        self.settings.commands.iter().any(|command| command.name == name)
+        self.snapshot().commands.iter().any(|command| command.name == name)
     }
 
     /// What a command asks for, if it needs the server; its answer otherwise.
@@ -97,6 +104,8 @@ impl Talk {
             return Err(vec![Line::new(Style::Warn, "! There is no session yet.")]);
         };
         let (client, directory) = (self.client.clone(), self.directory.clone());
+        let snapshot = session.snapshot();
+        let (modes, models) = (Choices::modes(&snapshot), Choices::models(&snapshot));
         let errand = |what: &str, work: BoxFuture<'static, Result<Done, Error>>| Errand {
             what: what.to_owned(),
             work,
@@ -121,20 +130,20 @@ impl Talk {
                     Box::pin(async move { files::show(&client, &path).await.map(Done::Lines) }),
                 )
             }
-            Command::Mode(None) => return Err(self.settings.mode.lines("mode")),
-            Command::Model(None) if !self.settings.model.values.is_empty() => {
-                return Err(self.settings.model.lines("model"));
+            Command::Mode(None) => return Err(modes.lines("mode")),
+            Command::Model(None) if !models.is_empty() => {
+                return Err(models.lines("model"));
             }
-            Command::Model(None) => errand("asking for the models", Box::pin(models(session))),
+            Command::Model(None) => errand("asking for the models", Box::pin(list_models(session))),
             Command::Mode(Some(wanted)) => {
-                let mode = self.settings.mode.pick(&wanted);
-                let set = session.set_mode(mode.clone());
-                errand("setting the mode", Box::pin(async move { set.await.map(|()| Done::Mode(mode)) }))
+                let mode = modes.pick(&wanted);
+                let set = session.set_mode(mode);
+                errand("setting the mode", Box::pin(async move { set.await.map(|()| Done::Mode) }))
             }
             Command::Model(Some(wanted)) => {
-                let model = self.settings.model.pick(&wanted);
-                let set = session.set_model(model.clone());
-                errand("setting the model", Box::pin(async move { set.await.map(|()| Done::Model(model)) }))
+                let model = models.pick(&wanted);
+                let set = session.set_model(model);
+                errand("setting the model", Box::pin(async move { set.await.map(|()| Done::Model) }))
             }
             _ => return Err(Vec::new()),
         })
@@ -178,28 +187,17 @@ impl Talk {
                 lines
             }
             Done::Session { session, note, replay } => return self.adopt(session, note, replay),
-            Done::Mode(mode) => {
-                self.settings.mode.current = Some(mode);
-                vec![set_line("mode", self.settings.mode.current_name())]
-            }
-            Done::Model(model) => {
-                self.settings.model.current = Some(model);
-                vec![set_line("model", self.settings.model.current_name())]
-            }
+            Done::Mode => vec![set_line("mode", &Choices::modes(&self.snapshot()))],
+            Done::Model => vec![set_line("model", &Choices::models(&self.snapshot()))],
         };
         Shown { lines, ..Shown::default() }
     }
 
     fn adopt(&mut self, session: Session, note: Line, replay: bool) -> Shown {
         self.dead = false;
-        let same = self.session_id() == Some(session.id());
-        let commands = std::mem::take(&mut self.settings.commands);
-        self.settings = Settings::of(&session);
-        if same {
-            self.settings.commands = commands;
-        }
+        let snapshot = session.snapshot();
         let mut note = note;
-        for (what, choices) in [("mode", &self.settings.mode), ("model", &self.settings.model)] {
+        for (what, choices) in [("mode", Choices::modes(&snapshot)), ("model", Choices::models(&snapshot))] {
             if let Some(name) = choices.current_name() {
                 note = note.with(Style::Dim, &format!(" · {what} {name}"));
             }
@@ -217,8 +215,8 @@ impl Talk {
     }
 }
 
-fn set_line(what: &str, name: Option<&str>) -> Line {
-    let name = name.unwrap_or_default();
+fn set_line(what: &str, choices: &Choices) -> Line {
+    let name = choices.current_name().unwrap_or("what you wanted");
     Line::new(Style::Good, "✔ ").with(Style::Normal, &format!("The {what} is {name} now."))
 }
 
@@ -248,7 +246,7 @@ async fn sessions(client: SandboxAgentClient, present: String) -> Result<Done, E
     Ok(Done::Sessions(sessions))
 }
 
-async fn models(session: Session) -> Result<Done, Error> {
+async fn list_models(session: Session) -> Result<Done, Error> {
     let list = session.list_models().await?;
     let lines = list.available.iter().map(|model| {
         let sign = if list.current.as_ref() == Some(&model.id) { "▸ " } else { "  " };

@@ -132,7 +132,7 @@ impl Console {
         let names = COMMANDS.iter().map(|(name, about)| (format!("  {name:<20}"), *about));
         let mut lines: Vec<Line> =
             names.map(|(name, about)| Line::new(Style::Accent, &name).with(Style::Normal, about)).collect();
-        for command in &self.talk.settings.commands {
+        for command in &self.talk.snapshot().commands {
             let name = format!(
                 "  {:<20}",
                 format!("/{} {}", command.name, command.hint.as_deref().unwrap_or_default())

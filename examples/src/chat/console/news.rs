@@ -25,7 +25,6 @@ impl Console {
         let writing = !self.editor.is_empty();
         match event {
             Event::Update(update) if update.origin() != Origin::History => {
-                self.talk.settings.take(&update);
                 self.view.take(&update, self.screen.width() - 2);
             }
             Event::Permission(request) => self.asks.permission(request, writing),

@@ -196,7 +196,9 @@ async fn a_permission_that_is_asked_for_is_cancelled_with_the_turn() {
     terminal.see("1 or y").await;
     terminal.key("C-c").await;
     // An agent that hears of the answer before it hears of the cancel may go on to the end of its turn.
-    terminal.until("end of the turn", |screen| !screen.contains("1 or y") && !screen.contains("ancelling")).await;
+    terminal
+        .until("end of the turn", |screen| !screen.contains("1 or y") && !screen.contains("ancelling"))
+        .await;
     terminal.line("hello").await;
     terminal.see("you said hello").await;
     assert_eq!(server.answers()[0].answer["result"]["outcome"]["outcome"], "cancelled");
