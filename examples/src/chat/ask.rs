@@ -1,6 +1,7 @@
 //! What the agent waits for the user to answer.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use crossterm::event::{KeyCode, KeyEvent};
 use sandbox_agent_sdk::{PermissionRequest, QuestionRequest};
@@ -10,14 +11,19 @@ use super::form::{Filled, Form};
 use super::line::{Line, Style};
 use super::wish;
 
+/// How long a request is on the screen before a key can answer it: nobody reads faster.
+const GLANCE: Duration = Duration::from_millis(400);
+
 /// The requests of the agent, one after the other.
 ///
-/// A request that comes while the user is writing does not take the keys: a letter that was meant for the text must
-/// not allow anything.
+/// A request that comes while the user is writing does not take the keys: a letter that was meant for the text, or for
+/// the request before, must not allow anything.
 #[derive(Default)]
 pub(super) struct Asks {
     waiting: VecDeque<Ask>,
     focused: bool,
+    /// Since when the first one is on the screen.
+    seen: Option<Instant>,
     editor: Editor,
 }
 
@@ -48,8 +54,14 @@ impl Asks {
     fn add(&mut self, ask: Ask, writing: bool) {
         if self.waiting.is_empty() {
             self.focused = !writing;
+            self.seen = Some(Instant::now());
         }
         self.waiting.push_back(ask);
+    }
+
+    /// Whether keys are answers.
+    fn is_open(&self) -> bool {
+        self.focused && self.seen.is_some_and(|seen| seen.elapsed() >= GLANCE)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -70,9 +82,12 @@ impl Asks {
     pub(super) fn card(&self) -> Vec<Line> {
         let Some(ask) = self.waiting.front() else { return Vec::new() };
         let mut lines = match ask {
-            Ask::Permission(request) => wish::card(request, self.focused),
-            Ask::Question(form) => form.card(self.focused),
+            Ask::Permission(request) => wish::card(request, self.is_open()),
+            Ask::Question(form) => form.card(self.is_open()),
         };
+        if !self.focused {
+            lines.push(Line::new(Style::Warn, "  Tab: answer this (your text stays)"));
+        }
         if self.waiting.len() > 1 {
             lines.push(Line::new(Style::Dim, &format!("  and {} more to answer", self.waiting.len() - 1)));
         }
@@ -82,13 +97,13 @@ impl Asks {
     /// The line in which a question is answered, and the column of the cursor, if it is being answered.
     pub(super) fn input(&self, width: usize) -> Option<(Line, usize)> {
         match self.waiting.front() {
-            Some(Ask::Question(_)) if self.focused => Some(self.editor.view("answer › ", width)),
+            Some(Ask::Question(_)) if self.is_open() => Some(self.editor.view("answer › ", width)),
             _ => None,
         }
     }
 
     pub(super) fn paste(&mut self, text: &str) -> bool {
-        let mine = self.focused && matches!(self.waiting.front(), Some(Ask::Question(_)));
+        let mine = self.is_open() && matches!(self.waiting.front(), Some(Ask::Question(_)));
         if mine {
             self.editor.insert(text);
         }
@@ -96,9 +111,15 @@ impl Asks {
     }
 
     pub(super) fn key(&mut self, key: KeyEvent) -> Pressed {
+        let open = self.is_open();
         let Some(ask) = self.waiting.front_mut() else { return Pressed::NotMine };
         if !self.focused {
             self.focused = key.code == KeyCode::Tab;
+            return if self.focused { Pressed::Taken } else { Pressed::NotMine };
+        }
+        if !open {
+            // The key cannot be meant for what has just come.
+            self.focused = !matches!(key.code, KeyCode::Char(_));
             return if self.focused { Pressed::Taken } else { Pressed::NotMine };
         }
         let settled = match (ask, key.code) {
@@ -120,7 +141,7 @@ impl Asks {
         };
         self.waiting.pop_front();
         self.editor.clear();
-        // The next request came while this one was being answered, and nothing else was being written.
+        self.seen = Some(Instant::now());
         Pressed::Settled(settled.unwrap_or_else(|error| Line::new(Style::Dim, &format!("– {error}"))))
     }
 }

@@ -127,7 +127,7 @@ impl Console {
         ticker: &mut Interval,
         signals: &mut Signals,
     ) -> Happened {
-        let busy = self.is_busy();
+        let busy = self.is_busy() || !self.asks.is_empty();
         tokio::select! {
             input = input.next() => Happened::Input(input),
             event = next_event(&mut self.events) => Happened::Event(event),

@@ -41,7 +41,8 @@ impl Form {
         self.request.message().unwrap_or("The agent asks you something")
     }
 
-    pub(super) fn card(&self, focused: bool) -> Vec<Line> {
+    /// The question as a card; with the field to answer, if keys do.
+    pub(super) fn card(&self, open: bool) -> Vec<Line> {
         let mut lines = Line::all(Style::Bold, self.title());
         if let Some(first) = lines.first_mut() {
             *first = first.clone().behind(Style::Warn, "? ");
@@ -49,8 +50,7 @@ impl Form {
         if let Some(url) = self.request.raw().get("url").and_then(Value::as_str) {
             lines.push(Line::new(Style::Accent, &format!("  {url}")));
         }
-        if !focused {
-            lines.push(Line::new(Style::Warn, "  Tab: answer this (your text stays)"));
+        if !open {
             return lines;
         }
         match self.fields.get(self.at) {

@@ -30,14 +30,13 @@ pub(super) fn title(request: &PermissionRequest) -> &str {
 }
 
 /// The request as a card; with the keys that answer it, if they do.
-pub(super) fn card(request: &PermissionRequest, focused: bool) -> Vec<Line> {
+pub(super) fn card(request: &PermissionRequest, open: bool) -> Vec<Line> {
     let mut lines = vec![Line::new(Style::Warn, "? ").with(Style::Bold, title(request))];
     if let Some(call) = request.tool_call() {
         lines.extend(card::input(call));
         lines.extend(card::content(call, DIFF_LINES));
     }
-    if !focused {
-        lines.push(Line::new(Style::Warn, "  Tab: answer this (your text stays)"));
+    if !open {
         return lines;
     }
     for (index, option) in request.options().iter().enumerate().take(9) {

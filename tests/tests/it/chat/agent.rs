@@ -24,6 +24,7 @@ fn steps(turn: &Turn) -> Vec<Step> {
         "stream" => vec![say("first words"), Step::WaitForCancel],
         "think" => vec![Step::Think("deep thought".to_owned()), say("plain speech")],
         "permission" => vec![Step::AskPermission(Permission::new(call("Remove everything")))],
+        "two" => vec![Step::FireRequests(2), say("both answered")],
         "question" => {
             let schema = json!({
                 "type": "object", "required": ["name"],

@@ -144,6 +144,21 @@ async fn what_the_user_is_writing_gives_no_permission() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_pressed_twice_answers_once() {
+    chat!(server, terminal);
+    terminal.line("two").await;
+    terminal.see("and 1 more to answer").await;
+    terminal.see("1 or y").await;
+    terminal.tmux(&["send-keys", "y", "y"]).await;
+    terminal.see("Tab: answer this").await;
+    assert_eq!(server.answers().len(), 1, "a request was answered that nobody can have read");
+    terminal.key("Tab").await;
+    terminal.see("1 or y").await;
+    terminal.key("n").await;
+    terminal.see("both answered").await;
+}
+
+#[tokio::test]
 async fn a_question_is_answered_field_by_field() {
     chat!(server, terminal);
     terminal.line("question").await;
