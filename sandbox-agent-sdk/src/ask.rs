@@ -1,13 +1,16 @@
 //! What an agent asks of people.
 
+mod form;
+mod option;
 mod permission;
+mod policy;
 mod question;
 mod reply;
 
-pub(crate) use permission::PermissionPolicy;
-pub use permission::{
-    PermissionDecision, PermissionKind, PermissionOption, PermissionReply, PermissionRequest,
-};
-pub use question::QuestionRequest;
-pub(crate) use question::{ELICITATION, REQUEST_QUESTION};
+pub use form::{FieldKind, FormChoice, FormField, QuestionForm, TextFormat};
+pub use option::{PermissionKind, PermissionOption};
+pub use permission::{PermissionReply, PermissionRequest};
+pub use policy::{PermissionDecision, PermissionFunction, PermissionPolicy};
+pub(crate) use question::{ELICITATION, ELICITATION_COMPLETE, REQUEST_QUESTION};
+pub use question::{QuestionKind, QuestionRequest, QuestionSupport};
 pub use reply::ReplyError;

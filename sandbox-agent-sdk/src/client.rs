@@ -11,6 +11,7 @@
 //! probe                      which kind of server it is
 //! ```
 
+mod asking;
 mod calls;
 mod connection;
 mod handle;

@@ -31,11 +31,16 @@ pub enum Event {
         /// Whether it is new.
         origin: Origin,
     },
-    /// The agent asks for a permission. If nobody answers, it is refused: the request is answered when the last
-    /// copy of this event is dropped.
+    /// The agent asks for a permission. If nobody answers, it is cancelled: the request is answered when the last copy
+    /// of this event is dropped.
     Permission(PermissionRequest),
     /// The agent asks a question. If nobody answers, it is cancelled.
     Question(QuestionRequest),
+    /// The user is done with what a question has sent them elsewhere for.
+    QuestionCompleted {
+        /// The id of the [question](crate::QuestionKind::Url).
+        id: String,
+    },
     /// The connection changed its state.
     Connection(ConnectionState),
     /// A lost event stream is open again.

@@ -30,6 +30,7 @@ mod store;
 mod termination;
 mod thread;
 mod timestamp;
+mod tools;
 mod unparsed;
 mod update;
 
@@ -40,8 +41,9 @@ pub use acp_http_client::{
 };
 pub use agent::{AgentCapabilities, AgentInfo, AgentList, AgentMode, AgentServerState, AgentServerStatus};
 pub use ask::{
-    PermissionDecision, PermissionKind, PermissionOption, PermissionReply, PermissionRequest,
-    QuestionRequest, ReplyError,
+    FieldKind, FormChoice, FormField, PermissionDecision, PermissionFunction, PermissionKind,
+    PermissionOption, PermissionPolicy, PermissionReply, PermissionRequest, QuestionForm, QuestionKind,
+    QuestionRequest, QuestionSupport, ReplyError, TextFormat,
 };
 pub use capabilities::Capabilities;
 pub use client::{SandboxAgentClient, Session, SessionList, StopReason, Turn, TurnOutcome, TurnState};
@@ -86,6 +88,11 @@ pub use store::{SqliteOptions, SqliteStore, SqliteSync};
 pub use termination::{EndReason, StderrOutput, TerminatedBy, TerminationInfo, TerminationReport};
 pub use thread::{AgentResult, ResultRules, Severity, ThreadEntry, ThreadEntryKind, TurnFailure};
 pub use timestamp::Timestamp;
+#[cfg(feature = "files")]
+pub use tools::ConfinedFiles;
+pub use tools::{AgentTools, FileAccess, FileError, LineRange, ReadText, Roots, TextFiles, WriteText};
+#[cfg(all(feature = "terminals", unix))]
+pub use tools::{TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput, Terminals};
 pub use unparsed::AgentUnparsed;
 pub use update::{
     Chunk, Command, ConfigOption, ConfigValue, Missed, PlanEntry, ToolCall, ToolKind, ToolLocation,

@@ -7,8 +7,12 @@ use std::time::Duration;
 use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse};
 use futures::future::BoxFuture;
 
-use crate::ask::PermissionPolicy;
-use crate::{Error, PermissionDecision, PermissionRequest, SandboxAgentClient};
+use crate::{
+    AgentTools, Error, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
+    SandboxAgentClient, TextFiles,
+};
+#[cfg(all(feature = "terminals", unix))]
+use crate::{TerminalOptions, Terminals};
 
 /// A token provider that the connection and the plain requests share.
 pub(crate) type SharedProvider =
@@ -125,7 +129,11 @@ pub struct ClientOptions {
     pub(crate) reconnect: ReconnectPolicy,
     pub(crate) drop_policy: DropPolicy,
     pub(crate) event_budget: usize,
-    pub(crate) permissions: Option<PermissionPolicy>,
+    pub(crate) permissions: PermissionPolicy,
+    pub(crate) questions: QuestionSupport,
+    pub(crate) files: Option<Arc<dyn TextFiles>>,
+    #[cfg(all(feature = "terminals", unix))]
+    pub(crate) terminals: Option<TerminalOptions>,
     pub(crate) client_info: (String, String),
     pub(crate) auto_authenticate: bool,
 }
@@ -146,7 +154,11 @@ impl ClientOptions {
             reconnect: ReconnectPolicy::default(),
             drop_policy: DropPolicy::default(),
             event_budget: 64 << 20,
-            permissions: None,
+            permissions: PermissionPolicy::Ask,
+            questions: QuestionSupport::Off,
+            files: None,
+            #[cfg(all(feature = "terminals", unix))]
+            terminals: None,
             client_info: (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             auto_authenticate: true,
         }
@@ -234,14 +246,52 @@ impl ClientOptions {
         self
     }
 
-    /// A function that decides about permissions before anybody is asked. It runs where all events pass: keep it
-    /// short. Without one, permissions go to the subscribers of events, and without any of those are refused.
+    /// Who decides about permissions. By default the subscribers of events do; without any, requests are refused.
+    pub fn permissions(mut self, policy: PermissionPolicy) -> Self {
+        self.permissions = policy;
+        self
+    }
+
+    /// A function decides about permissions: [`PermissionPolicy::function`].
     pub fn permission_policy(
-        mut self,
+        self,
         policy: impl Fn(&PermissionRequest) -> PermissionDecision + Send + Sync + 'static,
     ) -> Self {
-        self.permissions = Some(Arc::new(policy));
+        self.permissions(PermissionPolicy::function(policy))
+    }
+
+    /// Tells agents which questions this program is ready for. They come as [`Event::Question`](crate::Event::Question).
+    /// By default nothing is told.
+    pub fn questions(mut self, support: QuestionSupport) -> Self {
+        self.questions = support;
         self
+    }
+
+    /// Offers files to agents: `ConfinedFiles` for those of some directories, or your own. By default none are.
+    pub fn files(mut self, files: impl TextFiles) -> Self {
+        self.files = Some(Arc::new(files));
+        self
+    }
+
+    /// Offers terminals to agents: they may run commands on this machine. By default they may not. Every connection has
+    /// terminals of its own, which end with it.
+    #[cfg(all(feature = "terminals", unix))]
+    pub fn terminals(mut self, terminals: TerminalOptions) -> Self {
+        self.terminals = Some(terminals);
+        self
+    }
+
+    /// What the agent behind one connection may use of this machine.
+    pub(crate) fn agent_tools(&self) -> AgentTools {
+        let mut tools = AgentTools::new();
+        if let Some(files) = &self.files {
+            tools = tools.shared_files(Arc::clone(files));
+        }
+        #[cfg(all(feature = "terminals", unix))]
+        if let Some(terminals) = &self.terminals {
+            tools = tools.terminals(Terminals::new(terminals.clone()));
+        }
+        tools
     }
 
     /// The name and version under which this program introduces itself to agents.
@@ -269,6 +319,8 @@ impl fmt::Debug for ClientOptions {
             .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
             .field("timeouts", &self.timeouts)
             .field("drop_policy", &self.drop_policy)
+            .field("permissions", &self.permissions)
+            .field("tools", &self.agent_tools())
             .finish_non_exhaustive()
     }
 }

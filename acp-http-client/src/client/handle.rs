@@ -195,6 +195,18 @@ impl AcpHttpClient {
         self.core().terminate(EndReason::Custom(Arc::new(reason)));
     }
 
+    /// Answers what the agent has asked, in one session or in all, as cancelled. Returns when the answers are out.
+    pub fn cancel_agent_requests(&self, session: Option<&str>) -> BoxFuture<'static, ()> {
+        let (core, session) = (self.core().clone(), session.map(str::to_owned));
+        Box::pin(async move { core.calls.cancel(session.as_deref()).await })
+    }
+
+    /// Closes what the agent has asked, in one session or in all, without an answer, because nobody is there any
+    /// more to hear one. Gives the number of requests that were open.
+    pub fn forget_agent_requests(&self, session: Option<&str>) -> usize {
+        self.core().calls.forget(session)
+    }
+
     /// Ends the connection and tells the server, within [`Timeouts::close`](crate::Timeouts::close). Every
     /// pending call fails with [`EndReason::Closed`]. Calling it again gives the same outcome.
     pub async fn close(&self) -> CloseOutcome {

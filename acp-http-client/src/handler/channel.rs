@@ -117,6 +117,19 @@ impl Responder {
         self.send(Some(Err(error)))
     }
 
+    /// Waits until nobody wants the answer any more: the turn was cancelled, the agent took the request back, or the
+    /// connection has ended.
+    pub async fn closed(&mut self) {
+        if let Some(sender) = &mut self.sender {
+            sender.closed().await;
+        }
+    }
+
+    /// Whether nobody wants the answer any more.
+    pub fn is_closed(&self) -> bool {
+        self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
     /// Leaves the request to somebody else: where several clients share an endpoint, each sees what the agent asks
     /// of one of them, and the first answer counts. No answer is sent, now or when the request comes again, and
     /// the request is not open here any more. `false` means that it was cancelled before.

@@ -65,19 +65,7 @@ impl OpenCalls {
 
     /// Takes the right to answer; `false` if somebody has it already.
     fn claim(&self, id: &MessageId) -> bool {
-        let mut calls = self.lock();
-        let call = calls.open.remove(id);
-        let open = call.is_some();
-        if let Some(call) = call {
-            calls.answered.insert(id.clone(), call.print);
-            calls.order.push_back(id.clone());
-            if calls.order.len() > ANSWERED
-                && let Some(oldest) = calls.order.pop_front()
-            {
-                calls.answered.remove(&oldest);
-            }
-        }
-        open
+        self.lock().settle(id)
     }
 
     /// Cancels one request: the agent does not want the answer any more.
@@ -88,18 +76,12 @@ impl OpenCalls {
         }
     }
 
-    /// Cancels the open requests of a session and waits until each has its answer out.
-    pub(crate) async fn cancel_session(&self, session: &str) {
+    /// Cancels the open requests of a session, or all of them, and waits until each has its answer out.
+    pub(crate) async fn cancel(&self, session: Option<&str>) {
         let mut waits = Vec::new();
         {
             let mut calls = self.lock();
-            let ids: Vec<_> = calls
-                .open
-                .iter()
-                .filter(|(_, call)| call.session.as_deref() == Some(session))
-                .map(|(id, _)| id.clone())
-                .collect();
-            for id in ids {
+            for id in calls.of_session(session) {
                 let (done, wait) = oneshot::channel();
                 if let Some(cancel) = calls.take_cancel(&id)
                     && cancel.send(done).is_ok()
@@ -111,6 +93,13 @@ impl OpenCalls {
         for wait in waits {
             let _ = wait.await;
         }
+    }
+
+    /// Closes the open requests of a session, or all of them, without an answer, and says how many.
+    pub(crate) fn forget(&self, session: Option<&str>) -> usize {
+        let mut calls = self.lock();
+        let ids = calls.of_session(session);
+        ids.iter().filter(|id| calls.settle(id)).count()
     }
 
     pub(crate) fn clear(&self) {
@@ -134,6 +123,26 @@ impl OpenCalls {
 }
 
 impl Calls {
+    /// The open requests of a session, or all of them.
+    fn of_session(&self, session: Option<&str>) -> Vec<MessageId> {
+        let calls = self.open.iter();
+        let calls = calls.filter(|(_, call)| session.is_none() || call.session.as_deref() == session);
+        calls.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Takes a request out of those that are open and remembers it; `false` if it is not open.
+    fn settle(&mut self, id: &MessageId) -> bool {
+        let Some(call) = self.open.remove(id) else { return false };
+        self.answered.insert(id.clone(), call.print);
+        self.order.push_back(id.clone());
+        if self.order.len() > ANSWERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.answered.remove(&oldest);
+        }
+        true
+    }
+
     /// Takes the means to cancel a request, leaving the request in its place until it is answered.
     fn take_cancel(&mut self, id: &MessageId) -> Option<oneshot::Sender<oneshot::Sender<()>>> {
         let call = self.open.get_mut(id)?;
@@ -201,19 +210,10 @@ async fn deliver(
     if !core.calls.claim(id) {
         return;
     }
-    let body = match &answer {
-        Ok(result) => Outgoing::response(id, Ok(result)),
-        Err(error) => Outgoing::<()>::response(id, Err(error)),
-    };
-    let body = match body {
-        Ok(body) => body,
-        Err(error) => {
-            tracing::error!(%id, %method, %error, "an answer cannot be written as JSON");
-            return;
-        }
-    };
+    let Some(mut body) = encode(id, method, &answer) else { return };
     core.tap_outbound(&body);
     let mut backoff = Backoff::new(core.options.reconnect.clone());
+    let mut replaced = false;
     loop {
         match send_one_way(core, method, body.clone(), session.clone()).await {
             Ok(()) => return,
@@ -223,7 +223,30 @@ async fn deliver(
                 };
                 tokio::time::sleep(delay).await;
             }
+            // The server did not look at it. An agent that hears why can ask for less; one that hears nothing waits
+            // for ever.
+            Err(PostFailure::Failed(error @ Error::PayloadTooLarge { .. })) if !replaced => {
+                replaced = true;
+                let Some(smaller) = encode(id, method, &Err(RpcError::internal(&error))) else { return };
+                body = smaller;
+                core.tap_outbound(&body);
+                lost(core, id, method, error);
+            }
             Err(failure) => return lost(core, id, method, failure.into_error()),
+        }
+    }
+}
+
+fn encode(id: &MessageId, method: &str, answer: &Answer) -> Option<Bytes> {
+    let body = match answer {
+        Ok(result) => Outgoing::response(id, Ok(result)),
+        Err(error) => Outgoing::<()>::response(id, Err(error)),
+    };
+    match body {
+        Ok(body) => Some(body),
+        Err(error) => {
+            tracing::error!(%id, %method, %error, "an answer cannot be written as JSON");
+            None
         }
     }
 }

@@ -4,37 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use acp_http_client::Responder;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::reply::{Fallback, Reply, ReplyError};
+use super::option::{PermissionKind, PermissionOption, cancelled, refusal, selected};
+use super::policy::PermissionDecision;
+use super::reply::{Reply, ReplyError};
 use crate::ToolCall;
-use crate::open_enum::open_enum;
-
-open_enum! {
-    /// What choosing an option means.
-    pub enum PermissionKind {
-        /// This time.
-        AllowOnce = "allow_once",
-        /// From now on.
-        AllowAlways = "allow_always",
-        /// Not this time.
-        RejectOnce = "reject_once",
-        /// Never.
-        RejectAlways = "reject_always",
-    }
-}
-
-/// One of the answers that the agent offers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PermissionOption {
-    /// The id by which it is chosen.
-    pub id: String,
-    /// What to show.
-    pub name: String,
-    /// What it means; `None` if the agent does not say.
-    pub kind: Option<PermissionKind>,
-}
 
 /// An answer by what it means rather than by its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,25 +23,11 @@ pub enum PermissionReply {
     Reject,
 }
 
-/// What a permission policy decides.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PermissionDecision {
-    /// The request is answered so. An answer that the agent does not offer refuses it.
-    Reply(PermissionReply),
-    /// The option with this id is chosen.
-    Option(String),
-    /// The request is given to the subscribers of events; without any it is refused.
-    Ask,
-}
-
-/// A function that decides about permissions before anybody is asked.
-pub(crate) type PermissionPolicy = Arc<dyn Fn(&PermissionRequest) -> PermissionDecision + Send + Sync>;
-
 /// The agent asks whether it may do something.
 ///
-/// It is cheap to clone, and the first answer counts. When the last copy is dropped without an answer, the request
-/// is refused: an agent never gets a permission that nobody gave.
+/// It is cheap to clone, and it can be answered once: the first answer counts, and a later one is told that it is
+/// [stale](ReplyError::Stale). When the last copy is dropped without an answer, the request is cancelled. An agent never
+/// gets a permission that nobody gave.
 #[derive(Clone)]
 pub struct PermissionRequest {
     inner: Arc<Inner>,
@@ -82,14 +43,12 @@ struct Inner {
 
 impl PermissionRequest {
     pub(crate) fn new(params: Value, responder: Responder) -> Self {
-        let options = read_options(&params);
-        let refusal = refusal(&options);
         let inner = Inner {
             session_id: params.get("sessionId").and_then(Value::as_str).map(str::to_owned),
             tool_call: params.get("toolCall").and_then(ToolCall::read),
-            options,
+            options: PermissionOption::read_all(&params),
             raw: params,
-            reply: Reply::new(responder, Fallback::Result(refusal)),
+            reply: Reply::new(responder, cancelled()),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -100,7 +59,7 @@ impl PermissionRequest {
         self.inner.session_id.as_deref()
     }
 
-    /// The tool call that it is about.
+    /// The tool call that it is about, with what the tool is given and the files it works on.
     #[must_use]
     pub fn tool_call(&self) -> Option<&ToolCall> {
         self.inner.tool_call.as_ref()
@@ -112,26 +71,75 @@ impl PermissionRequest {
         &self.inner.options
     }
 
-    /// The request as it came.
+    /// What the agent says besides: the member `_meta`.
+    #[must_use]
+    pub fn meta(&self) -> Option<&Value> {
+        self.inner.raw.get("_meta")
+    }
+
+    /// The request as it came, with whatever this version has no name for.
     #[must_use]
     pub fn raw(&self) -> &Value {
         &self.inner.raw
     }
 
-    /// Answers by what the answer means.
+    /// Whether an answer is still wanted: nobody has given one, the turn was not cancelled, and agent and connection
+    /// live.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.inner.reply.is_open()
+    }
+
+    /// Allows it this time.
     ///
     /// # Errors
     /// [`ReplyError::NotOffered`] if the agent offers nothing of the kind: the request stays open.
     /// [`ReplyError::Stale`] if it is too late.
-    pub fn reply(&self, reply: PermissionReply) -> Result<(), ReplyError> {
-        let option = choose(&self.inner.options, reply).ok_or(ReplyError::NotOffered)?;
-        self.inner.reply.give(&selected(&option.id))
+    pub fn allow_once(&self) -> Result<(), ReplyError> {
+        self.of_kind(&[PermissionKind::AllowOnce])
     }
 
-    /// Chooses an option by its id.
+    /// Allows it from now on.
     ///
     /// # Errors
-    /// As [`reply`](Self::reply).
+    /// As [`allow_once`](Self::allow_once).
+    pub fn allow_always(&self) -> Result<(), ReplyError> {
+        self.of_kind(&[PermissionKind::AllowAlways])
+    }
+
+    /// Refuses it this time.
+    ///
+    /// # Errors
+    /// As [`allow_once`](Self::allow_once).
+    pub fn reject_once(&self) -> Result<(), ReplyError> {
+        self.of_kind(&[PermissionKind::RejectOnce])
+    }
+
+    /// Refuses it from now on.
+    ///
+    /// # Errors
+    /// As [`allow_once`](Self::allow_once).
+    pub fn reject_always(&self) -> Result<(), ReplyError> {
+        self.of_kind(&[PermissionKind::RejectAlways])
+    }
+
+    /// Answers by what the answer means, with the next best option where the agent does not offer the very one.
+    ///
+    /// # Errors
+    /// As [`allow_once`](Self::allow_once).
+    pub fn reply(&self, reply: PermissionReply) -> Result<(), ReplyError> {
+        use PermissionKind::{AllowAlways, AllowOnce, RejectAlways, RejectOnce};
+        self.of_kind(match reply {
+            PermissionReply::Once => &[AllowOnce],
+            PermissionReply::Always => &[AllowAlways, AllowOnce],
+            PermissionReply::Reject => &[RejectOnce, RejectAlways],
+        })
+    }
+
+    /// Chooses an option by its id, whatever its kind.
+    ///
+    /// # Errors
+    /// As [`allow_once`](Self::allow_once).
     pub fn choose(&self, option_id: &str) -> Result<(), ReplyError> {
         if !self.inner.options.iter().any(|option| option.id == option_id) {
             return Err(ReplyError::NotOffered);
@@ -139,7 +147,7 @@ impl PermissionRequest {
         self.inner.reply.give(&selected(option_id))
     }
 
-    /// Refuses: by a rejecting option if the agent offers one, else by cancelling.
+    /// Refuses: by an option that rejects if the agent offers one, else by cancelling.
     ///
     /// # Errors
     /// [`ReplyError::Stale`] if it is too late.
@@ -163,11 +171,17 @@ impl PermissionRequest {
         self.inner.reply.give(result)
     }
 
+    fn of_kind(&self, kinds: &[PermissionKind]) -> Result<(), ReplyError> {
+        let option = PermissionOption::find(&self.inner.options, kinds).ok_or(ReplyError::NotOffered)?;
+        self.inner.reply.give(&selected(&option.id))
+    }
+
     /// Does what a policy decided; `false` if somebody has to be asked.
-    pub(crate) fn decide(&self, decision: &PermissionDecision) -> bool {
+    pub(crate) fn obey(&self, decision: &PermissionDecision) -> bool {
         let done = match decision {
             PermissionDecision::Reply(reply) => self.reply(*reply),
             PermissionDecision::Option(id) => self.choose(id),
+            PermissionDecision::Refuse => self.refuse(),
             PermissionDecision::Ask => return false,
         };
         if done == Err(ReplyError::NotOffered) {
@@ -188,73 +202,5 @@ impl fmt::Debug for PermissionRequest {
             .field("options", &self.inner.options)
             .field("reply", &self.inner.reply)
             .finish_non_exhaustive()
-    }
-}
-
-/// Early servers name an option `id` instead of `optionId` and leave out its kind.
-fn read_options(params: &Value) -> Vec<PermissionOption> {
-    let options = params.get("options").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let read = options.iter().filter_map(|option| {
-        let text = |name: &str| option.get(name).and_then(Value::as_str);
-        let id = text("optionId").or_else(|| text("id"))?.to_owned();
-        let name = text("name").unwrap_or(&id).to_owned();
-        Some(PermissionOption { kind: text("kind").map(PermissionKind::from), id, name })
-    });
-    read.collect()
-}
-
-fn choose(options: &[PermissionOption], reply: PermissionReply) -> Option<&PermissionOption> {
-    use PermissionKind::{AllowAlways, AllowOnce, RejectAlways, RejectOnce};
-    let kinds: &[PermissionKind] = match reply {
-        PermissionReply::Once => &[AllowOnce],
-        PermissionReply::Always => &[AllowAlways, AllowOnce],
-        PermissionReply::Reject => &[RejectOnce, RejectAlways],
-    };
-    kinds.iter().find_map(|kind| options.iter().find(|option| option.kind.as_ref() == Some(kind)))
-}
-
-fn refusal(options: &[PermissionOption]) -> Value {
-    match choose(options, PermissionReply::Reject) {
-        Some(option) => selected(&option.id),
-        None => cancelled(),
-    }
-}
-
-fn selected(id: &str) -> Value {
-    json!({"outcome": {"outcome": "selected", "optionId": id}})
-}
-
-fn cancelled() -> Value {
-    json!({"outcome": {"outcome": "cancelled"}})
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::{PermissionReply, cancelled, choose, read_options, refusal, selected};
-
-    #[test]
-    fn replies_find_the_option_that_means_them() {
-        let options = read_options(&json!({"options": [
-            {"optionId": "y", "name": "Yes", "kind": "allow_once"}, {"optionId": "n", "name": "No", "kind": "reject_once"},
-            {"optionId": "z", "kind": "brand_new"}, {"name": "no id"}, 5]}));
-        assert_eq!(options.len(), 3);
-        assert_eq!(choose(&options, PermissionReply::Once).unwrap().id, "y");
-        assert_eq!(choose(&options, PermissionReply::Always).unwrap().id, "y");
-        assert_eq!(choose(&options, PermissionReply::Reject).unwrap().id, "n");
-        assert_eq!(refusal(&options), selected("n"));
-    }
-
-    #[test]
-    fn what_cannot_be_refused_by_an_option_is_cancelled() {
-        for params in [
-            json!({"options": [{"optionId": "a", "kind": "allow_always"}]}),
-            json!({"options": [{"id": "deny", "name": "Deny"}]}),
-            json!({}),
-            json!(null),
-        ] {
-            assert_eq!(refusal(&read_options(&params)), cancelled(), "{params}");
-        }
     }
 }

@@ -12,16 +12,8 @@ use crate::RpcError;
 pub(super) struct Reply {
     /// Guards the right to answer; held to take it.
     responder: Mutex<Option<Responder>>,
-    fallback: Fallback,
-}
-
-/// What is answered if nobody does.
-#[derive(Debug)]
-pub(super) enum Fallback {
-    /// This result.
-    Result(Value),
-    /// An error that says that nobody was there.
-    Error,
+    /// What is answered if nobody does.
+    fallback: Value,
 }
 
 /// Why an answer was not given.
@@ -35,10 +27,18 @@ pub enum ReplyError {
     /// The agent does not offer what was answered.
     #[error("the agent does not offer this answer")]
     NotOffered,
+    /// The answer does not fit what was asked, and the request stays open.
+    #[error("the answer does not fit `{field}`: {reason}")]
+    Unfit {
+        /// Which part of it; empty if it is the whole.
+        field: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
 }
 
 impl Reply {
-    pub(super) fn new(responder: Responder, fallback: Fallback) -> Self {
+    pub(super) fn new(responder: Responder, fallback: Value) -> Self {
         Self { responder: Mutex::new(Some(responder)), fallback }
     }
 
@@ -49,8 +49,13 @@ impl Reply {
 
     pub(super) fn refuse(&self, error: RpcError) -> Result<(), ReplyError> {
         let responder = self.take().ok_or(ReplyError::Stale)?;
-        let error = acp_http_client::RpcError::new(error.code, error.message);
-        if responder.error(error) { Ok(()) } else { Err(ReplyError::Stale) }
+        if responder.error(error.into_wire()) { Ok(()) } else { Err(ReplyError::Stale) }
+    }
+
+    /// Whether an answer is still wanted.
+    pub(super) fn is_open(&self) -> bool {
+        let responder = self.responder.lock().unwrap_or_else(PoisonError::into_inner);
+        responder.as_ref().is_some_and(|responder| !responder.is_closed())
     }
 
     fn take(&self) -> Option<Responder> {
@@ -60,19 +65,14 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        let Some(responder) = self.take() else { return };
-        match &self.fallback {
-            Fallback::Result(result) => responder.respond(result),
-            Fallback::Error => {
-                responder.error(acp_http_client::RpcError::internal("nobody was there to answer"))
-            }
-        };
+        if let Some(responder) = self.take() {
+            responder.respond(&self.fallback);
+        }
     }
 }
 
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let open = self.responder.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        f.debug_struct("Reply").field("open", &open).finish_non_exhaustive()
+        f.debug_struct("Reply").field("open", &self.is_open()).finish_non_exhaustive()
     }
 }

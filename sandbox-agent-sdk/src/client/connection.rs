@@ -10,14 +10,15 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::asking::Asking;
 use super::hub::Hub;
 use super::names::AUTHENTICATE;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
 use super::supports::Learned;
 use crate::{
-    Capabilities, ClientOptions, ConnectionState, Error, ServerKind, SessionMetadata, TerminationInfo,
-    TerminationReport,
+    AgentTools, Capabilities, ClientOptions, ConnectionState, Error, ServerKind, SessionMetadata,
+    TerminationInfo, TerminationReport,
 };
 
 /// The version of the conversation that this crate speaks.
@@ -38,6 +39,8 @@ pub(crate) struct Connection {
     capabilities: Mutex<Option<Arc<Capabilities>>>,
     /// What was found out about methods that need not be there.
     pub(super) learned: Learned,
+    /// What the agent may use of this machine; it ends with the connection.
+    tools: AgentTools,
     /// Owns the pump, which ends with the connection.
     _pump: JoinSet<()>,
 }
@@ -55,6 +58,14 @@ impl Connection {
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let shared = Arc::new(Shared::default());
+        let tools = options.agent_tools();
+        let asking = Asking::new(
+            client.clone(),
+            Arc::clone(hub),
+            options.permissions.clone(),
+            tools.clone(),
+            endpoint.kind == ServerKind::Shared,
+        );
         let pump = Pump {
             events: client.events(),
             wire: client.clone(),
@@ -62,11 +73,10 @@ impl Connection {
             commands: receiver,
             hub: Arc::clone(hub),
             shared: Arc::clone(&shared),
-            permissions: options.permissions.clone(),
+            asking,
             patience: options.timeouts.termination,
             exit: Exit::default(),
             away: false,
-            has_neighbours: endpoint.kind == ServerKind::Shared,
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(pump.run());
@@ -80,6 +90,7 @@ impl Connection {
             commands,
             capabilities: Mutex::new(None),
             learned: Learned::default(),
+            tools,
             _pump: tasks,
         })
     }
@@ -87,10 +98,14 @@ impl Connection {
     /// Introduces this client to the agent, which starts it if need be.
     pub(super) async fn initialize(&self) -> Result<Arc<Capabilities>, Error> {
         let (name, version) = &self.options.client_info;
+        let mut offers = self.tools.capabilities();
+        if let Some(questions) = self.options.questions.to_value() {
+            offers["elicitation"] = questions;
+        }
         let mut params = json!({
             "protocolVersion": VERSION,
             "clientInfo": {"name": name, "version": version},
-            "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
+            "clientCapabilities": offers,
         });
         let metadata = SessionMetadata::new().with_agent(&self.agent);
         metadata.write_into(&mut params).map_err(|error| Error::config(error.to_string()))?;
@@ -193,10 +208,16 @@ impl Connection {
     }
 
     /// Ends the connection, within a bound. Where the agent ends with it, so do its sessions.
+    ///
+    /// What the agent has asked is answered as cancelled before: on a server where it lives on, it would wait for ever.
     pub(super) async fn close(&self) {
         // An end to which the agent came by itself before is told as what it is.
         self.ask_pump(Command::Settle).await;
         self.shared.stop_requested.store(true, Ordering::Release);
+        let cancelled = self.wire.cancel_agent_requests(None);
+        // An answer that cannot be delivered does not hold up the end.
+        let _ = tokio::time::timeout(self.options.timeouts.disconnect, cancelled).await;
+        self.tools.end_all().await;
         if let wire::CloseOutcome::Unconfirmed(error) = self.wire.close().await {
             tracing::debug!(%error, "the server did not confirm that the connection is closed");
         }
@@ -210,6 +231,14 @@ impl Connection {
     /// Ends the connection because the server has forgotten it.
     pub(super) fn lose(&self, error: &Error) {
         self.wire.end(error.clone());
+    }
+}
+
+impl Drop for Connection {
+    /// The pump is given up with the connection, but ends when the runtime gets to it. What runs for the agent on this
+    /// machine ends now.
+    fn drop(&mut self) {
+        self.tools.close();
     }
 }
 

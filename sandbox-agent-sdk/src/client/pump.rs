@@ -9,11 +9,12 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
+use super::asking::Asking;
 use super::hub::{Hub, ended_event};
-use crate::ask::{ELICITATION, PermissionPolicy, REQUEST_QUESTION};
+use crate::ask::ELICITATION_COMPLETE;
 use crate::{
-    AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, PermissionRequest,
-    QuestionRequest, TerminationInfo, TerminationReport, Update,
+    AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, TerminationInfo,
+    TerminationReport, Update,
 };
 
 /// How many commands may wait for the pump.
@@ -74,14 +75,12 @@ pub(super) struct Pump {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) hub: Arc<Hub>,
     pub(super) shared: Arc<Shared>,
-    pub(super) permissions: Option<PermissionPolicy>,
+    pub(super) asking: Asking,
     /// How long the rest of an account of the agent's end may take.
     pub(super) patience: Duration,
     pub(super) exit: Exit,
     /// Whether the stream was lost and has not come back.
     pub(super) away: bool,
-    /// Whether the sessions of other clients are seen here too.
-    pub(super) has_neighbours: bool,
 }
 
 /// An end of the agent that is being put together.
@@ -112,7 +111,7 @@ impl Pump {
                     None => reading = false,
                 },
                 request = self.requests.next(), if asking => match request {
-                    Some((request, responder)) => self.ask(&request, responder),
+                    Some((request, responder)) => self.asking.ask(&request, responder),
                     None => asking = false,
                 },
                 command = self.commands.recv() => match command {
@@ -126,6 +125,7 @@ impl Pump {
                     None => return,
                 },
                 () = wait_until(deadline) => self.finish_exit(),
+                never = self.asking.tidy() => match never {},
             }
         }
     }
@@ -180,6 +180,10 @@ impl Pump {
                 self.shared.printed(&unparsed.raw);
                 self.hub.publish(&Event::AgentUnparsed { unparsed, origin });
             }
+            ELICITATION_COMPLETE if origin == Origin::Live && params["elicitationId"].is_string() => {
+                let id = params["elicitationId"].as_str().unwrap_or_default().to_owned();
+                self.hub.publish(&Event::QuestionCompleted { id });
+            }
             "$/cancel_request" => {}
             method => {
                 self.hub.publish(&Event::Other { method: method.to_owned(), params, origin });
@@ -216,41 +220,12 @@ impl Pump {
                 self.hub.connection(ConnectionState::Reconnecting { attempt: *attempt });
             }
             wire::ConnectionState::Terminated(reason) => {
+                self.asking.end();
                 if let Some(reason) = lost_reason(reason) {
                     self.hub.connection(ConnectionState::Lost(reason));
                 }
             }
             _ => {}
-        }
-    }
-
-    fn ask(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
-        let params = request.params().to_value();
-        let session = params.get("sessionId").and_then(Value::as_str);
-        if self.has_neighbours && session.is_some_and(|session| !self.hub.is_known(session)) {
-            // Every client of an endpoint that is shared sees it, and the first answer counts.
-            responder.ignore();
-            return;
-        }
-        match request.method() {
-            "session/request_permission" => {
-                let request = PermissionRequest::new(params, responder);
-                let decision = self.permissions.as_ref().map(|policy| policy(&request));
-                if decision.is_some_and(|decision| request.decide(&decision)) {
-                    return;
-                }
-                let session = request.session_id().map(str::to_owned);
-                if self.hub.publish(&Event::Permission(request)) == 0 {
-                    tracing::warn!(?session, "a permission was refused because nobody is there to give it");
-                }
-            }
-            method @ (ELICITATION | REQUEST_QUESTION) => {
-                let request = QuestionRequest::new(method, params, responder);
-                self.hub.publish(&Event::Question(request));
-            }
-            method => {
-                responder.error(wire::RpcError::method_not_found(method));
-            }
         }
     }
 

@@ -22,11 +22,32 @@ pub struct RpcError {
 impl RpcError {
     /// The method does not exist or is not offered.
     pub const METHOD_NOT_FOUND: i64 = -32601;
+    /// The parameters cannot be used.
+    pub const INVALID_PARAMS: i64 = -32602;
+    /// Whoever answers has failed.
+    pub const INTERNAL_ERROR: i64 = -32603;
+    /// What was asked for does not exist.
+    pub const NOT_FOUND: i64 = -32002;
 
     /// An error with a code and a message.
     #[must_use]
     pub fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
+    }
+
+    /// Adds data.
+    #[must_use]
+    pub fn with_data(mut self, data: Value) -> Self {
+        self.data = Some(data);
+        self
+    }
+
+    pub(crate) fn into_wire(self) -> acp_http_client::RpcError {
+        let error = acp_http_client::RpcError::new(self.code, self.message);
+        match self.data {
+            Some(data) => error.with_data(data),
+            None => error,
+        }
     }
 }
 

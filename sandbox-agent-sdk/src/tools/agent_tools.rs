@@ -1,0 +1,222 @@
+//! Files and terminals as an agent asks for them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+
+use super::files::{FileAccess, LineRange, ReadText, TextFiles, WriteText};
+#[cfg(all(feature = "terminals", unix))]
+use super::terminals::{TerminalCommand, TerminalExit, Terminals};
+use crate::RpcError;
+
+/// What an agent may use of this machine, behind the messages by which it asks for it.
+///
+/// A [client](crate::ClientOptions::files) has one by itself. Use it alone to serve an agent in another way: tell the
+/// agent of the [`capabilities`](Self::capabilities), and let it [`answer`](Self::answer) what the agent asks.
+#[derive(Clone, Default)]
+#[must_use = "tools do nothing until an agent may use them"]
+pub struct AgentTools {
+    files: Option<Arc<dyn TextFiles>>,
+    #[cfg(all(feature = "terminals", unix))]
+    terminals: Option<Terminals>,
+}
+
+type Answer = BoxFuture<'static, Result<Value, RpcError>>;
+
+impl AgentTools {
+    /// No tools.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// These files.
+    pub fn files(self, files: impl TextFiles) -> Self {
+        self.shared_files(Arc::new(files))
+    }
+
+    /// These files, which somebody else uses too.
+    pub fn shared_files(mut self, files: Arc<dyn TextFiles>) -> Self {
+        self.files = Some(files);
+        self
+    }
+
+    /// These terminals.
+    #[cfg(all(feature = "terminals", unix))]
+    pub fn terminals(mut self, terminals: Terminals) -> Self {
+        self.terminals = Some(terminals);
+        self
+    }
+
+    /// What the agent is to be told that it may use, as the member `clientCapabilities` has it.
+    #[must_use]
+    pub fn capabilities(&self) -> Value {
+        let access = self.files.as_ref().map(|files| files.access());
+        #[cfg(all(feature = "terminals", unix))]
+        let terminal = self.terminals.is_some();
+        #[cfg(not(all(feature = "terminals", unix)))]
+        let terminal = false;
+        json!({
+            "fs": {"readTextFile": access.is_some(), "writeTextFile": access == Some(FileAccess::ReadWrite)},
+            "terminal": terminal,
+        })
+    }
+
+    /// Answers a request of the agent; `None` if it is none for these tools, or they are off.
+    #[must_use]
+    pub fn answer(&self, method: &str, params: &Value) -> Option<Answer> {
+        #[cfg(all(feature = "terminals", unix))]
+        if let Some(action) = method.strip_prefix("terminal/") {
+            return self.terminals.clone().and_then(|terminals| terminal_answer(terminals, action, params));
+        }
+        let files = Arc::clone(self.files.as_ref()?);
+        match method {
+            "fs/read_text_file" => {
+                let request = read_request(params);
+                Some(Box::pin(async move {
+                    let text = files.read(request?).await.map_err(|error| error.to_rpc())?;
+                    Ok(json!({"content": text}))
+                }))
+            }
+            "fs/write_text_file" if files.access() == FileAccess::ReadWrite => {
+                let request = write_request(params);
+                Some(Box::pin(async move {
+                    files.write(request?).await.map_err(|error| error.to_rpc())?;
+                    Ok(json!({}))
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends what a session has running.
+    pub(crate) async fn end_session(&self, session: &str) {
+        #[cfg(all(feature = "terminals", unix))]
+        if let Some(terminals) = &self.terminals {
+            terminals.release_session(session).await;
+        }
+        #[cfg(not(all(feature = "terminals", unix)))]
+        let _ = session;
+    }
+
+    /// Ends everything that is running, waits until it has ended, and starts no more.
+    pub(crate) async fn end_all(&self) {
+        #[cfg(all(feature = "terminals", unix))]
+        if let Some(terminals) = &self.terminals {
+            terminals.release_all().await;
+            terminals.close();
+        }
+    }
+
+    /// Ends everything that is running, without waiting, and starts no more.
+    pub(crate) fn close(&self) {
+        #[cfg(all(feature = "terminals", unix))]
+        if let Some(terminals) = &self.terminals {
+            terminals.close();
+        }
+    }
+}
+
+impl fmt::Debug for AgentTools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentTools").field("capabilities", &self.capabilities().to_string()).finish()
+    }
+}
+
+fn read_request(params: &Value) -> Result<ReadText, RpcError> {
+    let range = LineRange::new(number(params, "line")?, number(params, "limit")?);
+    let path = text(params, "path")?.into();
+    Ok(ReadText { session_id: text(params, "sessionId").ok(), path, range, raw: params.clone() })
+}
+
+fn write_request(params: &Value) -> Result<WriteText, RpcError> {
+    let (path, content) = (text(params, "path")?.into(), text(params, "content")?);
+    let members = params.as_object().into_iter().flatten().filter(|(name, _)| *name != "content");
+    let raw = Value::Object(members.map(|(name, value)| (name.clone(), value.clone())).collect());
+    Ok(WriteText { session_id: text(params, "sessionId").ok(), path, content, raw })
+}
+
+#[cfg(all(feature = "terminals", unix))]
+fn terminal_answer(terminals: Terminals, action: &str, params: &Value) -> Option<Answer> {
+    let session = text(params, "sessionId");
+    if action == "create" {
+        let command = command_request(params);
+        return Some(Box::pin(async move {
+            let id = terminals.create(&session?, &command?).map_err(|error| error.to_rpc())?;
+            Ok(json!({"terminalId": id}))
+        }));
+    }
+    let (id, limit) = (text(params, "terminalId"), number(params, "outputByteLimit"));
+    Some(match action {
+        "output" => Box::pin(async move {
+            let output = terminals.output(&session?, &id?, limit?).map_err(|error| error.to_rpc())?;
+            let status = output.exit.as_ref().map(status);
+            let code = output.exit.as_ref().and_then(|exit| exit.code);
+            Ok(json!({
+                "output": output.text, "truncated": output.truncated, "exitStatus": status, "exitCode": code,
+            }))
+        }),
+        "wait_for_exit" => Box::pin(async move {
+            let exit = terminals.wait_for_exit(&session?, &id?).await.map_err(|error| error.to_rpc())?;
+            Ok(json!({"exitCode": exit.code, "signal": exit.signal, "exitStatus": status(&exit)}))
+        }),
+        "kill" => Box::pin(async move {
+            terminals.kill(&session?, &id?).map_err(|error| error.to_rpc())?;
+            Ok(json!({}))
+        }),
+        "release" => Box::pin(async move {
+            terminals.release(&session?, &id?).await.map_err(|error| error.to_rpc())?;
+            Ok(json!({}))
+        }),
+        _ => return None,
+    })
+}
+
+#[cfg(all(feature = "terminals", unix))]
+fn status(exit: &TerminalExit) -> Value {
+    json!({"exitCode": exit.code, "signal": exit.signal})
+}
+
+#[cfg(all(feature = "terminals", unix))]
+fn command_request(params: &Value) -> Result<TerminalCommand, RpcError> {
+    let mut command = TerminalCommand::new(text(params, "command")?);
+    for arg in list(params, "args")? {
+        let arg = arg.as_str().ok_or_else(|| invalid("args"))?;
+        command.args.push(arg.to_owned());
+    }
+    for variable in list(params, "env")? {
+        command.env.push((text(variable, "name")?, text(variable, "value")?));
+    }
+    command.cwd = match params.get("cwd") {
+        None | Some(Value::Null) => None,
+        Some(_) => Some(text(params, "cwd")?.into()),
+    };
+    command.output_limit = number(params, "outputByteLimit")?;
+    command.raw = params.clone();
+    Ok(command)
+}
+
+fn text(params: &Value, name: &str) -> Result<String, RpcError> {
+    params.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| invalid(name))
+}
+
+fn number(params: &Value, name: &str) -> Result<Option<u64>, RpcError> {
+    match params.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value.as_u64().map(Some).ok_or_else(|| invalid(name)),
+    }
+}
+
+#[cfg(all(feature = "terminals", unix))]
+fn list<'a>(params: &'a Value, name: &str) -> Result<&'a [Value], RpcError> {
+    match params.get(name) {
+        None | Some(Value::Null) => Ok(&[]),
+        Some(value) => value.as_array().map(Vec::as_slice).ok_or_else(|| invalid(name)),
+    }
+}
+
+fn invalid(name: &str) -> RpcError {
+    RpcError::new(RpcError::INVALID_PARAMS, format!("the parameter `{name}` is missing or cannot be read"))
+        .with_data(json!({"reason": "parameter", "parameter": name}))
+}

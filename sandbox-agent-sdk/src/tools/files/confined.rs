@@ -1,0 +1,157 @@
+//! The files below directories, and no others.
+
+mod read;
+mod write;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, OpenOptions};
+use futures::future::BoxFuture;
+
+use super::{FileAccess, FileError, ReadText, TextFiles, WriteText};
+use crate::Roots;
+
+/// How many bytes are read or written at once, unless told otherwise.
+const LIMIT: u64 = 16 << 20;
+
+/// The files below some directories of this machine.
+///
+/// The directories are opened once, and paths are followed from there by the system, step by step, never leaving them:
+/// `..` that leads out, links that lead out or are absolute, and absolute paths elsewhere are [`FileError::Outside`],
+/// also when a directory is swapped for a link at the very moment. What is no regular file is
+/// [`FileError::NotAFile`], and opening it waits for nobody.
+///
+/// Writing is atomic: a new file is written beside the old one and takes its place, with the permissions of the old
+/// one. Directories that are missing are made. A link is followed if it stays inside, and the file that it leads to is
+/// written.
+#[derive(Clone)]
+pub struct ConfinedFiles {
+    roots: Arc<Vec<Dir>>,
+    names: Arc<Roots>,
+    access: FileAccess,
+    read_limit: u64,
+    write_limit: u64,
+}
+
+impl ConfinedFiles {
+    /// Opens the directories.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`] or [`FileError::NotAFile`] if one is not there or is no directory.
+    pub fn open(roots: Roots) -> Result<Self, FileError> {
+        let open = |local: &Path| {
+            Dir::open_ambient_dir(local, ambient_authority())
+                .map_err(|error| FileError::from_io(local, error))
+        };
+        let dirs = roots.iter().map(|root| open(&root.local)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            roots: Arc::new(dirs),
+            names: Arc::new(roots),
+            access: FileAccess::ReadWrite,
+            read_limit: LIMIT,
+            write_limit: LIMIT,
+        })
+    }
+
+    /// Files may be read and not written.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.access = FileAccess::Read;
+        self
+    }
+
+    /// How many bytes may be read at once; a larger file can be read by its lines. Default 16 MiB.
+    #[must_use]
+    pub fn read_limit(mut self, bytes: u64) -> Self {
+        self.read_limit = bytes;
+        self
+    }
+
+    /// How many bytes a file may be written with. Default 16 MiB.
+    #[must_use]
+    pub fn write_limit(mut self, bytes: u64) -> Self {
+        self.write_limit = bytes;
+        self
+    }
+
+    /// The directory that a path is in, and the way from there.
+    fn locate<'a>(&self, path: &'a Path) -> Result<(&Dir, &'a Path), FileError> {
+        if !path.is_absolute() {
+            return Err(FileError::NotAbsolute(path.to_owned()));
+        }
+        let outside = || FileError::Outside(path.to_owned());
+        let (index, rest) = self.names.locate(path).ok_or_else(outside)?;
+        let dir = self.roots.get(index).ok_or_else(outside)?;
+        // The directory itself has no way from itself.
+        let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
+        Ok((dir, rest))
+    }
+}
+
+impl TextFiles for ConfinedFiles {
+    fn read(&self, request: ReadText) -> BoxFuture<'_, Result<String, FileError>> {
+        let files = self.clone();
+        let abandoned = Abandoned::default();
+        let seen = Arc::clone(&abandoned.0);
+        Box::pin(async move {
+            let _abandoned = abandoned;
+            off_the_runtime(move || files.read_now(&request, &seen)).await
+        })
+    }
+
+    fn write(&self, request: WriteText) -> BoxFuture<'_, Result<(), FileError>> {
+        let files = self.clone();
+        Box::pin(off_the_runtime(move || files.write_now(&request)))
+    }
+
+    fn access(&self) -> FileAccess {
+        self.access
+    }
+}
+
+impl fmt::Debug for ConfinedFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfinedFiles")
+            .field("roots", &self.names)
+            .field("access", &self.access)
+            .field("read_limit", &self.read_limit)
+            .field("write_limit", &self.write_limit)
+            .finish()
+    }
+}
+
+/// Says when it is dropped that nobody waits any more: a scan of a huge file then ends.
+#[derive(Debug, Default)]
+struct Abandoned(Arc<AtomicBool>);
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Files block, so that they are used where blocking harms nobody.
+async fn off_the_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
+) -> Result<T, FileError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        // The runtime is shutting down, and nobody is there to hear the answer.
+        Err(_) => Err(FileError::Refused("this program is ending".to_owned())),
+    }
+}
+
+/// Options that never wait for the other side of a pipe.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    {
+        use cap_std::fs::OpenOptionsExt;
+        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    }
+    options
+}

@@ -1,0 +1,103 @@
+//! Why a file could not be read or written.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::RpcError;
+
+/// Why a file could not be read or written. The agent is told too.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The path is not absolute, or no path at all.
+    #[error("{} is no absolute path", .0.display())]
+    NotAbsolute(PathBuf),
+    /// The path leads out of the directories that the agent may use: by its name, by `..` or by a link.
+    #[error("{} leads out of the directories that may be used", .0.display())]
+    Outside(PathBuf),
+    /// There is no such file.
+    #[error("there is no {}", .0.display())]
+    NotFound(PathBuf),
+    /// It is a directory, a device, a pipe or something else that is no file.
+    #[error("{} is no regular file", .0.display())]
+    NotAFile(PathBuf),
+    /// Its content, or the part of it that was asked for, is no UTF-8.
+    #[error("{} is no text: it has a byte that is no UTF-8 at offset {offset} of what was read", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// Where the first such byte is in what was read.
+        offset: usize,
+    },
+    /// It is, or would become, larger than allowed.
+    #[error("{} is larger than the {limit} bytes that are allowed", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// How many bytes are allowed.
+        limit: u64,
+    },
+    /// Files may only be read here, or this one may not be written.
+    #[error("{} may not be written", .0.display())]
+    ReadOnly(PathBuf),
+    /// The system refused.
+    #[error("{} cannot be used", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// A reason of your own, as the agent is told it.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl FileError {
+    /// What an error of the system means.
+    #[cfg_attr(not(feature = "files"), allow(dead_code))]
+    pub(crate) fn from_io(path: &Path, error: io::Error) -> Self {
+        let path = path.to_owned();
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::NotFound(path),
+            // A path that leads out is refused before the system is asked about it.
+            io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => Self::Outside(path),
+            io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => Self::NotAFile(path),
+            io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => Self::NotAbsolute(path),
+            _ => Self::Io { path, source: Arc::new(error) },
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::NotAbsolute(_) => "not_absolute",
+            Self::Outside(_) => "outside",
+            Self::NotFound(_) => "not_found",
+            Self::NotAFile(_) => "not_a_file",
+            Self::NotText { .. } => "not_text",
+            Self::TooLarge { .. } => "too_large",
+            Self::ReadOnly(_) => "read_only",
+            Self::Io { .. } => "io",
+            Self::Refused(_) => "refused",
+        }
+    }
+
+    /// The error as the agent is told it, with a word for the reason in its data.
+    #[must_use]
+    pub fn to_rpc(&self) -> RpcError {
+        let code = match self {
+            Self::NotFound(_) => RpcError::NOT_FOUND,
+            Self::Io { .. } => RpcError::INTERNAL_ERROR,
+            _ => RpcError::INVALID_PARAMS,
+        };
+        let message = match self {
+            Self::Io { source, .. } => format!("{self}: {source}"),
+            _ => self.to_string(),
+        };
+        RpcError::new(code, message).with_data(json!({"reason": self.reason()}))
+    }
+}

@@ -1,0 +1,224 @@
+//! What terminals are allowed to do.
+
+use std::collections::HashSet;
+use std::env::split_paths;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::process::Command;
+
+use super::{TerminalCommand, TerminalError};
+use crate::Roots;
+
+/// What a command gets of this program's environment, unless told otherwise. Anything else may be a secret.
+const INHERITED: [&str; 11] =
+    ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ"];
+
+type Allow = Arc<dyn Fn(&TerminalCommand) -> bool + Send + Sync>;
+
+/// What terminals are allowed to do.
+///
+/// They run real processes with the rights of this program: whatever a command is allowed to do besides starting in one of
+/// the directories, it can do everywhere. Restrict the commands, or run this program where it can do no harm.
+#[derive(Clone)]
+#[must_use = "options do nothing until terminals are made of them"]
+pub struct TerminalOptions {
+    roots: Roots,
+    allowed: Allowed,
+    shell: Option<PathBuf>,
+    inherited: Inherited,
+    pub(super) output_limit: usize,
+    pub(super) max_output_limit: usize,
+    pub(super) max_terminals: usize,
+}
+
+#[derive(Clone)]
+enum Allowed {
+    Everything,
+    These(HashSet<String>),
+    If(Allow),
+}
+
+#[derive(Clone)]
+enum Inherited {
+    These(Vec<OsString>),
+    Everything,
+}
+
+impl TerminalOptions {
+    /// Commands run in these directories. Every command is allowed until [`allow_only`](Self::allow_only) or
+    /// [`allow_if`](Self::allow_if) says otherwise.
+    pub fn new(roots: Roots) -> Self {
+        Self {
+            roots,
+            allowed: Allowed::Everything,
+            shell: None,
+            inherited: Inherited::These(INHERITED.iter().map(OsString::from).collect()),
+            output_limit: 1 << 20,
+            max_output_limit: 16 << 20,
+            max_terminals: 64,
+        }
+    }
+
+    /// Only these commands are allowed, spelled exactly so. A name without a slash is looked up in this program's `PATH`,
+    /// whatever the agent sets, and the variables by which code can be loaded into a program cannot be set.
+    pub fn allow_only(mut self, commands: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.allowed = Allowed::These(commands.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Only those commands are allowed that this function says yes to.
+    pub fn allow_if(mut self, allow: impl Fn(&TerminalCommand) -> bool + Send + Sync + 'static) -> Self {
+        self.allowed = Allowed::If(Arc::new(allow));
+        self
+    }
+
+    /// A command without arguments is a line for this shell, as some agents mean it. Without a shell it is the name of a
+    /// program.
+    pub fn shell(mut self, shell: impl Into<PathBuf>) -> Self {
+        self.shell = Some(shell.into());
+        self
+    }
+
+    /// Commands get these variables of this program's environment too. By default they get `PATH`, `HOME`, the user,
+    /// the language, the terminal and the time zone, and nothing that may be a secret.
+    pub fn inherit(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        if let Inherited::These(inherited) = &mut self.inherited {
+            inherited.extend(names.into_iter().map(Into::into));
+        }
+        self
+    }
+
+    /// Commands get the whole environment of this program, with every secret in it.
+    pub fn inherit_everything(mut self) -> Self {
+        self.inherited = Inherited::Everything;
+        self
+    }
+
+    /// How many bytes of output are kept of a terminal if the agent does not say. Default 1 MiB.
+    pub fn output_limit(mut self, bytes: usize) -> Self {
+        self.output_limit = bytes;
+        self
+    }
+
+    /// How many bytes of output are kept at most, whatever the agent says. Default 16 MiB.
+    pub fn max_output_limit(mut self, bytes: usize) -> Self {
+        self.max_output_limit = bytes;
+        self
+    }
+
+    /// How many terminals there may be at once, over all sessions of a connection, whether their commands run or not.
+    /// Default 64.
+    pub fn max_terminals(mut self, count: usize) -> Self {
+        self.max_terminals = count;
+        self
+    }
+
+    /// How many bytes of a terminal's output are kept.
+    pub(super) fn limit_of(&self, command: &TerminalCommand) -> usize {
+        let wanted = command.output_limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        wanted.unwrap_or(self.output_limit).min(self.max_output_limit)
+    }
+
+    /// The process to start, if it may be started.
+    pub(super) fn prepare(&self, wanted: &TerminalCommand) -> Result<Command, TerminalError> {
+        let refused = || TerminalError::NotAllowed(wanted.command.clone());
+        let mut command = match &self.allowed {
+            Allowed::These(these) => {
+                if !these.contains(&wanted.command) || wanted.env.iter().any(|(name, _)| loads_code(name)) {
+                    return Err(refused());
+                }
+                let mut command = Command::new(find(&wanted.command)?);
+                command.arg0(&wanted.command).args(&wanted.args);
+                command
+            }
+            Allowed::If(allow) if !allow(wanted) => return Err(refused()),
+            Allowed::If(_) | Allowed::Everything => match &self.shell {
+                Some(shell) if wanted.args.is_empty() => {
+                    let mut command = Command::new(shell);
+                    command.arg("-c").arg(&wanted.command);
+                    command
+                }
+                _ => {
+                    let mut command = Command::new(&wanted.command);
+                    command.args(&wanted.args);
+                    command
+                }
+            },
+        };
+        if let Inherited::These(names) = &self.inherited {
+            command.env_clear();
+            let inherited = names.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+            command.envs(inherited);
+        }
+        for (name, value) in &wanted.env {
+            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+                return Err(TerminalError::Environment(name.clone()));
+            }
+            command.env(name, value);
+        }
+        let directory = self.directory(wanted.cwd.as_deref())?;
+        command.env("PWD", &directory).current_dir(directory);
+        Ok(command)
+    }
+
+    /// The directory to run in. A command that runs can go wherever it likes, so that a link which is put there between
+    /// this look and its start gives it nothing that it does not have.
+    fn directory(&self, cwd: Option<&Path>) -> Result<PathBuf, TerminalError> {
+        let outside = |path: &Path| TerminalError::Outside(path.to_owned());
+        let (root, rest, named) = match cwd {
+            Some(path) => {
+                let (index, rest) = self.roots.locate(path).ok_or_else(|| outside(path))?;
+                (self.roots.iter().nth(index).ok_or_else(|| outside(path))?, rest, path)
+            }
+            None => {
+                let root = self.roots.iter().next().ok_or_else(|| outside(Path::new("")))?;
+                (root, Path::new(""), root.name.as_path())
+            }
+        };
+        let missing = |_| TerminalError::NoDirectory(named.to_owned());
+        let real_root = root.local.canonicalize().map_err(missing)?;
+        let real = root.local.join(rest).canonicalize().map_err(missing)?;
+        if !real.starts_with(&real_root) {
+            return Err(outside(named));
+        }
+        if !real.is_dir() {
+            return Err(TerminalError::NoDirectory(named.to_owned()));
+        }
+        Ok(real)
+    }
+}
+
+/// Whether a variable makes the system load code into a program.
+fn loads_code(name: &str) -> bool {
+    name.starts_with("LD_") || name.starts_with("DYLD_")
+}
+
+/// The program of a name, by the `PATH` of this program.
+fn find(command: &str) -> Result<PathBuf, TerminalError> {
+    let missing = || TerminalError::NoCommand(command.to_owned());
+    if command.contains('/') {
+        return Ok(command.into());
+    }
+    let path = std::env::var_os("PATH").ok_or_else(missing)?;
+    let mut candidates = split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(command));
+    candidates.find(|candidate| is_executable(candidate)).ok_or_else(missing)
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+impl fmt::Debug for TerminalOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TerminalOptions")
+            .field("roots", &self.roots)
+            .field("shell", &self.shell)
+            .field("output_limit", &self.output_limit)
+            .field("max_terminals", &self.max_terminals)
+            .finish_non_exhaustive()
+    }
+}
