@@ -20,6 +20,12 @@ mod logins;
 mod naming;
 #[path = "client/no_crashes.rs"]
 mod no_crashes;
+#[path = "client/open_requests.rs"]
+mod open_requests;
+#[path = "client/permissions.rs"]
+mod permissions;
+#[path = "client/questions.rs"]
+mod questions;
 #[path = "client/server_kinds.rs"]
 mod server_kinds;
 #[path = "client/sessions.rs"]
@@ -30,5 +36,8 @@ mod snapshots;
 mod supporting;
 #[path = "client/termination.rs"]
 mod termination;
+#[cfg(unix)]
+#[path = "client/tools.rs"]
+mod tools;
 #[path = "client/turns.rs"]
 mod turns;

@@ -71,13 +71,13 @@ async fn subscribers_can_answer_and_the_first_answer_counts() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_drops_the_request_refuses_it() {
+async fn a_subscriber_that_drops_the_request_cancels_it() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
     let mut events = session.events();
     let turn = session.prompt("go");
     drop(permission(&mut events).await);
-    assert_eq!(within(turn.text()).await.unwrap(), "permission: reject_once");
+    assert_eq!(within(turn.text()).await.unwrap(), "permission: cancelled");
 }
 
 #[tokio::test]

@@ -80,7 +80,8 @@ impl ConfinedFiles {
 
     /// The directory that a path is in, and the way from there.
     fn locate<'a>(&self, path: &'a Path) -> Result<(&Dir, &'a Path), FileError> {
-        if !path.is_absolute() {
+        // What has a byte in it that ends a path for the system is no path.
+        if !path.is_absolute() || path.as_os_str().as_encoded_bytes().contains(&0) {
             return Err(FileError::NotAbsolute(path.to_owned()));
         }
         let outside = || FileError::Outside(path.to_owned());

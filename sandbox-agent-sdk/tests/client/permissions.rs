@@ -1,0 +1,268 @@
+//! Permissions: what arrives, what is answered, and who decides.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use mock_server::{MockServer, Permission, PermissionOption, Script, Step, ToolCall};
+use sandbox_agent_sdk::{
+    Event, Events, PermissionDecision, PermissionKind, PermissionPolicy, PermissionRequest, ReplyError,
+    ServerKind, ToolKind,
+};
+use serde_json::{Value, json};
+
+use super::support::{KINDS, client, event, options, session, within};
+
+pub(super) async fn permission(events: &mut Events) -> PermissionRequest {
+    event(events, |event| match event {
+        Event::Permission(request) => Some(request),
+        _ => None,
+    })
+    .await
+}
+
+fn ask(kind: &str, options: &[(&str, &str)]) -> Step {
+    let options = options.iter().map(|(id, kind)| PermissionOption {
+        id: (*id).to_owned(),
+        name: (*id).to_owned(),
+        kind: (*kind).to_owned(),
+    });
+    let mut call = ToolCall::new("t", "Do it");
+    call.kind = kind.to_owned();
+    Step::AskPermission(Permission::new(call).options(options.collect()))
+}
+
+const FOUR: [(&str, &str); 4] =
+    [("a", "allow_once"), ("A", "allow_always"), ("r", "reject_once"), ("R", "reject_always")];
+
+#[tokio::test]
+async fn a_request_arrives_with_everything_that_the_agent_sent() {
+    let params = json!({
+        "toolCall": {
+            "toolCallId": "t", "title": "Edit", "kind": "edit", "status": "pending",
+            "rawInput": {"path": "/w/f", "n": 1.5}, "locations": [{"path": "/w/f", "line": 7}],
+            "content": [{"type": "diff", "path": "/w/f", "oldText": "a", "newText": "b"}],
+            "future": [1, 2], "_meta": {"tool": "t"},
+        },
+        "options": [
+            {"optionId": "y", "name": "Yes", "kind": "allow_once", "_meta": {"key": "y"}},
+            {"optionId": "s", "name": "For the session", "kind": "allow_session"},
+            {"optionId": "n", "name": "No", "kind": "reject_once", "extra": true},
+        ],
+        "_meta": {"trace": {"id": 5}}, "somethingNew": null,
+    });
+    for kind in KINDS {
+        let step = Step::Request { method: "session/request_permission".into(), params: params.clone() };
+        let server = MockServer::builder().agent("mock", Script::steps(vec![step])).start().await;
+        let session = session(&client(&server, kind)).await;
+        let mut events = session.events();
+        let mut turn = session.prompt("go");
+        let request = permission(&mut events).await;
+        let mut expected = params.clone();
+        expected["sessionId"] = session.id().into();
+        assert_eq!(request.raw(), &expected);
+        assert_eq!(request.meta(), Some(&json!({"trace": {"id": 5}})));
+        let call = request.tool_call().unwrap();
+        assert_eq!(call.input, Some(json!({"path": "/w/f", "n": 1.5})));
+        assert_eq!((call.locations[0].path.as_str(), call.locations[0].line), ("/w/f", Some(7)));
+        assert_eq!(call.kind, Some(ToolKind::Edit));
+        let kinds: Vec<_> = request.options().iter().map(|option| option.kind.clone().unwrap()).collect();
+        let new = PermissionKind::Other("allow_session".into());
+        assert_eq!(kinds, [PermissionKind::AllowOnce, new, PermissionKind::RejectOnce]);
+        assert_eq!(request.options()[2].raw["extra"], true);
+        request.choose("s").unwrap();
+        within(turn.outcome()).await.unwrap();
+        assert_eq!(
+            server.answers()[0].answer["result"]["outcome"],
+            json!({"outcome": "selected", "optionId": "s"})
+        );
+    }
+}
+
+type Verb = fn(&PermissionRequest) -> Result<(), ReplyError>;
+
+#[tokio::test]
+async fn every_verb_picks_its_option_and_only_once() {
+    let table: [(&str, Verb); 6] = [
+        ("a", PermissionRequest::allow_once),
+        ("A", PermissionRequest::allow_always),
+        ("r", PermissionRequest::reject_once),
+        ("R", PermissionRequest::reject_always),
+        ("cancelled", PermissionRequest::cancel),
+        ("R", |request| request.choose("R")),
+    ];
+    let server = MockServer::builder().agent("mock", Script::steps(vec![ask("edit", &FOUR)])).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let mut events = session.events();
+    for (outcome, verb) in table {
+        let turn = session.prompt("go");
+        let request = permission(&mut events).await;
+        assert!(request.is_open());
+        verb(&request).unwrap();
+        assert!(!request.is_open());
+        for (_, late) in table {
+            assert_eq!(late(&request), Err(ReplyError::Stale));
+        }
+        assert_eq!(within(turn.text()).await.unwrap(), format!("permission: {outcome}"));
+    }
+    assert_eq!(server.answers().len(), 6);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_offered_leaves_the_request_open() {
+    let script = Script::steps(vec![ask("edit", &[("x", "allow_session")])]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let mut events = session.events();
+    let turn = session.prompt("go");
+    let request = permission(&mut events).await;
+    let verbs: [Verb; 5] = [
+        PermissionRequest::allow_once,
+        PermissionRequest::allow_always,
+        PermissionRequest::reject_once,
+        PermissionRequest::reject_always,
+        |request| request.choose("y"),
+    ];
+    for verb in verbs {
+        assert_eq!(verb(&request), Err(ReplyError::NotOffered));
+    }
+    assert!(request.is_open());
+    request.choose("x").unwrap();
+    assert_eq!(within(turn.text()).await.unwrap(), "permission: x");
+}
+
+#[tokio::test]
+async fn policies_decide_what_their_names_say() {
+    use PermissionPolicy::{AcceptEdits, Ask, BypassPermissions, Deny};
+    let always: &[_] = &[("A", "allow_always"), ("r", "reject_once")];
+    let no_allow: &[_] = &[("x", "allow_session"), ("r", "reject_once")];
+    let only_allow: &[_] = &[("a", "allow_once")];
+    let function =
+        PermissionPolicy::function(|request| match request.tool_call().and_then(|call| call.kind.as_ref()) {
+            Some(ToolKind::Read) => PermissionDecision::Option("a".into()),
+            Some(ToolKind::Edit) => PermissionDecision::Option("not offered".into()),
+            Some(ToolKind::Fetch) => panic!("a policy that panics"),
+            Some(ToolKind::Search) => PermissionDecision::Ask,
+            _ => PermissionDecision::Refuse,
+        });
+    // Nobody subscribes, so that what has to be asked for is refused.
+    let table: &[(PermissionPolicy, &str, &[(&str, &str)], &str)] = &[
+        (Ask, "edit", &FOUR, "r"),
+        (Ask, "read", only_allow, "cancelled"),
+        (BypassPermissions, "execute", &FOUR, "a"),
+        (BypassPermissions, "execute", always, "A"),
+        (BypassPermissions, "execute", no_allow, "r"),
+        (AcceptEdits, "edit", &FOUR, "a"),
+        (AcceptEdits, "edit", always, "A"),
+        (AcceptEdits, "edit", no_allow, "r"),
+        (AcceptEdits, "execute", &FOUR, "r"),
+        (AcceptEdits, "delete", &FOUR, "r"),
+        (AcceptEdits, "move", &FOUR, "r"),
+        (AcceptEdits, "brand_new", &FOUR, "r"),
+        (AcceptEdits, "read", only_allow, "cancelled"),
+        (Deny, "edit", &FOUR, "r"),
+        (Deny, "read", only_allow, "cancelled"),
+        (function.clone(), "read", &FOUR, "a"),
+        (function.clone(), "edit", &FOUR, "r"),
+        (function.clone(), "fetch", &FOUR, "r"),
+        (function.clone(), "search", &FOUR, "r"),
+        (function.clone(), "execute", only_allow, "cancelled"),
+    ];
+    for (policy, kind, offered, expected) in table {
+        let server =
+            MockServer::builder().agent("mock", Script::steps(vec![ask(kind, offered)])).start().await;
+        let client = options(&server, ServerKind::Shared).permissions(policy.clone()).build().unwrap();
+        let session = session(&client).await;
+        let text = within(session.prompt("go").text()).await.unwrap();
+        assert_eq!(text, format!("permission: {expected}"), "{policy:?} {kind} {offered:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_policy_leaves_open_is_asked_of_the_subscribers() {
+    for policy in [PermissionPolicy::Ask, PermissionPolicy::AcceptEdits] {
+        let server =
+            MockServer::builder().agent("mock", Script::steps(vec![ask("execute", &FOUR)])).start().await;
+        let client = options(&server, ServerKind::Shared).permissions(policy).build().unwrap();
+        let session = session(&client).await;
+        let mut events = session.events();
+        let turn = session.prompt("go");
+        permission(&mut events).await.allow_once().unwrap();
+        assert_eq!(within(turn.text()).await.unwrap(), "permission: a");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_approved_because_time_has_passed() {
+    let server =
+        MockServer::builder().agent("mock", Script::steps(vec![ask("execute", &FOUR)])).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let mut events = session.events();
+    let turn = session.prompt("go");
+    let request = permission(&mut events).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(30 * 24 * 3600)).await;
+    tokio::time::resume();
+    // Whatever a timer did has gone out before this, which takes a way through client and server.
+    let _ = within(session.client().list_models(None)).await;
+    assert!(request.is_open() && server.answers().is_empty());
+    request.allow_once().unwrap();
+    assert_eq!(within(turn.text()).await.unwrap(), "permission: a");
+}
+
+/// Where warnings go.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Warnings {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn one_warning_for_each_session_tells_that_nobody_is_there() {
+    let warnings = Warnings::default();
+    let writer = warnings.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_writer(move || writer.clone())
+        .finish();
+    // The runtime of this test has one thread, so that it is heard whatever task it is in.
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let steps = vec![ask("execute", &FOUR), ask("edit", &FOUR)];
+    let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let (one, two) = (session(&client).await, session(&client).await);
+    for session in [&one, &two, &one] {
+        assert_eq!(within(session.prompt("go").text()).await.unwrap(), "permission: rpermission: r");
+    }
+    let told = String::from_utf8(warnings.0.lock().unwrap().clone()).unwrap();
+    let of = |session: &str| {
+        told.lines().filter(|line| line.contains("nobody is there") && line.contains(session)).count()
+    };
+    assert_eq!((of(one.id()), of(two.id())), (1, 1), "{told}");
+}
+
+#[tokio::test]
+async fn an_early_server_names_its_options_otherwise() {
+    let params: Value = json!({
+        "toolCall": {"toolCallId": "t", "kind": "execute"},
+        "options": [{"id": "allow_once", "name": "Allow once"}, {"id": "deny", "name": "Deny"}],
+    });
+    let step = Step::Request { method: "session/request_permission".into(), params };
+    let server = MockServer::builder().agent("mock", Script::steps(vec![step])).start().await;
+    let client = options(&server, ServerKind::Shared)
+        .permissions(PermissionPolicy::BypassPermissions)
+        .build()
+        .unwrap();
+    let session = session(&client).await;
+    within(session.prompt("go").outcome()).await.unwrap();
+    assert_eq!(server.answers()[0].answer["result"]["outcome"]["optionId"], "allow_once");
+}

@@ -1,0 +1,21 @@
+//! Files and terminals by themselves, without a client.
+#![cfg(unix)]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "tools/support.rs"]
+mod support;
+
+#[path = "tools/answers.rs"]
+mod answers;
+#[path = "tools/escapes.rs"]
+mod escapes;
+#[path = "tools/output.rs"]
+mod output;
+#[path = "tools/processes.rs"]
+mod processes;
+#[path = "tools/reading.rs"]
+mod reading;
+#[path = "tools/restrictions.rs"]
+mod restrictions;
+#[path = "tools/writing.rs"]
+mod writing;

@@ -1,0 +1,131 @@
+//! What commands may not do.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use sandbox_agent_sdk::{Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals};
+
+use super::support::{Place, run, sh, within};
+
+#[tokio::test]
+async fn only_commands_that_are_allowed_run_and_only_as_they_are_spelled() {
+    let place = Place::new();
+    let terminals = Terminals::new(place.options().allow_only(["echo", "true"]));
+    let id = terminals.create("s", &TerminalCommand::new("echo").args(["a b"])).unwrap();
+    within(terminals.wait_for_exit("s", &id)).await.unwrap();
+    assert_eq!(terminals.output("s", &id, None).unwrap().text, "a b\n");
+    for command in ["sh", "/bin/echo", "./echo", "echo ", " echo", "echo; id", "ECHO", "", "../bin/echo"] {
+        let result = terminals.create("s", &TerminalCommand::new(command));
+        assert!(matches!(result, Err(TerminalError::NotAllowed(_))), "{command}: {result:?}");
+    }
+    assert_eq!(terminals.count(), 1);
+}
+
+#[tokio::test]
+async fn a_command_that_is_allowed_is_this_programs_and_not_one_that_the_agent_puts_in_its_way() {
+    let place = Place::new();
+    let trap = place.file("echo", "#!/bin/sh\nprintf trapped\n");
+    std::fs::set_permissions(&trap, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let terminals = Terminals::new(place.options().allow_only(["echo"]));
+    let trapped = TerminalCommand::new("echo").args(["fine"]).env("PATH", place.root().display().to_string());
+    let id = terminals.create("s", &trapped).unwrap();
+    within(terminals.wait_for_exit("s", &id)).await.unwrap();
+    assert_eq!(terminals.output("s", &id, None).unwrap().text, "fine\n");
+    for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES"] {
+        let result = terminals.create("s", &TerminalCommand::new("echo").env(name, "x"));
+        assert!(matches!(result, Err(TerminalError::NotAllowed(_))), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_function_can_decide_by_everything_that_is_asked_for() {
+    let place = Place::new();
+    let options = place.options().allow_if(|command| command.args.iter().all(|arg| arg != "--force"));
+    let terminals = Terminals::new(options);
+    terminals.create("s", &TerminalCommand::new("true").args(["--gently"])).unwrap();
+    let result = terminals.create("s", &TerminalCommand::new("true").args(["--force"]));
+    assert!(matches!(result, Err(TerminalError::NotAllowed(_))));
+}
+
+#[tokio::test]
+async fn a_line_is_for_the_shell_only_where_there_is_one() {
+    let place = Place::new();
+    let line = TerminalCommand::new("echo one && echo two");
+    assert!(matches!(place.terminals().create("s", &line), Err(TerminalError::NoCommand(_))));
+    let terminals = Terminals::new(place.options().shell("/bin/sh"));
+    let id = terminals.create("s", &line).unwrap();
+    within(terminals.wait_for_exit("s", &id)).await.unwrap();
+    assert_eq!(terminals.output("s", &id, None).unwrap().text, "one\ntwo\n");
+    let id = terminals.create("s", &TerminalCommand::new("echo").args(["a; echo b"])).unwrap();
+    within(terminals.wait_for_exit("s", &id)).await.unwrap();
+    assert_eq!(terminals.output("s", &id, None).unwrap().text, "a; echo b\n");
+    let restricted = Terminals::new(place.options().shell("/bin/sh").allow_only(["echo"]));
+    assert!(matches!(restricted.create("s", &line), Err(TerminalError::NotAllowed(_))));
+}
+
+#[tokio::test]
+async fn a_command_starts_in_a_root_and_nowhere_else() {
+    let place = Place::new();
+    let terminals = place.terminals();
+    let root = place.root().canonicalize().unwrap();
+    assert_eq!(run(&terminals, "pwd -P").await.trim(), root.display().to_string());
+    std::fs::create_dir(place.at("sub")).unwrap();
+    symlink(place.outside(), place.at("out")).unwrap();
+    symlink("sub", place.at("in")).unwrap();
+    for good in [place.at("sub"), place.at("in"), place.at("sub/.."), place.root()] {
+        terminals
+            .create("s", &sh("true").cwd(&good))
+            .unwrap_or_else(|error| panic!("{}: {error}", good.display()));
+    }
+    for bad in [
+        place.outside(),
+        place.at(".."),
+        place.at("out"),
+        place.at("sub/../../outside"),
+        "/".into(),
+        "sub".into(),
+        "".into(),
+    ] {
+        let result = terminals.create("s", &sh("true").cwd(&bad));
+        assert!(matches!(result, Err(TerminalError::Outside(_))), "{}: {result:?}", bad.display());
+    }
+    let file = place.file("f", "");
+    for missing in [place.at("none"), file] {
+        let result = terminals.create("s", &sh("true").cwd(&missing));
+        assert!(matches!(result, Err(TerminalError::NoDirectory(_))), "{}: {result:?}", missing.display());
+    }
+    let nowhere = Terminals::new(TerminalOptions::new(Roots::new()));
+    assert!(matches!(nowhere.create("s", &sh("true")), Err(TerminalError::Outside(_))));
+}
+
+#[tokio::test]
+async fn a_root_can_have_another_name_for_the_agent() {
+    let place = Place::new();
+    std::fs::create_dir(place.at("sub")).unwrap();
+    let terminals = Terminals::new(TerminalOptions::new(Roots::new().and_as("/work", place.root())));
+    let id = terminals.create("s", &sh("pwd -P").cwd("/work/sub")).unwrap();
+    within(terminals.wait_for_exit("s", &id)).await.unwrap();
+    let expected = place.at("sub").canonicalize().unwrap().display().to_string();
+    assert_eq!(terminals.output("s", &id, None).unwrap().text.trim(), expected);
+}
+
+#[tokio::test]
+async fn the_environment_of_this_program_stays_with_it() {
+    // The test runner sets this one.
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+    let place = Place::new();
+    let line = "echo [$CARGO_MANIFEST_DIR] $([ -n \"$PATH\" ] && echo path)";
+    assert_eq!(run(&place.terminals(), line).await, "[] path\n");
+    let one = Terminals::new(place.options().inherit(["CARGO_MANIFEST_DIR"]));
+    assert!(!run(&one, line).await.starts_with("[]"));
+    let all = Terminals::new(place.options().inherit_everything());
+    assert!(!run(&all, line).await.starts_with("[]"));
+}
+
+#[tokio::test]
+async fn variables_that_cannot_be_set_are_refused() {
+    let place = Place::new();
+    for (name, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0y")] {
+        let result = place.terminals().create("s", &sh("true").env(name, value));
+        assert!(matches!(result, Err(TerminalError::Environment(_))), "{name:?} {value:?}");
+    }
+}
