@@ -146,7 +146,8 @@ async fn policies_decide_what_their_names_say() {
             _ => PermissionDecision::Refuse,
         });
     // Nobody subscribes, so that what has to be asked for is refused.
-    let table: &[(PermissionPolicy, &str, &[(&str, &str)], &str)] = &[
+    type Row<'a> = (PermissionPolicy, &'a str, &'a [(&'a str, &'a str)], &'a str);
+    let table: &[Row<'_>] = &[
         (Ask, "edit", &FOUR, "r"),
         (Ask, "read", only_allow, "cancelled"),
         (BypassPermissions, "execute", &FOUR, "a"),

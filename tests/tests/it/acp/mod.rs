@@ -10,6 +10,7 @@ mod requests;
 mod robustness;
 mod secrets;
 mod sequence;
+mod settling;
 mod termination;
 mod tls;
 mod types;

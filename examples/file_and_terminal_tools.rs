@@ -1,0 +1,59 @@
+//! An agent that uses files and commands of this machine: only those of a directory, and only the commands it may.
+//!
+//! The embedded server's agent writes a file, reads a part of it, runs a command on it, and tries to get out.
+
+use mock_server::{MockServer, Script, Step, Terminal};
+use sandbox_agent_sdk::{ConfinedFiles, NewSession, Roots, SandboxAgentClient, TerminalOptions};
+use serde_json::json;
+
+/// What the embedded agent does. It knows the directory as `/work`.
+fn busy() -> Script {
+    let terminal = |command: &str, args: &[&str]| {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Step::Terminal(Terminal { command: command.to_owned(), args })
+    };
+    let say = |text: &str| Step::Say(text.to_owned());
+    Script::steps(vec![
+        Step::WriteFile { path: "/work/notes/todo.txt".into(), content: "one\ntwo\nthree\n".into() },
+        say("\n"),
+        Step::Request {
+            method: "fs/read_text_file".into(),
+            params: json!({"path": "/work/notes/todo.txt", "line": 2, "limit": 1}),
+        },
+        terminal("wc", &["-l", "notes/todo.txt"]),
+        say("and out of it:\n"),
+        Step::ReadFile { path: "/work/../etc/passwd".into() },
+        say("\n"),
+        terminal("rm", &["-rf", "/"]),
+        say("\n"),
+    ])
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let embedded = MockServer::builder().agent("mock", busy()).start().await;
+    let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
+
+    // The agent knows this directory as `/work`, and sees nothing else of this machine.
+    let directory = std::env::temp_dir().join(format!("tools-example-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let roots = Roots::new().and_as("/work", &directory);
+    let files = ConfinedFiles::open(roots.clone())?.write_limit(1 << 20);
+    let terminals = TerminalOptions::new(roots).allow_only(["wc", "ls", "cat"]).output_limit(64 << 10);
+
+    // Both are told to the agent because they are on, and are off otherwise.
+    let client = SandboxAgentClient::builder(url).agent("mock").files(files).terminals(terminals).build()?;
+    let session = client.new_session(NewSession::in_dir("/work")).await?;
+    println!("{}", session.prompt("count my tasks").text().await?);
+
+    for answer in embedded.answers() {
+        let what = answer.answer.get("result").or_else(|| answer.answer.get("error"));
+        println!("{:<22} {}", answer.method, what.unwrap_or(&json!(null)));
+    }
+    println!("on this machine: {:?}", std::fs::read_to_string(directory.join("notes/todo.txt"))?);
+
+    // Commands that still ran would end here.
+    client.disconnect().await?;
+    std::fs::remove_dir_all(&directory)?;
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Who decides what an agent may do: the policies by name, a person at the keyboard, and a question with a form.
+//!
+//! The embedded server's agent asks for three permissions and one answer in each turn. The person is played by a task
+//! that reads events, as a user interface would.
+
+use mock_server::{MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::{
+    Error, Event, Events, NewSession, PermissionDecision, PermissionPolicy, QuestionKind, QuestionSupport,
+    SandboxAgentClient, ToolKind,
+};
+use serde_json::json;
+
+/// What the embedded agent does with each prompt.
+fn curious() -> Script {
+    let call = |id: &str, title: &str, kind: &str| {
+        let mut call = ToolCall::new(id, title);
+        call.kind = kind.to_owned();
+        Step::AskPermission(Permission::new(call).then(|outcome| {
+            let chosen = outcome["optionId"].as_str().unwrap_or("cancelled").to_owned();
+            vec![Step::Say(format!("[{chosen}] "))]
+        }))
+    };
+    let schema = json!({"properties": {"branch": {"type": "string", "enum": ["main", "dev"]}}, "required": ["branch"]});
+    Script::steps(vec![
+        call("1", "Read notes.txt", "read"),
+        call("2", "Edit main.rs", "edit"),
+        call("3", "rm -rf target", "execute"),
+        Step::AskQuestion { message: "Which branch?".into(), schema },
+    ])
+}
+
+/// Answers what the policy leaves open. Whatever is dropped without an answer is cancelled.
+async fn person(mut events: Events) {
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Permission(request) => {
+                let title = request.tool_call().and_then(|call| call.title.as_deref()).unwrap_or("something");
+                println!("  asked: may I {title}?");
+                if let Err(late) = request.allow_once() {
+                    println!("  {late}");
+                }
+            }
+            Event::Question(request) => {
+                println!("  asked: {}", request.message().unwrap_or_default());
+                if let QuestionKind::Form(form) = request.kind() {
+                    println!(
+                        "  an answer that does not fit: {:?}",
+                        form.check(&json!({"branch": "nowhere"}))
+                    );
+                    let _ = request.answer(&json!({"branch": "dev"}));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    let embedded = MockServer::builder().agent("mock", curious()).start().await;
+    let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
+    let own =
+        PermissionPolicy::function(|request| match request.tool_call().and_then(|call| call.kind.as_ref()) {
+            Some(ToolKind::Read) => PermissionDecision::Option("allow_once".into()),
+            Some(ToolKind::Execute) => PermissionDecision::Refuse,
+            _ => PermissionDecision::Ask,
+        });
+    use PermissionPolicy::{AcceptEdits, Ask, BypassPermissions, Deny};
+    for policy in [Ask, AcceptEdits, BypassPermissions, Deny, own] {
+        println!("{policy:?}");
+        let options = SandboxAgentClient::builder(&url).agent("mock").permissions(policy);
+        let client = options.questions(QuestionSupport::Forms).build()?;
+        let person = tokio::spawn(person(client.events()));
+        let session = client.new_session(NewSession::in_dir("/")).await?;
+        println!("  outcome: {}", session.prompt("clean up").text().await?);
+        client.disconnect().await?;
+        person.abort();
+    }
+    Ok(())
+}
