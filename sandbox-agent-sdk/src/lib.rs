@@ -13,6 +13,8 @@ mod feature;
 mod fields;
 mod files;
 mod install;
+#[cfg(unix)]
+mod local;
 mod mcp;
 mod metadata;
 mod model;
@@ -60,6 +62,8 @@ pub use feature::{Feature, Support};
 pub use fields::MissingMember;
 pub use files::{FsEntries, FsEntry, FsEntryType, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
 pub use install::{ArtifactKind, ArtifactSource, InstallOptions, InstallResult, InstalledArtifact};
+#[cfg(unix)]
+pub use local::{LocalError, LocalExit, LocalLog, LocalOptions, LocalServer};
 pub use mcp::{
     LocalMcpServer, McpCommand, McpOAuth, McpOAuthSettings, McpServerConfig, McpTransport, OtherMcpServer,
     RemoteMcpServer,

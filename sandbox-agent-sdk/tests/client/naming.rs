@@ -83,7 +83,13 @@ fn every_test_that_the_readme_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
     let mut named = 0;
-    for (file, directory) in [("client", "tests/client"), ("control", "tests/control"), ("unit", "src")] {
+    let places = [
+        ("client", "tests/client"),
+        ("control", "tests/control"),
+        ("unit", "src"),
+        ("local", "../tests/tests/it"),
+    ];
+    for (file, directory) in places {
         let tests = sources(&root.join(directory));
         for rest in readme.split(&format!("`{file}::")).skip(1) {
             let name = rest.split('`').next().unwrap();

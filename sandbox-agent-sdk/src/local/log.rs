@@ -1,0 +1,100 @@
+//! What a server prints.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// How many lines are kept.
+const LINES: usize = 256;
+/// How much of a line is kept.
+const LINE_BYTES: usize = 4096;
+/// How much is read at once.
+const CHUNK: usize = 16 << 10;
+
+/// What is done with what a server prints. The last lines are kept in any case, 256 at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LocalLog {
+    /// Nothing else.
+    #[default]
+    Keep,
+    /// It is written to the standard error of this program, too.
+    Forward,
+}
+
+/// The last lines of a server, in bounded memory whatever it prints.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    policy: LocalLog,
+    /// Guards the lines that are whole; held for a push or a copy.
+    kept: Mutex<VecDeque<String>>,
+}
+
+impl Lines {
+    pub(super) fn new(policy: LocalLog) -> Self {
+        Self { policy, kept: Mutex::default() }
+    }
+
+    /// The lines that are kept, oldest first.
+    pub(super) fn last(&self) -> Vec<String> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Reads to the end. It never stops reading: a server whose pipe is full would stand still.
+    pub(super) async fn read(&self, mut pipe: impl AsyncRead + Unpin) {
+        let (mut buffer, mut line) = (vec![0; CHUNK], Vec::new());
+        while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+            let mut parts = buffer[..count].split(|byte| *byte == b'\n').peekable();
+            while let Some(part) = parts.next() {
+                let room = LINE_BYTES.saturating_sub(line.len());
+                line.extend_from_slice(&part[..part.len().min(room)]);
+                if parts.peek().is_some() {
+                    self.push(&std::mem::take(&mut line));
+                }
+            }
+            // A server that prints without end must not keep others from running.
+            tokio::task::coop::consume_budget().await;
+        }
+        if !line.is_empty() {
+            self.push(&line);
+        }
+    }
+
+    fn push(&self, line: &[u8]) {
+        let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
+        if self.policy == LocalLog::Forward {
+            // A program without a standard error has nowhere to show it.
+            let _ = writeln!(std::io::stderr().lock(), "{line}");
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == LINES {
+            kept.pop_front();
+        }
+        kept.push_back(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_lines_are_kept_and_no_more() {
+        let lines = Lines::new(LocalLog::Keep);
+        let text: String = (0..1000).map(|number| format!("line {number}\r\n")).collect();
+        lines.read((text + "no end").as_bytes()).await;
+        let kept = lines.last();
+        assert_eq!((kept.len(), kept[0].as_str()), (LINES, "line 745"));
+        assert_eq!((kept[LINES - 2].as_str(), kept[LINES - 1].as_str()), ("line 999", "no end"));
+    }
+
+    #[tokio::test]
+    async fn a_line_without_an_end_does_not_grow() {
+        let lines = Lines::new(LocalLog::Keep);
+        lines.read([b'x'; 100_000].as_slice()).await;
+        lines.read(b"\xff\n".as_slice()).await;
+        assert_eq!(lines.last().iter().map(String::len).collect::<Vec<_>>(), [LINE_BYTES, 3]);
+    }
+}

@@ -1,0 +1,249 @@
+//! A server that this program starts on its own machine.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use sandbox_agent_sdk::{Error, LocalError, LocalOptions, NewSession, SandboxAgentClient, StartPhase};
+use sdk_tests::{LIMIT, eventually, install_agent, is_alive, within};
+use tempfile::TempDir;
+
+use crate::servers::{STUB, released};
+
+/// The newest released server, the program under test.
+const VERSION: &str = "0.4.2";
+/// Long enough for a server to end in good order, short enough for a test that waits it out.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// A data folder for a server, with an agent in it.
+struct Home(TempDir);
+
+impl Home {
+    /// With the stub agent and these options of it.
+    fn new(agent_options: &[&str]) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let command: Vec<String> =
+            [STUB].iter().chain(agent_options).map(|word| (*word).to_owned()).collect();
+        install_agent(home.path(), &command);
+        Self(home)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn options(&self, binary: impl Into<PathBuf>) -> LocalOptions {
+        SandboxAgentClient::start_local()
+            .binary(binary)
+            .directory(self.path())
+            .env("HOME", self.path())
+            .env("XDG_DATA_HOME", self.path())
+            .stop_timeout(GRACE)
+    }
+
+    /// A program that is this shell script.
+    fn script(&self, script: &str) -> PathBuf {
+        let path = self.path().join("fake");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a script");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("a script that can be run");
+        path
+    }
+
+    /// The process id that a script wrote down.
+    async fn pid(&self) -> u32 {
+        let file = self.path().join("pid");
+        let read = || fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+        eventually("the script to run", || read().is_some()).await;
+        read().expect("a process id")
+    }
+}
+
+/// The stub agent names its sessions after its process: `stub-PID-N`.
+fn agent_of(session: &str) -> u32 {
+    session.split('-').nth(1).and_then(|pid| pid.parse().ok()).expect("a session of the stub agent")
+}
+
+#[tokio::test]
+async fn a_server_is_started_used_and_closed_with_its_agents() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::new(&[]);
+    let server = within("the start", home.options(&binary).agent("mock").start()).await.expect("a server");
+    let session = within("a session", server.client().new_session(NewSession::in_dir("/"))).await.unwrap();
+    assert_eq!(within("a turn", session.prompt("say hello").text()).await.unwrap(), "hello");
+    let (pid, agent) = (server.pid(), agent_of(session.id()));
+    assert!(is_alive(pid) && is_alive(agent));
+    assert_eq!((server.binary(), server.exit()), (binary.as_path(), None));
+    assert!(server.output().iter().any(|line| line.contains("server listening")), "{:?}", server.output());
+    let exit = within("closing", server.close()).await;
+    assert_eq!(exit.signal, Some(15));
+    assert!(!is_alive(pid) && !is_alive(agent));
+    let error = within("a turn", session.prompt("say more").outcome()).await.unwrap_err();
+    assert!(error.is_terminal(), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_token_is_random_and_required() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::new(&[]);
+    let server = within("the start", home.options(&binary).start()).await.expect("a server");
+    assert_eq!(server.token().len(), 64);
+    assert!(!format!("{server:?}").contains(server.token()));
+    let stranger =
+        SandboxAgentClient::builder(server.url()).token("wrong").auto_connect(false).build().unwrap();
+    let error = within("a stranger", stranger.health().check()).await.unwrap_err();
+    assert_eq!(StartPhase::of(&error), Some(StartPhase::Unauthorized));
+    let another = Home::new(&[]);
+    let second = within("the start", another.options(&binary).start()).await.expect("a second server");
+    assert_ne!((server.token(), server.url()), (second.token(), second.url()));
+    within("closing", server.close()).await;
+    within("closing", second.close()).await;
+}
+
+#[tokio::test]
+async fn stubborn_agents_are_killed_on_close() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::new(&["--ignore-eof", "--ignore-sigterm"]);
+    let server = within("the start", home.options(&binary).agent("mock").start()).await.expect("a server");
+    let session = within("a session", server.client().new_session(NewSession::in_dir("/"))).await.unwrap();
+    let agent = agent_of(session.id());
+    within("closing", server.close()).await;
+    assert!(!is_alive(agent));
+}
+
+#[tokio::test]
+async fn a_drop_ends_the_server_and_its_agents_too() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::new(&["--ignore-eof", "--ignore-sigterm"]);
+    let server = within("the start", home.options(&binary).agent("mock").start()).await.expect("a server");
+    let session = within("a session", server.client().new_session(NewSession::in_dir("/"))).await.unwrap();
+    let (pid, agent) = (server.pid(), agent_of(session.id()));
+    drop(server);
+    eventually("the end of the server", || !is_alive(pid)).await;
+    eventually("the end of the agent", || !is_alive(agent)).await;
+}
+
+#[test]
+fn a_runtime_that_goes_first_takes_the_server_with_it() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let Some(binary) = runtime.block_on(released(VERSION)) else { return };
+    let home = Home::new(&["--ignore-eof", "--ignore-sigterm"]);
+    let server = runtime.block_on(home.options(&binary).agent("mock").start()).expect("a server");
+    let session = runtime.block_on(server.client().new_session(NewSession::in_dir("/"))).unwrap();
+    let (pid, agent) = (server.pid(), agent_of(session.id()));
+    runtime.shutdown_timeout(LIMIT);
+    let begun = Instant::now();
+    while is_alive(pid) || is_alive(agent) {
+        assert!(begun.elapsed() < LIMIT, "something is left");
+        std::thread::yield_now();
+    }
+    drop(server);
+}
+
+#[tokio::test]
+async fn a_server_that_dies_at_its_start_is_told_of_with_its_last_words() {
+    let home = Home::new(&[]);
+    let script = home.script("echo listening; echo 'the data folder is broken' >&2; exit 3");
+    let error = within("the start", home.options(script).start()).await.unwrap_err();
+    let LocalError::Died { exit, output } = &error else { panic!("{error:?}") };
+    assert_eq!((exit.code, exit.signal), (Some(3), None));
+    assert!(
+        output.contains(&"listening".to_owned()) && output.contains(&"the data folder is broken".to_owned())
+    );
+    assert!(
+        error.to_string().contains("exit code 3") && error.to_string().contains("data folder"),
+        "{error}"
+    );
+    assert!(matches!(Error::from(error), Error::Local { .. }));
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_told_of_and_not_waited_for() {
+    let Some(binary) = released(VERSION).await else { return };
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let home = Home::new(&[]);
+    let error = within("the start", home.options(binary).port(port).start()).await.unwrap_err();
+    let LocalError::Died { exit, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(exit.code, Some(1), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_never_healthy_is_given_up_and_ended() {
+    let home = Home::new(&[]);
+    let script = home.script("echo $$ > pid; echo waiting; exec sleep 1000");
+    let options = home.options(script).start_timeout(Duration::from_millis(700));
+    let error = within("the start", options.start()).await.unwrap_err();
+    let LocalError::NotHealthy { waited, output, source } = &error else { panic!("{error:?}") };
+    assert!(*waited >= Duration::from_millis(700));
+    assert_eq!(
+        (output.as_slice(), StartPhase::of(source)),
+        (["waiting".to_owned()].as_slice(), Some(StartPhase::Unreachable))
+    );
+    assert!(!is_alive(home.pid().await));
+}
+
+#[tokio::test]
+async fn a_server_that_ignores_sigterm_is_killed() {
+    let home = Home::new(&[]);
+    let script = home.script("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done");
+    let options = home.options(script).start_timeout(Duration::from_millis(300));
+    let error = within("the start", options.start()).await.unwrap_err();
+    assert!(matches!(error, LocalError::NotHealthy { .. }), "{error:?}");
+    assert!(!is_alive(home.pid().await));
+}
+
+#[tokio::test]
+async fn a_start_that_is_given_up_leaves_nothing_behind() {
+    let home = Home::new(&[]);
+    let script = home.script("echo $$ > pid; exec sleep 1000");
+    let start = home.options(script).start();
+    let pid = tokio::select! {
+        outcome = start => panic!("{outcome:?}"),
+        pid = home.pid() => pid,
+    };
+    eventually("the end of the server", || !is_alive(pid)).await;
+}
+
+#[tokio::test]
+async fn a_server_that_floods_its_log_neither_stands_still_nor_fills_memory() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::new(&[]);
+    let script = home.script(&format!("yes 'a line of a flood' & exec '{}' \"$@\"", binary.display()));
+    let server = within("the start", home.options(script).agent("mock").start()).await.expect("a server");
+    let session = within("a session", server.client().new_session(NewSession::in_dir("/"))).await.unwrap();
+    assert_eq!(within("a turn", session.prompt("say calm").text()).await.unwrap(), "calm");
+    eventually("a full log", || server.output().len() == 256).await;
+    within("closing", server.close()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_ends_later_is_told_of() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::new(&[]);
+    let server = within("the start", home.options(&binary).agent("mock").start()).await.expect("a server");
+    let session = within("a session", server.client().new_session(NewSession::in_dir("/"))).await.unwrap();
+    let agent = agent_of(session.id());
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(server.pid().try_into().unwrap()),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+    assert_eq!(within("the end", server.ended()).await.signal, Some(9));
+    assert_eq!(server.exit().unwrap().signal, Some(9));
+    assert!(!is_alive(agent), "its agents went with it");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_told_with_its_place() {
+    let error = SandboxAgentClient::start_local().binary("/nowhere/sandbox-agent").start().await.unwrap_err();
+    let LocalError::NotFound { looked } = &error else { panic!("{error:?}") };
+    assert_eq!(looked.as_slice(), ["/nowhere/sandbox-agent (as the options say)"]);
+    let home = Home::new(&[]);
+    let text = home.path().join("text");
+    fs::write(&text, "no program").unwrap();
+    let error = home.options(text).start().await.unwrap_err();
+    assert!(matches!(error, LocalError::Spawn { .. }), "{error:?}");
+}
