@@ -7,12 +7,14 @@ mod collect;
 mod limit;
 mod postgres;
 mod released;
+mod scenario;
 mod script;
 mod wire;
 
 pub use collect::{Collected, collect_until, texts};
 pub use limit::{LIMIT, eventually, within};
 pub use postgres::{Cluster, Schema};
-pub use released::{ReleasedServer, ReleasedSetup, Unavailable, binary};
+pub use released::{ReleasedServer, ReleasedSetup, Unavailable, binary, install_agent, is_alive};
+pub use scenario::Scenario;
 pub use script::{acp_server, client, handshake, numbered, prompt, session};
-pub use wire::{Entry, Pass, Proxy, Recorder};
+pub use wire::{Capture, Entry, Pass, Proxy, Recorder, Replay};

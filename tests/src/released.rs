@@ -4,4 +4,4 @@ mod npm;
 mod process;
 
 pub use npm::{Unavailable, binary};
-pub use process::{ReleasedServer, ReleasedSetup};
+pub use process::{ReleasedServer, ReleasedSetup, install_agent, is_alive};

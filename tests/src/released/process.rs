@@ -155,8 +155,17 @@ fn free_port() -> u16 {
     listener.local_addr().expect("a bound socket").port()
 }
 
-/// Makes the command the launcher of the agent `mock`.
-fn install_agent(data: &Path, command: &[String]) {
+/// Whether a process is there and no zombie.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
+/// Makes a command the launcher of the agent `mock` of a server with this data folder.
+///
+/// # Panics
+/// When the folder cannot be written to.
+pub fn install_agent(data: &Path, command: &[String]) {
     let folder = data.join("sandbox-agent/bin/agent_processes");
     fs::create_dir_all(&folder).expect("a folder for the agent");
     let words: Vec<String> =

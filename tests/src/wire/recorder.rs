@@ -6,7 +6,7 @@ use std::{
 };
 
 use axum::http::HeaderMap;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{Entry, Pass};
 
@@ -57,15 +57,15 @@ pub(super) fn kept_headers(headers: &HeaderMap) -> Map<String, Value> {
     kept.collect()
 }
 
-/// A body or an event: JSON where it is, the text where it is not, and a word about what is too large.
+/// A body or an event: JSON where it is, `{"text": …}` where it is not, and `{"bytes": n}` where it is too large.
 pub(super) fn kept_message(bytes: &[u8]) -> Value {
     if bytes.is_empty() {
         return Value::Null;
     }
     if bytes.len() > MESSAGE_BYTES {
-        return Value::String(format!("({} bytes)", bytes.len()));
+        return json!({ "bytes": bytes.len() });
     }
-    serde_json::from_slice(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned().into())
+    serde_json::from_slice(bytes).unwrap_or_else(|_| json!({ "text": String::from_utf8_lossy(bytes) }))
 }
 
 /// A path whose query holds no token.
@@ -88,8 +88,8 @@ mod tests {
         assert_eq!(Value::Object(kept_headers(&headers)), serde_json::json!({ "accept": "*/*" }));
         assert_eq!(kept_path("/a?access_token=secret"), "/a");
         assert_eq!(kept_path("/a?x=1&access_token=secret&y=2"), "/a?x=1&y=2");
-        assert_eq!(kept_message(&[b'1'; MESSAGE_BYTES + 1]), "(65537 bytes)");
-        assert_eq!(kept_message(b"no json"), "no json");
+        assert_eq!(kept_message(&[b'1'; MESSAGE_BYTES + 1]), json!({ "bytes": 65537 }));
+        assert_eq!(kept_message(b"no json"), json!({ "text": "no json" }));
     }
 
     #[test]

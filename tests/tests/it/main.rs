@@ -4,4 +4,6 @@
 
 mod acp;
 mod chat;
+mod local;
+mod replay;
 mod servers;

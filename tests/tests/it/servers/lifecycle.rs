@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sdk_tests::{eventually, within};
+use sdk_tests::{eventually, is_alive, within};
 
 use super::{
     Row,
@@ -99,9 +99,4 @@ pub(super) async fn closing_is_bounded_and_ends_the_agent_where_it_is_ours(row: 
 /// The stub agent names its sessions after its process: `stub-PID-N`.
 fn pid_of(session: &str) -> u32 {
     session.split('-').nth(1).and_then(|pid| pid.parse().ok()).expect("a session of the stub agent")
-}
-
-fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
 }

@@ -18,6 +18,7 @@ mod turns;
 
 use peer::Via;
 use server::Kind;
+pub(crate) use server::{STUB, released};
 
 /// One server and the client that talks to it.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,11 @@
 //! The servers the suite runs against.
 
-use std::{net::TcpListener, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use acp_http_adapter::{app::build_router, process::AdapterRuntime, registry::LaunchSpec};
 use agent_client_protocol_http::AcpHttpServer;
@@ -117,11 +122,7 @@ impl Server {
                 Running::Mock(Box::new(builder.request_timeout(limit).start().await))
             }
             Kind::Released(version) => {
-                let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("released");
-                let program = match binary(&folder, version).await {
-                    Ok(program) => program,
-                    Err(why) => return not_run(version, &why),
-                };
+                let program = released(version).await?;
                 let token = setup.token.map(str::to_owned);
                 let agent = vec![STUB.to_owned()];
                 let setup = ReleasedSetup { program, agent, token, request_limit: setup.request_limit };
@@ -183,12 +184,17 @@ impl Server {
     }
 }
 
-/// Says that a server cannot be run here; in CI that is a failure.
-fn not_run(version: &str, why: &Unavailable) -> Option<Server> {
-    let Unavailable(why) = why;
-    assert!(std::env::var_os("CI").is_none(), "the released server {version} cannot be run: {why}");
-    eprintln!("NOT RUN: the released server {version} cannot be run: {why}");
-    None
+/// The released program of this version. Where it cannot be had, that is said; in CI it is a failure.
+pub(crate) async fn released(version: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("released");
+    match binary(&folder, version).await {
+        Ok(program) => Some(program),
+        Err(Unavailable(why)) => {
+            assert!(std::env::var_os("CI").is_none(), "the released server {version} cannot be run: {why}");
+            eprintln!("NOT RUN: the released server {version} cannot be run: {why}");
+            None
+        }
+    }
 }
 
 async fn adapter(listener: TcpListener, limit: Duration) {
