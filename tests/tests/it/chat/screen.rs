@@ -428,6 +428,21 @@ async fn a_signal_and_a_panic_leave_the_terminal_as_it_was() {
 }
 
 #[tokio::test]
+async fn a_terminal_that_goes_away_takes_the_chat_with_it() {
+    for busy in [false, true] {
+        chat!(server, terminal);
+        if busy {
+            terminal.line("stream").await;
+            terminal.see("working").await;
+        }
+        let process = terminal.process().await;
+        terminal.kill().await;
+        let gone = || !std::path::Path::new(&format!("/proc/{process}")).exists();
+        sdk_tests::eventually("the end of the chat", gone).await;
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_there_ends_the_chat_with_a_reason() {
     if tmux_is_missing() {
         return;

@@ -136,6 +136,13 @@ impl Terminal {
         screen
     }
 
+    /// Ends the terminal without a word to what runs in it.
+    pub(super) async fn kill(&self) {
+        let tmux = self.tmux(&["display-message", "-p", "#{pid}"]).await;
+        let killed = std::process::Command::new("kill").args(["-KILL", tmux.trim()]).status().unwrap();
+        assert!(killed.success());
+    }
+
     /// The process of the chat.
     pub(super) async fn process(&self) -> u32 {
         let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]).await.trim().to_owned();
