@@ -22,6 +22,7 @@ mod new_session;
 mod open_enum;
 mod options;
 mod plain_text;
+mod random;
 mod running;
 mod session_info;
 mod skills;
@@ -83,7 +84,8 @@ pub use status::{
 };
 pub use store::{
     Cursor, EventPage, EventQuery, InactiveQuery, MAX_KEY_BYTES, MAX_PAGE, MemoryStore, NewEvent, RecordPage,
-    RecordQuery, SessionRecord, SessionStore, StoreError, StoredEvent, StoredEventKind,
+    RecordQuery, Recorder, RecorderOptions, SessionRecord, SessionStore, StoreError, StoredEvent,
+    StoredEventKind, Unrecorded,
 };
 #[cfg(feature = "postgres")]
 pub use store::{PostgresOptions, PostgresStore, PostgresTls};

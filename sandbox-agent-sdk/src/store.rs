@@ -6,6 +6,7 @@
 //! query               how it is found, page by page
 //! memory              a store that ends with the program
 //! sqlite, postgres    stores that do not
+//! recorder            the queue between what happens and the store that keeps it
 //! ```
 
 mod error;
@@ -17,6 +18,7 @@ mod memory;
 mod postgres;
 mod query;
 mod record;
+mod recorder;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod rows;
 #[cfg(feature = "sqlite")]
@@ -31,5 +33,6 @@ pub use memory::MemoryStore;
 pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
 pub use query::{Cursor, EventPage, EventQuery, InactiveQuery, RecordPage, RecordQuery};
 pub use record::SessionRecord;
+pub use recorder::{Recorder, RecorderOptions, Unrecorded};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteOptions, SqliteStore, SqliteSync};

@@ -1,0 +1,215 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::json;
+use tokio::sync::{Mutex, mpsc};
+
+use super::{Recorder, RecorderOptions, Unrecorded};
+use crate::Timestamp;
+use crate::store::{
+    EventPage, EventQuery, InactiveQuery, MemoryStore, NewEvent, RecordPage, RecordQuery, SessionRecord,
+    SessionStore, StoreError, StoredEvent, StoredEventKind,
+};
+
+/// What a store does with the next batches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mood {
+    Good,
+    /// It fails before it writes.
+    FailsBefore,
+    /// It writes, and then fails.
+    FailsAfter,
+}
+
+/// A store that is slow, or fails, on demand.
+#[derive(Debug)]
+struct Moody {
+    store: MemoryStore,
+    /// While it is held, writing waits.
+    gate: Mutex<()>,
+    moods: std::sync::Mutex<Vec<Mood>>,
+    appends: AtomicUsize,
+}
+
+impl Moody {
+    async fn new() -> Arc<Self> {
+        let store = MemoryStore::with_bounds(10, 100_000);
+        store.put(SessionRecord::new("s", "mock", Timestamp::from_millis(1))).await.unwrap();
+        let (gate, moods) = (Mutex::new(()), std::sync::Mutex::default());
+        Arc::new(Self { store, gate, moods, appends: AtomicUsize::new(0) })
+    }
+
+    fn will(&self, moods: &[Mood]) {
+        *self.moods.lock().unwrap() = moods.iter().rev().copied().collect();
+    }
+
+    async fn stored(&self) -> Vec<StoredEvent> {
+        let mut all = Vec::new();
+        let mut query = EventQuery::of("s").limit(1000);
+        loop {
+            let page = self.store.events(&query).await.unwrap();
+            all.extend(page.events);
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => return all,
+            }
+        }
+    }
+}
+
+type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+impl SessionStore for Moody {
+    fn put(&self, record: SessionRecord) -> Answer<'_, SessionRecord> {
+        self.store.put(record)
+    }
+    fn get<'a>(&'a self, id: &'a str) -> Answer<'a, Option<SessionRecord>> {
+        self.store.get(id)
+    }
+    fn list<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, RecordPage> {
+        self.store.list(query)
+    }
+    fn count<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, u64> {
+        self.store.count(query)
+    }
+    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> Answer<'a, RecordPage> {
+        self.store.inactive(query)
+    }
+    fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
+        self.store.delete(id)
+    }
+    fn append(&self, events: Vec<NewEvent>) -> Answer<'_, Vec<u64>> {
+        Box::pin(async move {
+            self.appends.fetch_add(1, Ordering::SeqCst);
+            let _open = self.gate.lock().await;
+            let mood = self.moods.lock().unwrap().pop().unwrap_or(Mood::Good);
+            let failure = || StoreError::Unavailable(Arc::new(std::io::Error::other("moody")));
+            if mood == Mood::FailsBefore {
+                return Err(failure());
+            }
+            let written = self.store.append(events).await?;
+            if mood == Mood::FailsAfter { Err(failure()) } else { Ok(written) }
+        })
+    }
+    fn events<'a>(&'a self, query: &'a EventQuery) -> Answer<'a, EventPage> {
+        self.store.events(query)
+    }
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.store.close()
+    }
+}
+
+fn recorder(store: &Arc<Moody>, options: RecorderOptions) -> (Recorder, mpsc::Receiver<Unrecorded>) {
+    let (sender, receiver) = mpsc::channel(64);
+    let store: Arc<dyn SessionStore> = store.clone();
+    let listener = Box::new(move |unrecorded| sender.try_send(unrecorded).unwrap());
+    (Recorder::start_with(store, options, listener), receiver)
+}
+
+fn numbers(events: &[StoredEvent]) -> Vec<u64> {
+    events.iter().filter_map(|event| event.payload.as_u64()).collect()
+}
+
+#[tokio::test]
+async fn a_flush_and_a_close_lose_nothing_and_keep_the_order() {
+    let store = Moody::new().await;
+    let (recorder, mut losses) = recorder(&store, RecorderOptions::default().batch(7));
+    for n in 0..100u64 {
+        recorder.record("s", StoredEventKind::Update, n.into());
+    }
+    recorder.flush().await.unwrap();
+    assert_eq!(numbers(&store.stored().await), (0..100).collect::<Vec<_>>());
+    for n in 100..200u64 {
+        recorder.record("s", StoredEventKind::Update, n.into());
+    }
+    recorder.close().await.unwrap();
+    assert_eq!(numbers(&store.stored().await), (0..200).collect::<Vec<_>>());
+    assert!(losses.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_holds_nobody_up_and_what_is_lost_is_counted_in_its_place() {
+    let store = Moody::new().await;
+    let (recorder, mut losses) = recorder(&store, RecorderOptions::default().capacity(10).batch(4));
+    let gate = store.gate.lock().await;
+    recorder.record("s", StoredEventKind::Update, 0.into());
+    while store.appends.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    // The store has stopped, the queue takes ten, and the rest is counted. Nothing here waits.
+    for n in 1..=25u64 {
+        recorder.record("s", StoredEventKind::Update, n.into());
+    }
+    assert_eq!(recorder.waiting(), 10);
+    drop(gate);
+    recorder.flush().await.unwrap();
+    recorder.record("s", StoredEventKind::Update, 26.into());
+    recorder.flush().await.unwrap();
+    let stored = store.stored().await;
+    assert_eq!(numbers(&stored), (0..=10).chain([26]).collect::<Vec<_>>());
+    let lost: Vec<_> = stored.iter().filter(|event| event.kind == StoredEventKind::Lost).collect();
+    assert_eq!((lost.len(), &lost[0].payload, lost[0].index), (1, &json!({"count": 15}), 12));
+    let told = losses.try_recv().unwrap();
+    assert_eq!((told.session_id.as_str(), told.count, told.error.is_none()), ("s", 15, true));
+    assert!(losses.try_recv().is_err(), "a loss is told of once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_tried_again_and_nothing_is_stored_twice() {
+    let store = Moody::new().await;
+    let (recorder, mut losses) = recorder(&store, RecorderOptions::default().batch(5));
+    recorder.record("s", StoredEventKind::Update, 0.into());
+    recorder.flush().await.unwrap();
+    // What was written before the failure is not written again, and what was not is.
+    store.will(&[Mood::FailsBefore, Mood::FailsAfter, Mood::FailsBefore, Mood::FailsAfter]);
+    for n in 1..30u64 {
+        recorder.record("s", StoredEventKind::Update, n.into());
+    }
+    recorder.flush().await.unwrap();
+    let stored = store.stored().await;
+    assert_eq!(numbers(&stored), (0..30).collect::<Vec<_>>());
+    assert!((1..).zip(&stored).all(|(index, event)| event.index == index));
+    assert!(losses.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stays_away_costs_a_batch_after_the_patience_and_it_is_told() {
+    let store = Moody::new().await;
+    let options = RecorderOptions::default().patience(Duration::from_secs(3));
+    let (recorder, mut losses) = recorder(&store, options);
+    store.will(&[Mood::FailsBefore; 64]);
+    recorder.record("s", StoredEventKind::Update, 1.into());
+    recorder.record("s", StoredEventKind::Update, 2.into());
+    assert!(matches!(recorder.flush().await, Err(StoreError::Unavailable(_))));
+    let told = losses.recv().await.unwrap();
+    assert!(told.count == 2 && told.error.is_some());
+    store.will(&[]);
+    recorder.record("s", StoredEventKind::Update, 3.into());
+    recorder.flush().await.unwrap();
+    let stored = store.stored().await;
+    assert_eq!((&stored[0].payload, &stored[1].payload), (&json!({"count": 2}), &json!(3)));
+    assert!(losses.try_recv().is_err(), "a loss is told of once");
+}
+
+#[tokio::test]
+async fn a_session_that_was_deleted_does_not_take_others_with_it() {
+    let store = Moody::new().await;
+    store.put(SessionRecord::new("t", "mock", Timestamp::from_millis(1))).await.unwrap();
+    let (recorder, mut losses) = recorder(&store, RecorderOptions::default());
+    recorder.record("t", StoredEventKind::Update, 0.into());
+    recorder.flush().await.unwrap();
+    store.delete("t").await.unwrap();
+    for n in 1..=3u64 {
+        recorder.record("t", StoredEventKind::Update, n.into());
+        recorder.record("s", StoredEventKind::Update, n.into());
+    }
+    assert!(matches!(recorder.flush().await, Err(StoreError::NotFound { id }) if id == "t"));
+    assert_eq!(numbers(&store.stored().await), [1, 2, 3]);
+    assert_eq!(losses.recv().await.unwrap().count, 3);
+    recorder.close().await.unwrap();
+    recorder.record("s", StoredEventKind::Update, 9.into());
+    recorder.flush().await.unwrap();
+    assert_eq!(store.stored().await.len(), 3, "a closed recorder takes nothing down");
+}
