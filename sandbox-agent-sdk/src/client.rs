@@ -29,6 +29,7 @@ mod supports;
 mod turn;
 
 pub use handle::SandboxAgentClient;
+pub(crate) use hub::{Hub, Observer};
 pub use list::SessionList;
 pub use session::{Session, TurnState};
 pub use turn::{StopReason, Turn, TurnOutcome};

@@ -119,6 +119,12 @@ impl Prompt {
         Self { content: content.into_iter().map(Into::into).collect() }
     }
 
+    /// The same prompt with a piece before everything else.
+    pub(crate) fn after(mut self, content: Content) -> Self {
+        self.content.insert(0, content);
+        self
+    }
+
     /// Adds a piece.
     #[must_use]
     pub fn with(mut self, content: impl Into<Content>) -> Self {

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::TerminationInfo;
+use crate::{SessionStatus, StoreError, TerminationInfo, TransitionError, UserAction};
 
 mod convert;
 mod end;
@@ -184,6 +184,20 @@ pub enum Error {
     /// Time ran out.
     #[error("{0}")]
     Timeout(Box<Timeout>),
+    /// The store of the sessions failed. Nothing was sent.
+    #[error("the sessions cannot be kept")]
+    Store(#[from] StoreError),
+    /// The session cannot go to the status that this would bring. Nothing was sent.
+    #[error(transparent)]
+    Status(#[from] TransitionError),
+    /// The session's status does not allow this. Nothing was sent.
+    #[error("a session that is {status} does not allow this")]
+    NotAllowed {
+        /// What was to be done.
+        action: UserAction,
+        /// The status of the session.
+        status: SessionStatus,
+    },
     /// Something on this side of the network failed: a local file, or a stream that the program gave.
     #[error("`{what}` failed on this machine")]
     Local {
@@ -229,6 +243,7 @@ impl Error {
         match self {
             Self::Unreachable(_) | Self::Token(_) | Self::TurnInProgress { .. } => true,
             Self::Http(error) => matches!(error.status, 429 | 503),
+            Self::Store(error) => error.is_retryable(),
             _ => false,
         }
     }
@@ -273,6 +288,9 @@ impl Error {
             | Self::PayloadTooLarge { .. }
             | Self::Redirected { .. }
             | Self::Encode { .. }
+            | Self::Store(_)
+            | Self::Status(_)
+            | Self::NotAllowed { .. }
             // The agent took the call and refused it.
             | Self::Rpc { .. } => false,
         }

@@ -5,7 +5,8 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::{
-    AgentUnparsed, ConnectionState, Error, PermissionRequest, QuestionRequest, TerminationInfo, Update,
+    AgentUnparsed, ConnectionState, Error, PermissionRequest, QuestionRequest, TerminationInfo, Unrecorded,
+    Update,
 };
 
 mod queue;
@@ -55,6 +56,9 @@ pub enum Event {
     Gap(Gap),
     /// This subscriber did not read, its budget was spent, and so many events were dropped here.
     Lagged(u64),
+    /// Events of a session that is kept could not be stored. Its [`session_id`](Unrecorded::session_id) is the one under
+    /// which the session is kept.
+    Unrecorded(Unrecorded),
     /// The server sent something that cannot be read, and it was skipped.
     Malformed {
         /// What is wrong with it.
@@ -185,7 +189,14 @@ impl Weight for Event {
     }
 
     fn is_vital(&self) -> bool {
-        matches!(self, Self::Connection(_) | Self::SessionEnded(_) | Self::Permission(_) | Self::Question(_))
+        matches!(
+            self,
+            Self::Connection(_)
+                | Self::SessionEnded(_)
+                | Self::Permission(_)
+                | Self::Question(_)
+                | Self::Unrecorded(_)
+        )
     }
 
     fn lagged(count: u64) -> Self {

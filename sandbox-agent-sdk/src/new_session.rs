@@ -129,6 +129,40 @@ impl NewSession {
         self
     }
 
+    /// What can be kept of it: tool servers may hold secrets and are left out.
+    pub(crate) fn to_kept(&self) -> Map<String, Value> {
+        let mut kept = Map::new();
+        kept.insert("directory".to_owned(), self.directory.clone().into());
+        let members = [
+            ("metadata", self.metadata.clone().into_map()),
+            ("params", self.params.clone()),
+            ("meta", self.meta.clone()),
+        ];
+        for (name, members) in members {
+            if !members.is_empty() {
+                kept.insert(name.to_owned(), members.into());
+            }
+        }
+        if let Some(level) = &self.thought_level {
+            kept.insert("thoughtLevel".to_owned(), level.clone().into());
+        }
+        kept
+    }
+
+    /// What was kept of one, as far as it can be read.
+    pub(crate) fn from_kept(kept: &Map<String, Value>) -> Self {
+        let text = |name: &str| kept.get(name).and_then(Value::as_str).map(str::to_owned);
+        let members = |name: &str| kept.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut new = Self::in_dir(text("directory").unwrap_or_else(|| "/".to_owned()));
+        new.metadata = members("metadata")
+            .into_iter()
+            .fold(SessionMetadata::new(), |metadata, (key, value)| metadata.with(key, value));
+        new.params = members("params");
+        new.meta = members("meta");
+        new.thought_level = text("thoughtLevel");
+        new
+    }
+
     /// The metadata that was given.
     pub(crate) fn given(&self) -> &SessionMetadata {
         &self.metadata
@@ -242,6 +276,20 @@ mod tests {
         let other = NewSession::in_dir("/w").agent("codex").to_params("claude").unwrap();
         assert_eq!(other["_meta"]["sandboxagent.dev"]["agent"], "codex");
         assert!(NewSession::in_dir("/w").meta("sandboxagent.dev", 5).to_params("claude").is_err());
+    }
+
+    #[test]
+    fn everything_is_kept_but_tool_servers() {
+        let local = LocalMcpServer::new(vec!["npx".to_owned()]).env("KEY", "hush");
+        let session = NewSession::in_dir("/w")
+            .title("T")
+            .metadata("x", json!(null))
+            .param("p", 1)
+            .meta("o", json!({"a": 2}));
+        let session = session.thought_level("high").agent("codex");
+        let kept = session.clone().mcp_server("a", &local.into()).to_kept();
+        assert!(!json!(kept).to_string().contains("hush"));
+        assert_eq!(NewSession::from_kept(&kept), session);
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::time::Duration;
 use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse};
 use futures::future::BoxFuture;
 
+use crate::sessions::ReplayLimits;
 use crate::{
-    AgentTools, Error, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
-    SandboxAgentClient, TextFiles,
+    AgentTools, Attachment, Error, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
+    RecorderOptions, SandboxAgentClient, SessionStore, TextFiles,
 };
 #[cfg(all(feature = "terminals", unix))]
 use crate::{TerminalOptions, Terminals};
@@ -136,6 +137,10 @@ pub struct ClientOptions {
     pub(crate) terminals: Option<TerminalOptions>,
     pub(crate) client_info: (String, String),
     pub(crate) auto_authenticate: bool,
+    pub(crate) store: Option<Arc<dyn SessionStore>>,
+    pub(crate) recorder: RecorderOptions,
+    pub(crate) replay: ReplayLimits,
+    pub(crate) attachment: Option<Attachment>,
 }
 
 impl ClientOptions {
@@ -161,6 +166,10 @@ impl ClientOptions {
             terminals: None,
             client_info: (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             auto_authenticate: true,
+            store: None,
+            recorder: RecorderOptions::default(),
+            replay: ReplayLimits::default(),
+            attachment: None,
         }
     }
 

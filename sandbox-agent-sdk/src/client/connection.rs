@@ -76,6 +76,7 @@ impl Connection {
             asking,
             patience: options.timeouts.termination,
             exit: Exit::default(),
+            last_event: None,
             away: false,
         };
         let mut tasks = JoinSet::new();
@@ -135,12 +136,22 @@ impl Connection {
         }
     }
 
-    pub(super) fn capabilities(&self) -> Option<Arc<Capabilities>> {
+    pub(crate) fn capabilities(&self) -> Option<Arc<Capabilities>> {
         self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn kind(&self) -> ServerKind {
+    pub(crate) fn kind(&self) -> ServerKind {
         self.kind
+    }
+
+    /// Does something between two events, and tells which was the last one before it; `None` where that means nothing to
+    /// another connection.
+    pub(crate) async fn between_events(&self, act: impl FnOnce() + Send + 'static) -> Option<String> {
+        let (told, last) = oneshot::channel();
+        // A pump that is gone gives nothing out any more, and drops what it was asked to do.
+        let _ = self.commands.send(Command::Between(Box::new(act), told)).await;
+        let last = last.await.ok().flatten().or_else(|| self.wire.last_event_id());
+        last.filter(|_| self.kind == ServerKind::Shared)
     }
 
     pub(super) fn agent(&self) -> &str {
@@ -283,6 +294,10 @@ fn wire_builder(
         }
         ServerKind::Shared => builder.profile(wire::Profile::Rpc).path(endpoint.path),
     };
+    if let Some(stream) = options.attachment.as_ref().and_then(|attachment| attachment.stream(endpoint.kind))
+    {
+        builder = builder.resume_from(stream);
+    }
     for (name, value) in &options.headers {
         builder = builder.header(name, value);
     }

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use super::lifecycle::{Again, Asked, Attempt, Inner};
 use crate::{
     Agents, Capabilities, ClientOptions, Configuration, ConnectionState, ControlPlane, Error, Events,
-    Feature, Files, HealthCheck, ServerKind, Session, Support, TerminationInfo,
+    Feature, Files, HealthCheck, ServerKind, Session, Sessions, Support, TerminationInfo,
 };
 
 /// Talks to an agent behind a Sandbox Agent server.
@@ -57,7 +57,12 @@ impl SandboxAgentClient {
         };
         let control = control_plane(&options, &http)?;
         let auto_connect = options.auto_connect;
+        let attached = options.attachment.is_some();
         let client = Self::over(Arc::new(Inner::new(options, control, http)));
+        if attached {
+            // What the server still has must find somebody who keeps it as soon as it comes.
+            drop(client.sessions());
+        }
         if let Some(agent) = agent.filter(|_| auto_connect) {
             client.inner().begin(&agent, Asked::ByOptions)?;
         }
@@ -73,7 +78,7 @@ impl SandboxAgentClient {
         Self { handle: Arc::new(Handle { inner }) }
     }
 
-    pub(super) fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.handle.inner
     }
 
@@ -127,12 +132,16 @@ impl SandboxAgentClient {
     /// connection has an agent of its own, the agent and its sessions end too; elsewhere they live on.
     ///
     /// # Errors
-    /// None so far: a server that does not confirm the end in time is not waited for.
+    /// [`Error::Store`] if what happened in sessions that are kept could not be stored. A server that does not confirm
+    /// the end in time is not waited for, and that is no error.
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move {
             client.inner().disconnect().await;
-            Ok(())
+            match client.inner().ledger.get() {
+                Some(ledger) => ledger.flush().await,
+                None => Ok(()),
+            }
         })
     }
 
@@ -207,6 +216,12 @@ impl SandboxAgentClient {
     #[must_use]
     pub fn session(&self, session_id: impl Into<String>) -> Session {
         Session::of(self.clone(), session_id.into())
+    }
+
+    /// The sessions that are kept: in the store of the options, or in memory while this program runs.
+    #[must_use]
+    pub fn sessions(&self) -> Sessions {
+        Sessions::of(self.clone())
     }
 
     /// What the server offers besides its agents' conversations. It works without a connection.

@@ -1,8 +1,9 @@
 //! Who listens, which turn runs, which session has ended.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
@@ -11,7 +12,8 @@ use super::session::TurnState;
 use crate::event::Queue;
 use crate::snapshot::{Patch, SnapshotCell};
 use crate::{
-    ConnectionState, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport, Update,
+    ConnectionState, Error, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport,
+    TurnOutcome, Update,
 };
 
 mod book;
@@ -23,6 +25,14 @@ const STRANGERS: usize = 1024;
 /// From how many sessions on those are forgotten that nothing happens in and nobody watches.
 const BOOKS: usize = 4096;
 
+/// Sees everything before anybody else does, and while nothing else can happen. It must not wait, nor use the hub.
+pub(crate) trait Observer: fmt::Debug + Send + Sync {
+    /// Something happened.
+    fn happened(&self, event: &Event);
+    /// A turn is over, and so is everything it reported.
+    fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>);
+}
+
 /// Gives events to whoever listens and keeps the books on sessions. Nothing here waits.
 ///
 /// It outlives connections, so that subscribers hear of disconnecting and connecting again.
@@ -33,6 +43,8 @@ pub(crate) struct Hub {
     state: Mutex<State>,
     /// Counts what is told of sessions, so that what is newer can be told from what is older.
     clock: AtomicU64,
+    /// Who keeps what happens, if somebody does.
+    observer: OnceLock<Arc<dyn Observer>>,
 }
 
 #[derive(Debug, Default)]
@@ -46,7 +58,7 @@ struct State {
 
 impl Hub {
     pub(crate) fn new(budget: usize) -> Self {
-        Self { budget, state: Mutex::default(), clock: AtomicU64::new(0) }
+        Self { budget, state: Mutex::default(), clock: AtomicU64::new(0), observer: OnceLock::new() }
     }
 
     /// The events of the client from now on.
@@ -75,6 +87,9 @@ impl Hub {
     /// Gives an event to everybody whom it concerns, and says to how many.
     pub(crate) fn publish(&self, event: &Event) -> usize {
         let mut state = self.lock();
+        if let Some(observer) = self.observer.get() {
+            observer.happened(event);
+        }
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         for queue in &state.subscribers {
             queue.push(event.clone());
@@ -101,6 +116,12 @@ impl Hub {
             listeners += book.subscribers.len();
         }
         listeners
+    }
+
+    /// Has somebody see everything from now on. There is one such observer; a second one is not taken.
+    pub(crate) fn observe(&self, observer: Arc<dyn Observer>) {
+        // Whoever is refused shares the observer that is there.
+        let _ = self.observer.set(observer);
     }
 
     /// Puts events back for the next subscriber of a session, before what came since.
@@ -268,6 +289,14 @@ impl Hub {
     /// Nobody reads the turn any more, but it goes on.
     pub(crate) fn leave_turn(&self, id: &str) {
         self.lock().book(id).turn = None;
+    }
+
+    /// Everything that a turn reported was given out, and this is how it ended.
+    pub(crate) fn turn_outcome(&self, id: &str, outcome: &Result<TurnOutcome, Error>) {
+        let _quiet = self.lock();
+        if let Some(observer) = self.observer.get() {
+            observer.turn_ended(id, outcome);
+        }
     }
 
     /// The turn is over: its queue ends, and the next one may begin.

@@ -1,7 +1,7 @@
 //! Connecting and disconnecting, and what happens when they meet.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -9,16 +9,19 @@ use tokio::task::JoinSet;
 use super::connection::Connection;
 use super::hub::Hub;
 use super::probe;
+use crate::sessions::Ledger;
 use crate::{Capabilities, ClientOptions, ConnectionState, ControlPlane, Error};
 
 type Outcome = Result<Arc<Capabilities>, Error>;
 
 /// What all handles of a client share.
 pub(crate) struct Inner {
-    pub(super) options: Arc<ClientOptions>,
+    pub(crate) options: Arc<ClientOptions>,
     pub(super) control: ControlPlane,
-    pub(super) hub: Arc<Hub>,
+    pub(crate) hub: Arc<Hub>,
     http: reqwest::Client,
+    /// The sessions that are kept, once somebody asks for them.
+    pub(crate) ledger: OnceLock<Arc<Ledger>>,
     /// Guards where the one connection stands; held for a look or a change, and for telling of the change, so that
     /// changes are told in the order in which they happen.
     life: Mutex<Life>,
@@ -107,6 +110,7 @@ impl Inner {
             control,
             hub: Arc::new(Hub::new(options.event_budget)),
             http,
+            ledger: OnceLock::new(),
             life: Mutex::new(Life { phase: Phase::Idle(None), closing: None, fading: None }),
             tasks: Mutex::new(Some(JoinSet::new())),
             options: Arc::new(options),
@@ -282,7 +286,7 @@ impl Inner {
     }
 
     /// The connection, once it is made if it is being made.
-    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Error> {
+    pub(crate) async fn connection(&self) -> Result<Arc<Connection>, Error> {
         loop {
             let attempt = match &self.life().phase {
                 Phase::Connected(connection) => return Ok(Arc::clone(connection)),
@@ -296,7 +300,7 @@ impl Inner {
     }
 
     /// The connection, if there is one now.
-    pub(super) fn present(&self) -> Option<Arc<Connection>> {
+    pub(crate) fn present(&self) -> Option<Arc<Connection>> {
         match &self.life().phase {
             Phase::Connected(connection) => Some(Arc::clone(connection)),
             _ => None,
@@ -313,7 +317,7 @@ impl Inner {
     }
 
     /// Starts a task that ends with the last handle; `false` if that is gone, or there is no runtime.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(tasks), Ok(runtime)) = (tasks.as_mut(), tokio::runtime::Handle::try_current()) else {
             return false;

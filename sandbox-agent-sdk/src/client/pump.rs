@@ -54,12 +54,13 @@ impl Shared {
 }
 
 /// What calls ask of the pump.
-#[derive(Debug)]
 pub(super) enum Command {
     /// To be told when everything that has arrived was given out.
     Barrier(oneshot::Sender<()>),
     /// To put the account of an agent's end together now, if there is one.
     Settle(oneshot::Sender<()>),
+    /// To do something between two events, and to tell which was the last one.
+    Between(Box<dyn FnOnce() + Send>, oneshot::Sender<Option<String>>),
     /// To take note of a sign that the agent has ended, and to tell how.
     Report(Box<TerminationReport>, oneshot::Sender<TerminationInfo>),
 }
@@ -79,6 +80,8 @@ pub(super) struct Pump {
     /// How long the rest of an account of the agent's end may take.
     pub(super) patience: Duration,
     pub(super) exit: Exit,
+    /// The last event that was given out.
+    pub(super) last_event: Option<wire::EventId>,
     /// Whether the stream was lost and has not come back.
     pub(super) away: bool,
 }
@@ -121,6 +124,11 @@ impl Pump {
                         // A caller that went away needs no answer.
                         let _ = done.send(());
                     }
+                    Some(Command::Between(act, told)) => {
+                        act();
+                        // A caller that went away needs no answer.
+                        let _ = told.send(self.last_event.as_ref().map(ToString::to_string));
+                    }
                     Some(Command::Report(report, told)) => self.report(*report, Some(told)),
                     None => return,
                 },
@@ -133,6 +141,7 @@ impl Pump {
     fn take(&mut self, event: wire::Event) {
         match event {
             wire::Event::Update(update) => {
+                self.gave_out(&update.meta);
                 let raw = update.content.raw();
                 let origin = Origin::from_wire(update.meta.origin);
                 self.hub.publish(&Event::Update(Update::read(raw.to_value(), origin, raw.as_bytes().len())));
@@ -167,7 +176,14 @@ impl Pump {
         }
     }
 
+    fn gave_out(&mut self, meta: &wire::Meta) {
+        if meta.event_id.is_some() {
+            self.last_event.clone_from(&meta.event_id);
+        }
+    }
+
     fn notified(&mut self, notification: &wire::Notification) {
+        self.gave_out(&notification.meta);
         let params = notification.params.to_value();
         let origin = Origin::from_wire(notification.meta.origin);
         match notification.method.as_str() {

@@ -103,6 +103,11 @@ impl Turn {
         &self.session
     }
 
+    /// How it ends, for somebody who does not hold it.
+    pub(crate) fn watch(&self) -> watch::Receiver<Option<Outcome>> {
+        self.outcome.clone()
+    }
+
     /// The next report, or `None` when the turn is over.
     pub async fn next(&mut self) -> Option<Update> {
         StreamExt::next(self).await
@@ -181,6 +186,12 @@ impl Driver {
 
     async fn turn(&self, dropped: oneshot::Receiver<()>) -> Outcome {
         let _free = Free(&self.inner, &self.session);
+        let outcome = self.finished(dropped).await;
+        self.inner.hub.turn_outcome(&self.session, &outcome);
+        outcome
+    }
+
+    async fn finished(&self, dropped: oneshot::Receiver<()>) -> Outcome {
         let connection = self.inner.connection().await?;
         let began = self.inner.hub.now();
         let outcome = self.prompt(&connection, dropped).await;

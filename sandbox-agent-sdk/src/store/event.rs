@@ -104,3 +104,12 @@ pub struct StoredEvent {
     /// What happened.
     pub payload: Value,
 }
+
+impl StoredEvent {
+    /// The event without its place.
+    #[must_use]
+    pub fn into_new(self) -> NewEvent {
+        let Self { id, session_id, recorded_at, kind, payload, .. } = self;
+        NewEvent { id, session_id, recorded_at, kind, payload }
+    }
+}

@@ -137,6 +137,13 @@ impl RecordQuery {
     }
 }
 
+/// Those that a list shows, without the archived ones.
+impl Default for RecordQuery {
+    fn default() -> Self {
+        Self::listed(ArchivedSessions::Hidden)
+    }
+}
+
 /// Which sessions nothing has happened in for a while, the longest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a query does nothing until it is given to a store"]

@@ -92,7 +92,7 @@ struct Shared {
     filled: Notify,
     /// How many events were written, or given up.
     settled: watch::Sender<u64>,
-    /// Whom to tell of events that were not stored. It must not wait.
+    /// Whom to tell of events that were not stored. It is called on the task that writes alone, and must not wait.
     listener: Listener,
 }
 
@@ -105,6 +105,8 @@ struct State {
     /// How many events of each session were lost since the last one that fitted, and how many of them were not told
     /// of yet.
     lost: BTreeMap<String, (u64, u64)>,
+    /// Losses that nobody was told of yet.
+    untold: Vec<Unrecorded>,
     /// Why events were lost since somebody last asked.
     failure: Option<StoreError>,
     closed: bool,
@@ -116,7 +118,7 @@ impl Recorder {
         Self::start_with(store, options, Box::new(|_| {}))
     }
 
-    /// Starts a recorder that tells somebody of every loss. The listener must not wait.
+    /// Starts a recorder that tells somebody of every loss, from the task that writes. The listener must not wait.
     pub fn start_with(store: Arc<dyn SessionStore>, options: RecorderOptions, listener: Listener) -> Self {
         let shared = Arc::new(Shared {
             options,
@@ -145,7 +147,7 @@ impl Recorder {
         size: usize,
     ) {
         let shared = &self.shared;
-        let told = {
+        {
             let mut state = shared.lock();
             if state.closed {
                 return;
@@ -155,19 +157,14 @@ impl Recorder {
             if full {
                 let (count, untold) = state.lost.entry(session_id.to_owned()).or_default();
                 (*count, *untold) = (*count + 1, *untold + 1);
-                None
             } else {
-                let told = state.mark_lost(session_id, &shared.prefix);
+                state.mark_lost(session_id, &shared.prefix);
                 let id = state.next_id(&shared.prefix);
                 state.bytes += size;
                 state.waiting.push_back(NewEvent::new(id, session_id, now(), kind, payload));
-                told
             }
-        };
-        shared.filled.notify_one();
-        if let Some(unrecorded) = told {
-            (shared.listener)(unrecorded);
         }
+        shared.filled.notify_one();
     }
 
     /// Waits until everything that was taken down before is in the store.
@@ -177,16 +174,11 @@ impl Recorder {
     /// store said. Events that did not fit into the queue are no error here; they were told of in their place.
     pub async fn flush(&self) -> Result<(), StoreError> {
         let goal = {
-            let shared = &self.shared;
-            let (told, goal) = {
-                let mut state = shared.lock();
-                let told = state.mark_all_lost(&shared.prefix);
-                (told, state.taken)
-            };
-            shared.filled.notify_one();
-            told.into_iter().for_each(&shared.listener);
-            goal
+            let mut state = self.shared.lock();
+            state.mark_all_lost(&self.shared.prefix);
+            state.taken
         };
+        self.shared.filled.notify_one();
         let mut settled = self.shared.settled.subscribe();
         if settled.wait_for(|settled| *settled >= goal).await.is_err() {
             return Err(StoreError::Closed);
@@ -224,11 +216,14 @@ impl Shared {
     /// Takes the next batch, if there is any.
     fn take(&self) -> Vec<NewEvent> {
         let mut state = self.lock();
+        let untold = std::mem::take(&mut state.untold);
         let count = state.waiting.len().min(self.options.batch);
         let batch: Vec<NewEvent> = state.waiting.drain(..count).collect();
         if state.waiting.is_empty() {
             state.bytes = 0;
         }
+        drop(state);
+        untold.into_iter().for_each(&self.listener);
         batch
     }
 
@@ -269,18 +264,20 @@ impl State {
     }
 
     /// Puts an event in the place of those of a session that were lost, if there were any.
-    fn mark_lost(&mut self, session_id: &str, prefix: &str) -> Option<Unrecorded> {
-        let (count, untold) = self.lost.remove(session_id)?;
+    fn mark_lost(&mut self, session_id: &str, prefix: &str) {
+        let Some((count, untold)) = self.lost.remove(session_id) else { return };
         let id = self.next_id(prefix);
         let payload = serde_json::json!({ "count": count });
         self.waiting.push_back(NewEvent::new(id, session_id, now(), StoredEventKind::Lost, payload));
-        let session_id = session_id.to_owned();
-        (untold > 0).then_some(Unrecorded { session_id, count: untold, error: None })
+        if untold > 0 {
+            let session_id = session_id.to_owned();
+            self.untold.push(Unrecorded { session_id, count: untold, error: None });
+        }
     }
 
-    fn mark_all_lost(&mut self, prefix: &str) -> Vec<Unrecorded> {
+    fn mark_all_lost(&mut self, prefix: &str) {
         let sessions: Vec<String> = self.lost.keys().cloned().collect();
-        sessions.iter().filter_map(|session| self.mark_lost(session, prefix)).collect()
+        sessions.iter().for_each(|session| self.mark_lost(session, prefix));
     }
 }
 

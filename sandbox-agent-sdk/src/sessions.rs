@@ -1,0 +1,29 @@
+//! Sessions that outlive agents, servers and programs.
+//!
+//! ```text
+//! handle, session       what a program holds                                  (public face)
+//! ledger                which kept session is which session of the agent, and what happens in it
+//! restore               taking a session up again: resume, else load, else tell its history
+//! replay                the history as a text                                  (pure)
+//! transcript            a session as lines of JSON
+//! attachment            where one program left a session, for another one
+//! housekeeping          idle agents, old sessions, shutting down
+//! ```
+
+mod attachment;
+mod handle;
+mod housekeeping;
+mod ledger;
+mod options;
+mod replay;
+mod restore;
+mod session;
+mod transcript;
+
+pub use attachment::Attachment;
+pub use handle::Sessions;
+pub use housekeeping::Suspend;
+pub(crate) use ledger::Ledger;
+pub use replay::ReplayLimits;
+pub use restore::Restored;
+pub use session::StoredSession;

@@ -1,0 +1,249 @@
+//! The sessions of a client that are kept.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::ledger::Ledger;
+use super::restore::Restored;
+use super::session::StoredSession;
+use crate::random::random_id;
+use crate::{
+    Error, EventPage, EventQuery, NewSession, RecordPage, RecordQuery, SandboxAgentClient, SessionRecord,
+    SessionStatus, SessionStore, StatusEvent, StoreError, UserAction,
+};
+
+/// The sessions of a client that are kept, in the store of its options or in memory.
+///
+/// It is cheap to clone, and counts as a handle of its client.
+#[derive(Clone)]
+pub struct Sessions {
+    client: SandboxAgentClient,
+    pub(super) ledger: Arc<Ledger>,
+}
+
+impl Sessions {
+    pub(crate) fn of(client: SandboxAgentClient) -> Self {
+        let inner = client.inner();
+        let ledger = inner.ledger.get_or_init(|| {
+            let options = &inner.options;
+            Ledger::new(options.store.clone(), options.recorder.clone(), options.replay, &inner.hub)
+        });
+        let ledger = Arc::clone(ledger);
+        let sessions = Self { client, ledger };
+        sessions.expect_attached();
+        sessions
+    }
+
+    /// The client they belong to.
+    #[must_use]
+    pub fn client(&self) -> &SandboxAgentClient {
+        &self.client
+    }
+
+    /// The store they are kept in.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn SessionStore> {
+        &self.ledger.store
+    }
+
+    /// Makes a session and keeps it from now on, under an id that nobody else has.
+    ///
+    /// # Errors
+    /// As [`SandboxAgentClient::new_session`], and [`Error::Store`].
+    pub async fn create(&self, new: NewSession) -> Result<StoredSession, Error> {
+        self.create_as(format!("ses_{}", random_id()), new).await
+    }
+
+    /// Makes a session and keeps it under this id.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); [`StoreError::Exists`] if there is one of this id.
+    pub async fn create_as(&self, id: impl Into<String>, new: NewSession) -> Result<StoredSession, Error> {
+        let id = id.into();
+        let gate = self.ledger.gate(&id);
+        let _alone = gate.lock().await;
+        self.create_alone(id, new).await
+    }
+
+    async fn create_alone(&self, id: String, new: NewSession) -> Result<StoredSession, Error> {
+        let mut record = SessionRecord::new(&id, "unknown", SystemTime::now().into());
+        if self.ledger.store.get(&id).await?.is_some() {
+            return Err(StoreError::Exists { id }.into());
+        }
+        let can = self.connected_for(&new).await?;
+        let session = self.client.new_session(new.clone()).await?;
+        record.agent = new.agent_wanted().unwrap_or(&can.agent).to_owned();
+        record.agent_session_id = Some(session.id().to_owned());
+        record.resumable = can.resume_session || can.load_session;
+        record.title = new.given().title().map(str::to_owned);
+        record.init = new.to_kept();
+        record.config_options = session.raw().get("configOptions").cloned();
+        record.modes = session.raw().get("modes").cloned();
+        if let Err(error) = self.ledger.store.put(record).await {
+            // Nobody will hold it, so it should not go on. What becomes of that does not matter to the caller.
+            let _ = self.client.terminate_session(session.id()).await;
+            return Err(error.into());
+        }
+        self.ledger.bind(&id, session.id(), false);
+        Ok(StoredSession::new(self.clone(), id, Some(new)))
+    }
+
+    async fn connected_for(&self, new: &NewSession) -> Result<Arc<crate::Capabilities>, Error> {
+        let agent = new.agent_wanted().or(self.client.inner().options.agent.as_deref()).unwrap_or_default();
+        self.connected(agent).await
+    }
+
+    /// A page of sessions, the newest first. By default archived and failed ones are left out; a
+    /// [`RecordQuery`] can ask for them.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn list(&self, query: RecordQuery) -> Result<RecordPage, Error> {
+        Ok(self.ledger.store.list(&query).await?)
+    }
+
+    /// How many sessions a badge shows: those that are active or suspended.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn badge_count(&self) -> Result<u64, Error> {
+        Ok(self.ledger.store.count(&RecordQuery::counted()).await?)
+    }
+
+    /// What is kept of a session, if there is one of this id.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn get(&self, id: &str) -> Result<Option<SessionRecord>, Error> {
+        Ok(self.ledger.store.get(id).await?)
+    }
+
+    /// A page of what happened in a session.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn events(&self, query: EventQuery) -> Result<EventPage, Error> {
+        Ok(self.ledger.store.events(&query).await?)
+    }
+
+    /// A handle of a session by its id. Nothing is looked up, and the session need not exist.
+    #[must_use]
+    pub fn session(&self, id: impl Into<String>) -> StoredSession {
+        StoredSession::new(self.clone(), id.into(), None)
+    }
+
+    /// Takes a session up again, as [`StoredSession::resume`] does.
+    ///
+    /// # Errors
+    /// As [`StoredSession::resume`].
+    pub async fn resume(&self, id: impl Into<String>) -> Result<StoredSession, Error> {
+        let session = self.session(id);
+        session.resume().await?;
+        Ok(session)
+    }
+
+    /// Takes up the session of this id again, or makes it if there is none.
+    ///
+    /// What is given is used to make it, and to take it up: tool servers are not kept, so that they come from here.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create) and [`StoredSession::resume`].
+    pub async fn resume_or_create(
+        &self,
+        id: impl Into<String>,
+        new: NewSession,
+    ) -> Result<StoredSession, Error> {
+        let id = id.into();
+        let gate = self.ledger.gate(&id);
+        let _alone = gate.lock().await;
+        match self.ledger.store.get(&id).await? {
+            None => self.create_alone(id, new).await,
+            Some(record) => {
+                self.resume_alone(record, Some(&new)).await?;
+                Ok(StoredSession::new(self.clone(), id, Some(new)))
+            }
+        }
+    }
+
+    /// Takes a session up again. Whoever calls this holds its gate.
+    pub(super) async fn resume_alone(
+        &self,
+        record: SessionRecord,
+        new: Option<&NewSession>,
+    ) -> Result<Option<Restored>, Error> {
+        match record.status {
+            SessionStatus::Active => {
+                if self.ledger.binding(&record.id).is_some_and(|binding| binding.live) {
+                    return Ok(None);
+                }
+                Ok(Some(self.restore(&record, new).await?.1))
+            }
+            SessionStatus::Suspended => {
+                let can = self.connected(&record.agent).await?;
+                let by_agent = can.resume_session || can.load_session;
+                let replay = self.ledger.replay.resumes;
+                let mut support = record.resume_support(by_agent || replay);
+                support.by_session |= replay;
+                record.status.after(StatusEvent::Resume(support))?;
+                let (_, how) = self.restore(&record, new).await?;
+                let resumed = self.ledger.change(&record.id, |record| {
+                    if record.status != SessionStatus::Active {
+                        record.status = record.status.after(StatusEvent::Resume(support))?;
+                    }
+                    Ok(())
+                });
+                resumed.await?;
+                Ok(Some(how))
+            }
+            status => Err(Error::NotAllowed { action: UserAction::Resume, status }),
+        }
+    }
+
+    /// Puts a session away. Nothing else ever does, and there is no way back.
+    ///
+    /// # Errors
+    /// [`Error::Status`] if it is not active.
+    pub async fn archive(&self, id: &str) -> Result<SessionRecord, Error> {
+        self.transition(id, StatusEvent::Archive).await
+    }
+
+    /// Marks a session as one that cannot go on. An agent's end is no reason for that.
+    ///
+    /// # Errors
+    /// [`Error::Status`] if it is not active.
+    pub async fn fail(&self, id: &str) -> Result<SessionRecord, Error> {
+        self.transition(id, StatusEvent::FatalError).await
+    }
+
+    pub(super) async fn transition(&self, id: &str, event: StatusEvent) -> Result<SessionRecord, Error> {
+        let changed = self.ledger.change(id, |record| {
+            record.status = record.status.after(event)?;
+            Ok(())
+        });
+        changed.await
+    }
+
+    /// Deletes a session with everything that happened in it, and tells whether there was one. The agent is not told.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn delete(&self, id: &str) -> Result<bool, Error> {
+        self.ledger.unbind(id);
+        Ok(self.ledger.store.delete(id).await?)
+    }
+
+    /// Waits until everything that happened so far is in the store.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if something could not be stored since the last time.
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.ledger.flush().await
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").field("store", &self.ledger.store).finish_non_exhaustive()
+    }
+}

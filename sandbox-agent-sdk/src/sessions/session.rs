@@ -1,0 +1,202 @@
+//! One session that is kept.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::json;
+
+use super::handle::Sessions;
+use super::restore::Restored;
+use crate::{
+    Content, Error, EventPage, EventQuery, Events, NewSession, Prompt, Session, SessionRecord,
+    StoredEventKind, Turn, TurnState, UserAction,
+};
+
+/// A session that is kept. It is cheap to clone, and counts as a handle of its client.
+///
+/// Its id never changes, whatever becomes of the agent, the server and this program. What the agent calls the session
+/// may change, and is what [`Update::session_id`](crate::Update::session_id) and the events of the client name.
+#[derive(Clone)]
+pub struct StoredSession {
+    pub(super) sessions: Sessions,
+    id: Arc<str>,
+    /// What it was made of in this program, with its tool servers.
+    new: Option<Arc<NewSession>>,
+}
+
+impl StoredSession {
+    pub(super) fn new(sessions: Sessions, id: String, new: Option<NewSession>) -> Self {
+        Self { sessions, id: id.into(), new: new.map(Arc::new) }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The sessions it is one of.
+    #[must_use]
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// What is kept of it.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if there is no such session.
+    pub async fn record(&self) -> Result<SessionRecord, Error> {
+        self.sessions.ledger.record(&self.id).await
+    }
+
+    /// What happened in it, behind this index.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn stored_events(&self, after: u64) -> Result<EventPage, Error> {
+        self.sessions.events(EventQuery::of(&*self.id).after(after)).await
+    }
+
+    /// The session of the agent behind it, while the agent has it as far as is known.
+    #[must_use]
+    pub fn agent_session(&self) -> Option<Session> {
+        let binding = self.sessions.ledger.binding(&self.id).filter(|binding| binding.live)?;
+        Some(self.sessions.client().session(binding.agent_session))
+    }
+
+    /// What happens in it from now on, until the agent's session is another one; `None` while the agent does not have
+    /// it. [`SandboxAgentClient::events`](crate::SandboxAgentClient::events) goes on in any case.
+    pub fn events(&self) -> Option<Events> {
+        self.agent_session().map(|session| session.events())
+    }
+
+    /// Has the agent take it up, unless it has: it resumes the session, or else loads it, or else gets a new one that is
+    /// told the recent history with the next prompt. A suspended session becomes active again. Gives how it was done, if
+    /// there was anything to do.
+    ///
+    /// # Errors
+    /// [`Error::Status`] if it is suspended and the agent does not support taking it up, [`Error::NotAllowed`] if it is
+    /// archived or has failed, and what else can go wrong.
+    pub async fn resume(&self) -> Result<Option<Restored>, Error> {
+        let gate = self.sessions.ledger.gate(&self.id);
+        let _alone = gate.lock().await;
+        let record = self.record().await?;
+        self.sessions.resume_alone(record, self.new.as_deref()).await
+    }
+
+    /// Gives the session something to do.
+    ///
+    /// If the agent no longer has the session, it takes it up first, as [`resume`](Self::resume) does. The turn starts
+    /// at once then and goes on whether its reports are read or not.
+    ///
+    /// # Errors
+    /// [`Error::NotAllowed`] if its status takes no input, [`Error::TurnInProgress`] while a turn is running, and what
+    /// else can go wrong before the turn starts; the turn tells what goes wrong in it.
+    pub fn prompt(&self, prompt: impl Into<Prompt>) -> BoxFuture<'static, Result<Turn, Error>> {
+        let (session, prompt) = (self.clone(), prompt.into());
+        Box::pin(async move {
+            session.refuse_second_turn()?;
+            let gate = session.sessions.ledger.gate(&session.id);
+            let _alone = gate.lock().await;
+            session.refuse_second_turn()?;
+            session.prompt_alone(prompt).await
+        })
+    }
+
+    async fn prompt_alone(&self, prompt: Prompt) -> Result<Turn, Error> {
+        let ledger = &self.sessions.ledger;
+        let mut record = self.record().await?;
+        if !record.status.accepts_input() {
+            return Err(Error::NotAllowed { action: UserAction::Send, status: record.status });
+        }
+        let mut binding = ledger.binding(&self.id).filter(|binding| binding.live);
+        if binding.is_none() {
+            (record, _) = self.sessions.restore(&record, self.new.as_deref()).await?;
+            binding = ledger.binding(&self.id);
+        }
+        let binding = binding.ok_or(Error::NotConnected)?;
+        let mut told = prompt.clone();
+        if binding.replay {
+            // Everything that happened has to be there to be told.
+            ledger.flush().await?;
+            record = self.record().await.unwrap_or(record);
+            if let Some(history) = self.sessions.history(&record).await? {
+                told = prompt.clone().after(Content::text_of(history));
+            }
+        }
+        ledger.touch(&self.id);
+        ledger.recorder().record(&self.id, StoredEventKind::Prompt, json!({"prompt": prompt.to_value()}));
+        let turn = self.sessions.client().session(&binding.agent_session).prompt(told);
+        if binding.replay {
+            self.clear_replay(&turn);
+        }
+        Ok(turn)
+    }
+
+    /// Once the agent has answered, it knows the history.
+    fn clear_replay(&self, turn: &Turn) {
+        let (ledger, id) = (Arc::clone(&self.sessions.ledger), Arc::clone(&self.id));
+        let mut outcome = turn.watch();
+        let clearing = async move {
+            let answered = outcome.wait_for(Option::is_some).await;
+            if !answered.is_ok_and(|outcome| matches!(&*outcome, Some(Ok(_)))) {
+                return;
+            }
+            ledger.replayed(&id);
+            let cleared = ledger.change(&id, |record| {
+                record.replay_pending = false;
+                Ok(())
+            });
+            if let Err(error) = cleared.await {
+                tracing::warn!(%error, session = &*id, "the agent will be told its history once more");
+            }
+        };
+        // Without a runtime no turn has begun either.
+        self.sessions.client().inner().spawn(clearing);
+    }
+
+    fn refuse_second_turn(&self) -> Result<(), Error> {
+        match self.agent_session().map(|session| session.turn_state()) {
+            None | Some(TurnState::Idle) => Ok(()),
+            Some(_) => Err(Error::TurnInProgress { session_id: self.id.to_string() }),
+        }
+    }
+
+    /// Cancels the running turn.
+    ///
+    /// # Errors
+    /// [`Error::NotAllowed`] if its status has nothing to cancel, [`Error::Timeout`] if the turn does not stop in time.
+    pub async fn cancel(&self) -> Result<(), Error> {
+        let status = self.record().await?.status;
+        if !status.allows(UserAction::Cancel) {
+            return Err(Error::NotAllowed { action: UserAction::Cancel, status });
+        }
+        match self.agent_session() {
+            Some(session) => session.cancel().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Puts it away: [`Sessions::archive`].
+    ///
+    /// # Errors
+    /// [`Error::Status`] if it is not active.
+    pub async fn archive(&self) -> Result<SessionRecord, Error> {
+        self.sessions.archive(&self.id).await
+    }
+
+    /// Deletes it with everything that happened in it: [`Sessions::delete`].
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn delete(&self) -> Result<bool, Error> {
+        self.sessions.delete(&self.id).await
+    }
+}
+
+impl fmt::Debug for StoredSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredSession").field("id", &self.id).finish_non_exhaustive()
+    }
+}

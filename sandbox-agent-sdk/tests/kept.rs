@@ -1,0 +1,21 @@
+//! Sessions that outlive agents, servers and programs.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "client/support.rs"]
+#[allow(dead_code, reason = "it is shared with other tests")]
+mod support;
+
+#[path = "kept/attachment.rs"]
+mod attachment;
+#[path = "kept/housekeeping.rs"]
+mod housekeeping;
+#[path = "kept/keeping.rs"]
+mod keeping;
+#[path = "kept/recording.rs"]
+mod recording;
+#[path = "kept/restore.rs"]
+mod restore;
+#[path = "kept/transcript.rs"]
+mod transcript;
+#[path = "kept/world.rs"]
+mod world;

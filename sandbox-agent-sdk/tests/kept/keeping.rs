@@ -1,0 +1,115 @@
+//! What an application does with its sessions.
+
+use sandbox_agent_sdk::{
+    ArchivedSessions, Error, NewSession, RecordQuery, SessionRecord, SessionStatus, StoreError, Timestamp,
+    UserAction,
+};
+
+use crate::support::{KINDS, client, within};
+use crate::world::{Ability, World, agent, kinds, said, stored};
+
+#[tokio::test]
+async fn a_turn_is_stored_with_its_prompt_its_reports_and_its_end() {
+    for kind in KINDS {
+        let world = World::new(kind, agent(Ability::Resume)).await;
+        let (client, sessions) = world.program().await;
+        let session = within(sessions.create(NewSession::in_dir("/").title("build"))).await.unwrap();
+        let text = within(within(session.prompt("one")).await.unwrap().text()).await.unwrap();
+        assert_eq!(text, "re: one; ");
+        sessions.flush().await.unwrap();
+        let events = stored(&**sessions.store(), session.id()).await;
+        assert_eq!(kinds(&events), ["prompt", "update", "update", "turn_ended"], "{kind}");
+        assert_eq!(events[0].payload["prompt"][0]["text"], "one");
+        assert_eq!(events[3].payload["stopReason"], "end_turn");
+        assert_eq!(said(&events), ["re: one; "]);
+        let record = session.record().await.unwrap();
+        assert_eq!((record.agent.as_str(), record.title.as_deref()), ("mock", Some("build")));
+        assert_eq!((record.status, record.resumable, record.last_index), (SessionStatus::Active, true, 4));
+        assert!(record.modes.is_some() && record.config_options.is_some());
+        client.disconnect().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn without_a_store_sessions_are_kept_in_memory() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let client = client(&world.server, KINDS[0]);
+    let session = within(client.sessions().create(NewSession::in_dir("/"))).await.unwrap();
+    within(within(session.prompt("one")).await.unwrap().outcome()).await.unwrap();
+    // A clean end loses nothing.
+    client.disconnect().await.unwrap();
+    let events = stored(&**client.sessions().store(), session.id()).await;
+    assert_eq!(events.iter().filter(|event| event.kind.as_str() == "turn_ended").count(), 1);
+}
+
+#[tokio::test]
+async fn a_list_hides_what_is_archived_or_failed_and_a_badge_does_not_count_it() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    for (n, status) in SessionStatus::ALL.into_iter().chain(SessionStatus::ALL).enumerate() {
+        let mut record = SessionRecord::new(format!("s{n}"), "mock", Timestamp::from_millis(n as u64));
+        record.status = status;
+        sessions.store().put(record).await.unwrap();
+    }
+    let ids = async |query| {
+        let page = sessions.list(query).await.unwrap();
+        page.records.into_iter().map(|record| record.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(RecordQuery::default()).await, ["s5", "s4", "s1", "s0"]);
+    let shown = RecordQuery::listed(ArchivedSessions::Shown);
+    assert_eq!(ids(shown).await, ["s6", "s5", "s4", "s2", "s1", "s0"]);
+    assert_eq!(ids(RecordQuery::all().statuses([SessionStatus::Error])).await, ["s7", "s3"]);
+    assert_eq!(sessions.badge_count().await.unwrap(), 4);
+}
+
+#[tokio::test]
+async fn only_an_active_session_takes_input_and_only_a_call_archives_it() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    assert_eq!(session.archive().await.unwrap().status, SessionStatus::Archived);
+    let refused = within(session.prompt("more")).await.unwrap_err();
+    let archived = SessionStatus::Archived;
+    assert!(matches!(refused, Error::NotAllowed { action: UserAction::Send, status } if status == archived));
+    let refused = within(session.resume()).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::NotAllowed { action: UserAction::Resume, status } if status == archived)
+    );
+    assert!(matches!(session.cancel().await, Err(Error::NotAllowed { action: UserAction::Cancel, .. })));
+    let again = session.archive().await.unwrap_err();
+    assert!(matches!(again, Error::Status(error) if (error.from(), error.to()) == (archived, archived)));
+    let taken = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap_err();
+    assert!(matches!(taken, Error::Store(StoreError::Exists { id }) if id == "mine"));
+    assert!(session.delete().await.unwrap());
+    assert!(!session.delete().await.unwrap());
+    let gone = within(session.prompt("more")).await.unwrap_err();
+    assert!(matches!(gone, Error::Store(StoreError::NotFound { id }) if id == "mine"));
+    assert_eq!(world.server.messages("session/prompt").len(), 0, "nothing was sent");
+}
+
+#[tokio::test]
+async fn resume_or_create_makes_one_session_however_many_ask() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    let asking = (0..8).map(|_| sessions.resume_or_create("thread-7", NewSession::in_dir("/")));
+    let made = within(futures::future::try_join_all(asking)).await.unwrap();
+    assert!(made.iter().all(|session| session.id() == "thread-7"));
+    assert_eq!(world.server.messages("session/new").len(), 1);
+    assert_eq!(sessions.badge_count().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_second_turn_is_refused_while_one_is_running() {
+    use mock_server::{Script, Step};
+    let world = World::new(KINDS[0], Script::steps(vec![Step::WaitForCancel])).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+    let mut first = within(session.prompt("one")).await.unwrap();
+    let second = within(session.prompt("two")).await.unwrap_err();
+    assert!(matches!(second, Error::TurnInProgress { session_id } if session_id == "s"));
+    within(session.cancel()).await.unwrap();
+    within(first.outcome()).await.unwrap();
+    sessions.flush().await.unwrap();
+    let events = stored(&**sessions.store(), "s").await;
+    assert_eq!(kinds(&events), ["prompt", "turn_ended"], "what was refused is not stored");
+}

@@ -1,0 +1,258 @@
+//! {program restart, server restart, agent crash} x {agent can resume, load, neither}.
+
+use std::collections::HashMap;
+
+use mock_server::State;
+use sandbox_agent_sdk::{
+    Error, Event, Events, NewSession, Origin, Restored, SandboxAgentClient, ServerKind, SessionStatus,
+    StoredSession, Suspend, TransitionError,
+};
+
+use crate::support::{KINDS, within};
+use crate::world::{Ability, World, agent, said, stored};
+
+/// What happens between two prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blow {
+    ProgramRestart,
+    ServerRestart,
+    ServerRestartWithoutMemory,
+    AgentCrash,
+}
+
+const BLOWS: [Blow; 4] =
+    [Blow::ProgramRestart, Blow::ServerRestart, Blow::ServerRestartWithoutMemory, Blow::AgentCrash];
+
+/// Counts what was delivered as new, by its text.
+#[derive(Default)]
+struct Delivered(HashMap<String, usize>);
+
+impl Delivered {
+    fn read(&mut self, events: &mut Events) {
+        while let Some(event) = events.try_next() {
+            if let Event::Update(update) = event
+                && update.origin() == Origin::Live
+                && let Some(text) = update.message_text()
+            {
+                *self.0.entry(text.to_owned()).or_default() += 1;
+            }
+        }
+    }
+}
+
+/// Prompts until it works. Each failure has to be typed and in time, and says whether the prompt may have been taken.
+async fn prompt(session: &StoredSession, text: &str) -> usize {
+    for attempt in 0..5 {
+        let outcome = within(async { session.prompt(text).await?.text().await }).await;
+        match outcome {
+            Ok(answer) => {
+                assert_eq!(answer, format!("re: {text}; "));
+                return attempt;
+            }
+            Err(error) => {
+                assert!(!matches!(error, Error::Config(_) | Error::Store(_)), "{error:?}");
+                assert!(!error.maybe_executed() || attempt == 0, "{error:?}");
+            }
+        }
+    }
+    panic!("five prompts failed");
+}
+
+async fn survives(kind: ServerKind, ability: Ability, blow: Blow) {
+    let case = format!("{kind}, {ability:?}, {blow:?}");
+    let world = World::new(kind, agent(ability)).await;
+    let (mut client, mut sessions) = world.program().await;
+    let mut events = client.events();
+    let mut delivered = Delivered::default();
+    let mut session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    assert_eq!(prompt(&session, "one").await, 0, "{case}");
+    sessions.flush().await.unwrap();
+
+    match blow {
+        Blow::ProgramRestart => {
+            delivered.read(&mut events);
+            drop((client, sessions, session));
+            (client, sessions) = world.program().await;
+            events = client.events();
+            session = within(sessions.resume_or_create("mine", NewSession::in_dir("/"))).await.unwrap();
+        }
+        Blow::ServerRestart => world.server.restart(State::Kept).await,
+        Blow::ServerRestartWithoutMemory => world.server.restart(State::Lost).await,
+        Blow::AgentCrash => {
+            let error = within(within(session.prompt("die")).await.unwrap().text()).await.unwrap_err();
+            assert_eq!(error.termination().unwrap().exit_code, Some(3), "{case}");
+            let record = session.record().await.unwrap();
+            assert_eq!(record.status, SessionStatus::Active, "an exit does not change the status");
+        }
+    }
+    let failures = prompt(&session, "two").await;
+    // Only a server that restarts behind our back can make a prompt fail: nobody has told us yet.
+    let unseen = matches!(blow, Blow::ServerRestart | Blow::ServerRestartWithoutMemory);
+    assert!(failures == 0 || unseen, "{case}: {failures} failures");
+    assert_eq!(prompt(&session, "three").await, 0, "{case}");
+    assert_eq!(session.id(), "mine");
+    sessions.flush().await.unwrap();
+    delivered.read(&mut events);
+
+    for (text, count) in &delivered.0 {
+        assert_eq!(*count, 1, "{case}: {text:?} was delivered again as new");
+    }
+    let kept = stored(&**sessions.store(), "mine").await;
+    let said = said(&kept);
+    for text in ["re: one; ", "re: two; ", "re: three; "] {
+        assert_eq!(said.iter().filter(|said| **said == text).count(), 1, "{case}: {said:?}");
+        assert_eq!(delivered.0.get(text), Some(&1), "{case}");
+    }
+    let restored: Vec<_> = kept.iter().filter(|event| event.kind.as_str() == "restored").collect();
+    if let [restored] = restored[..] {
+        let by = match ability {
+            Ability::Resume => "resume",
+            Ability::Load => "load",
+            Ability::Neither => "replay",
+        };
+        assert_eq!(restored.payload["by"], by, "{case}");
+    } else {
+        // A server that remembers need not be asked for anything.
+        assert!(restored.is_empty() && blow == Blow::ServerRestart, "{case}: {restored:?}");
+    }
+    told_what_went_before(&world, ability, !restored.is_empty(), &case);
+    client.disconnect().await.unwrap();
+}
+
+/// Only an agent that has no other way is told the history, and only once.
+fn told_what_went_before(world: &World, ability: Ability, restored: bool, case: &str) {
+    let prompts = world.server.messages("session/prompt");
+    let text = |prompt: &serde_json::Value| prompt["params"]["prompt"].to_string();
+    let telling: Vec<String> = prompts.iter().map(text).filter(|prompt| prompt.contains("re: one")).collect();
+    if restored && ability == Ability::Neither {
+        assert_eq!(telling.len(), 1, "{case}: {telling:?}");
+        assert!(telling[0].contains("\\\"text\\\":\\\"one\\\""), "{case}: what the user said: {telling:?}");
+    } else {
+        assert_eq!(telling, Vec::<String>::new(), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_restarts_goes_on() {
+    for kind in KINDS {
+        for ability in Ability::ALL {
+            survives(kind, ability, Blow::ProgramRestart).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_is_survived() {
+    for kind in KINDS {
+        for ability in Ability::ALL {
+            survives(kind, ability, BLOWS[1]).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_memory_is_survived() {
+    for kind in KINDS {
+        for ability in Ability::ALL {
+            survives(kind, ability, BLOWS[2]).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_crashes_is_survived() {
+    for kind in KINDS {
+        for ability in Ability::ALL {
+            survives(kind, ability, Blow::AgentCrash).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_forgot_the_session_gets_a_new_one_with_its_history() {
+    use mock_server::Step;
+    for ability in [Ability::Resume, Ability::Load] {
+        let forgetful = agent(ability).on_request(|method, _| {
+            let refused = matches!(method, "session/resume" | "session/load");
+            let fail = Step::Fail { code: -32002, message: "no such session".to_owned(), data: None };
+            refused.then(|| vec![fail])
+        });
+        let world = World::new(KINDS[0], forgetful).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        prompt(&session, "one").await;
+        let before = session.record().await.unwrap().agent_session_id;
+        sessions.flush().await.unwrap();
+        let (_client, sessions) = world.program().await;
+        let session = sessions.session("mine");
+        assert_eq!(within(session.resume()).await.unwrap(), Some(Restored::Replayed));
+        assert_eq!(within(session.resume()).await.unwrap(), None, "there is nothing to do");
+        assert_ne!(session.record().await.unwrap().agent_session_id, before);
+        prompt(&session, "two").await;
+        told_what_went_before(&world, Ability::Neither, true, "forgetful");
+    }
+}
+
+#[tokio::test]
+async fn a_suspended_session_becomes_active_again_where_the_agent_supports_it() {
+    for ability in Ability::ALL {
+        let world = World::new(KINDS[0], agent(ability)).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        prompt(&session, "one").await;
+        assert_eq!(within(sessions.shut_down(Suspend::All)).await.unwrap(), 1);
+        assert_eq!(session.record().await.unwrap().status, SessionStatus::Suspended);
+
+        let (_client, sessions) = world.program().await;
+        let session = sessions.session("mine");
+        let refused = within(session.prompt("two")).await.unwrap_err();
+        let suspended = SessionStatus::Suspended;
+        assert!(matches!(refused, Error::NotAllowed { status, .. } if status == suspended), "{refused:?}");
+        let resumed = within(sessions.resume("mine")).await;
+        if ability == Ability::Neither {
+            let error = resumed.unwrap_err();
+            assert!(matches!(error, Error::Status(TransitionError::NotResumable { .. })), "{error:?}");
+            assert_eq!(session.record().await.unwrap().status, SessionStatus::Suspended);
+            // Unless the program says that telling the history is good enough.
+            let client: SandboxAgentClient = world.options().await.resume_by_replay(true).build().unwrap();
+            let session = within(client.sessions().resume("mine")).await.unwrap();
+            prompt(&session, "two").await;
+            assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
+        } else {
+            prompt(&resumed.unwrap(), "two").await;
+            assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_history_that_is_told_keeps_within_its_limits_and_ends_with_the_newest() {
+    let world = World::new(KINDS[0], agent(Ability::Neither)).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    for n in 0..10 {
+        prompt(&session, &format!("question {n}")).await;
+    }
+    sessions.flush().await.unwrap();
+    for (events, chars, first) in [(6, 12_000, Some(8)), (50, 1_200, None)] {
+        world.server.forget_requests();
+        let options = world.options().await.replay_max_events(events).replay_max_chars(chars);
+        let client = options.build().unwrap();
+        let session = client.sessions().session("mine");
+        prompt(&session, &format!("again {events}")).await;
+        let prompts = world.server.messages("session/prompt");
+        let told = prompts[0]["params"]["prompt"][0]["text"].as_str().unwrap();
+        assert!(told.chars().count() <= chars, "{} characters", told.chars().count());
+        assert!(told.lines().count() - 2 <= events);
+        assert_eq!(
+            prompts[0]["params"]["prompt"].as_array().unwrap().len(),
+            2,
+            "the history, and the prompt"
+        );
+        if let Some(first) = first {
+            assert!(told.contains(&format!("question {first}")) && told.contains("question 9"), "{told}");
+            assert!(!told.contains(&format!("question {}", first - 1)), "{told}");
+        }
+        client.sessions().flush().await.unwrap();
+    }
+}

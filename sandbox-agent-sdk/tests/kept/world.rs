@@ -1,0 +1,116 @@
+//! A server, a store in a file, and programs that come and go.
+
+use std::sync::{Arc, Mutex};
+
+use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::{
+    ClientOptions, EventQuery, SandboxAgentClient, ServerKind, SessionStore, Sessions, SqliteStore,
+    StoredEvent, StoredEventKind,
+};
+use serde_json::{Value, json};
+
+use crate::support::options;
+
+/// What an agent can do with sessions that it had before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ability {
+    Resume,
+    Load,
+    Neither,
+}
+
+impl Ability {
+    pub(crate) const ALL: [Self; 3] = [Self::Resume, Self::Load, Self::Neither];
+
+    fn initialize(self) -> Value {
+        let sessions = if self == Self::Resume { json!({"resume": {}}) } else { json!({}) };
+        json!({"protocolVersion": 1, "agentCapabilities": {
+            "loadSession": self == Self::Load, "sessionCapabilities": sessions}})
+    }
+}
+
+/// An agent that answers each prompt with its last text, dies of `die`, and tells all it said when it is loaded.
+pub(crate) fn agent(ability: Ability) -> Script {
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let telling = Arc::clone(&said);
+    let script = Script::new(move |turn| {
+        let last = turn.params["prompt"].as_array().unwrap().last().unwrap();
+        let text = last["text"].as_str().unwrap().to_owned();
+        let say = |text: String| {
+            said.lock().unwrap().push(text.clone());
+            Step::Say(text)
+        };
+        match text.as_str() {
+            "die" => vec![say("dying; ".to_owned()), Step::crash(3, ["fatal"])],
+            _ => vec![say(format!("re: {text}; ")), Step::Think(format!("about {text}"))],
+        }
+    });
+    script.initialize(ability.initialize()).history(move |_| {
+        let said = telling.lock().unwrap();
+        let chunk = |text: &String| {
+            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
+        };
+        said.iter().map(chunk).collect()
+    })
+}
+
+pub(crate) struct World {
+    pub(crate) server: MockServer,
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) kind: ServerKind,
+}
+
+impl World {
+    pub(crate) async fn new(kind: ServerKind, agent: Script) -> Self {
+        let server = MockServer::builder().agent("mock", agent).released_quirks(false).start().await;
+        Self { server, directory: tempfile::tempdir().unwrap(), kind }
+    }
+
+    pub(crate) async fn store(&self) -> SqliteStore {
+        SqliteStore::open(self.directory.path().join("sessions.db")).await.unwrap()
+    }
+
+    pub(crate) async fn options(&self) -> ClientOptions {
+        options(&self.server, self.kind).store(self.store().await)
+    }
+
+    /// A program that has just started.
+    pub(crate) async fn program(&self) -> (SandboxAgentClient, Sessions) {
+        let client = self.options().await.build().unwrap();
+        let sessions = client.sessions();
+        (client, sessions)
+    }
+}
+
+/// Everything that is stored of a session, which must be without holes and repeats.
+pub(crate) async fn stored(store: &dyn SessionStore, id: &str) -> Vec<StoredEvent> {
+    let mut all = Vec::new();
+    let mut query = EventQuery::of(id);
+    loop {
+        let page = store.events(&query).await.unwrap();
+        all.extend(page.events);
+        match page.next {
+            Some(next) => query = query.after(next),
+            None => break,
+        }
+    }
+    for (index, event) in (1..).zip(&all) {
+        assert_eq!(event.index, index, "the index has no holes");
+    }
+    let mut ids: Vec<&str> = all.iter().map(|event| event.id.as_str()).collect();
+    ids.sort_unstable();
+    assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "an event is stored twice");
+    all
+}
+
+/// The kinds of events.
+pub(crate) fn kinds(events: &[StoredEvent]) -> Vec<&str> {
+    events.iter().map(|event| event.kind.as_str()).collect()
+}
+
+/// What the agent said, as it is stored.
+pub(crate) fn said(events: &[StoredEvent]) -> Vec<&str> {
+    let updates = events.iter().filter(|event| event.kind == StoredEventKind::Update);
+    let messages = updates.filter(|event| event.payload["sessionUpdate"] == "agent_message_chunk");
+    messages.map(|event| event.payload["content"]["text"].as_str().unwrap()).collect()
+}
