@@ -1,10 +1,13 @@
-//! What the examples share: a server to talk to, and the chat, which has more than one file.
+//! What the examples share: a server to talk to, a database, and the chat, which has more than one file.
 
 use std::env;
 
 use mock_server::MockServer;
 
 pub mod chat;
+mod postgres;
+
+pub use postgres::{Cluster, Schema};
 
 /// The server at `SANDBOX_AGENT_URL`, or an embedded one that lives as long as this value.
 #[derive(Debug)]

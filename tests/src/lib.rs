@@ -5,7 +5,6 @@
 
 mod collect;
 mod limit;
-mod postgres;
 mod released;
 mod scenario;
 mod script;
@@ -13,8 +12,8 @@ mod wire;
 
 pub use collect::{Collected, collect_until, texts};
 pub use limit::{LIMIT, eventually, within};
-pub use postgres::{Cluster, Schema};
 pub use released::{ReleasedServer, ReleasedSetup, Unavailable, binary, install_agent, is_alive};
 pub use scenario::Scenario;
 pub use script::{acp_server, client, handshake, numbered, prompt, session};
+pub use sdk_examples::{Cluster, Schema};
 pub use wire::{Capture, Entry, Pass, Proxy, Recorder, Replay};

@@ -1,5 +1,7 @@
 //! A PostgreSQL server for tests and examples: the one at `DATABASE_URL`, or one that is started and thrown away.
 
+#![allow(clippy::expect_used, reason = "without a database there is nothing to show or to test")]
+
 use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
