@@ -36,6 +36,20 @@ pub enum Content {
         /// Its text.
         text: String,
     },
+    /// What a tool call changes in a file.
+    Diff {
+        /// The file.
+        path: String,
+        /// What it contained; `None` for a new file.
+        old_text: Option<String>,
+        /// What it contains now.
+        new_text: String,
+    },
+    /// The output of a terminal that a tool call runs in.
+    Terminal {
+        /// The id of the terminal.
+        id: String,
+    },
     /// Anything else, as JSON.
     Other(Value),
 }
@@ -75,6 +89,12 @@ impl Content {
                 let text = |name: &str| resource.get(name).and_then(Value::as_str).map(str::to_owned);
                 text("uri").zip(text("text")).map(|(uri, text)| Self::Resource { uri, text })
             }
+            Some("diff") => text("path").zip(text("newText")).map(|(path, new_text)| Self::Diff {
+                path,
+                old_text: text("oldText"),
+                new_text,
+            }),
+            Some("terminal") => text("terminalId").map(|id| Self::Terminal { id }),
             _ => None,
         };
         read.unwrap_or(Self::Other(value))
@@ -89,6 +109,10 @@ impl Content {
             Self::Resource { uri, text } => {
                 json!({"type": "resource", "resource": {"uri": uri, "text": text}})
             }
+            Self::Diff { path, old_text, new_text } => {
+                json!({"type": "diff", "path": path, "oldText": old_text, "newText": new_text})
+            }
+            Self::Terminal { id } => json!({"type": "terminal", "terminalId": id}),
             Self::Other(value) => value.clone(),
         }
     }
@@ -181,6 +205,10 @@ mod tests {
             json!({"type": "audio", "data": "aGk=", "mimeType": "audio/wav"}),
             json!({"type": "resource_link", "uri": "file:///a", "name": "a"}),
             json!({"type": "resource", "resource": {"uri": "file:///a", "text": "x"}}),
+            json!({"type": "diff", "path": "/a", "oldText": "x", "newText": "y"}),
+            json!({"type": "diff", "path": "/a", "oldText": null, "newText": "y"}),
+            json!({"type": "diff", "path": "/a"}),
+            json!({"type": "terminal", "terminalId": "t-1"}),
             json!({"type": "hologram", "depth": 3}),
             json!({"type": "text"}),
             json!(5),

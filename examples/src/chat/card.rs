@@ -103,10 +103,10 @@ pub(super) fn content(call: &ToolCall, diff_limit: usize) -> Vec<Line> {
                 lines.push(Line::new(Style::Dim, &format!("[{mime_type}]")));
             }
             Content::Link { uri, name } => lines.push(Line::new(Style::Accent, &format!("{name}  {uri}"))),
-            Content::Other(value) => match diff_lines(value, diff_limit) {
-                Some(diff) => lines.extend(diff),
-                None => lines.push(Line::new(Style::Dim, &clipped(&value.to_string()))),
-            },
+            Content::Diff { path, old_text, new_text } => {
+                lines.extend(diff_lines(path, old_text.as_deref().unwrap_or_default(), new_text, diff_limit));
+            }
+            Content::Other(value) => lines.push(Line::new(Style::Dim, &clipped(&value.to_string()))),
             _ => {}
         }
     }

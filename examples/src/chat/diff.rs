@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
 use super::line::{Line, Style};
@@ -12,17 +11,12 @@ const COMPARED_BYTES: usize = 1 << 20;
 /// How long a comparison may take before it settles for a coarser result.
 const TIME: Duration = Duration::from_millis(200);
 
-/// Shows the change that a tool's content tells of, if it is one, in `limit` lines at most.
-pub(super) fn diff_lines(content: &Value, limit: usize) -> Option<Vec<Line>> {
-    if content.get("type")? != "diff" {
-        return None;
-    }
-    let text = |member: &str| content.get(member).and_then(Value::as_str).unwrap_or_default();
-    let (path, old, new) = (text("path"), text("oldText"), text("newText"));
+/// Shows the change of a file in `limit` lines at most, and its title.
+pub(super) fn diff_lines(path: &str, old: &str, new: &str, limit: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     if old.len() + new.len() > COMPARED_BYTES {
         let counts = format!("{path}  {} lines → {} lines", old.lines().count(), new.lines().count());
-        return Some(vec![Line::new(Style::Accent, &counts)]);
+        return vec![Line::new(Style::Accent, &counts)];
     }
     let diff = TextDiff::configure().timeout(TIME).diff_lines(old, new);
     let (mut added, mut removed) = (0, 0);
@@ -51,14 +45,11 @@ pub(super) fn diff_lines(content: &Value, limit: usize) -> Option<Vec<Line>> {
         .with(Style::Good, &format!("  +{added}"))
         .with(Style::Bad, &format!(" -{removed}"));
     lines.insert(0, title);
-    Some(lines)
+    lines
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
-    use serde_json::json;
-
     use super::diff_lines;
     use crate::chat::line::{Line, Style};
 
@@ -66,8 +57,7 @@ mod tests {
     fn changes_are_shown_with_some_lines_around_them() {
         let old = (1..=20).map(|line| format!("line {line}\n")).collect::<String>();
         let new = old.replace("line 10\n", "line ten\n");
-        let diff = json!({"type": "diff", "path": "a.txt", "oldText": old, "newText": new});
-        let lines = diff_lines(&diff, 40).unwrap();
+        let lines = diff_lines("a.txt", &old, &new, 40);
         let text: Vec<String> = lines.iter().map(Line::text).collect();
         assert_eq!(
             text,
@@ -79,13 +69,11 @@ mod tests {
     #[test]
     fn a_new_file_a_long_change_and_a_huge_one_are_shown_within_bounds() {
         let many = "x\n".repeat(500);
-        let lines = diff_lines(&json!({"type": "diff", "path": "n", "newText": many}), 10).unwrap();
+        let lines = diff_lines("n", "", &many, 10);
         assert_eq!(lines.len(), 12);
         assert_eq!(lines[11].text(), "  … 490 more lines");
         let huge = "y\n".repeat(1 << 20);
-        let lines = diff_lines(&json!({"type": "diff", "path": "h", "newText": huge}), 10).unwrap();
+        let lines = diff_lines("h", "", &huge, 10);
         assert_eq!(lines[0].text(), "h  0 lines → 1048576 lines");
-        assert!(diff_lines(&json!({"type": "terminal"}), 10).is_none());
-        assert!(diff_lines(&json!(5), 10).is_none());
     }
 }

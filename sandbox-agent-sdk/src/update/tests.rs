@@ -72,11 +72,11 @@ fn every_known_kind_is_typed_and_its_json_is_kept() {
 
 #[test]
 fn a_tool_call_tells_what_it_does() {
-    let update = read(
-        json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Run", "kind": "execute",
+    let update =
+        read(json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Run", "kind": "execute",
         "status": "in_progress", "rawInput": {"command": "ls"}, "locations": [{"path": "/a", "line": 3}, {}],
-        "content": [{"type": "content", "content": {"type": "text", "text": "out"}}, {"type": "diff", "path": "/a"}]}),
-    );
+        "content": [{"type": "content", "content": {"type": "text", "text": "out"}},
+            {"type": "diff", "path": "/a", "newText": "b"}, {"type": "diff", "path": "/broken"}]}));
     let UpdateKind::ToolCall(call) = update.kind() else { panic!("{update:?}") };
     assert_eq!(
         (call.kind.clone(), call.status.clone()),
@@ -84,7 +84,11 @@ fn a_tool_call_tells_what_it_does() {
     );
     assert_eq!(call.locations[0].line, Some(3));
     assert_eq!(call.content[0], Content::from("out"));
-    assert!(matches!(&call.content[1], Content::Other(diff) if diff["path"] == "/a"));
+    assert_eq!(
+        call.content[1],
+        Content::Diff { path: "/a".to_owned(), old_text: None, new_text: "b".to_owned() }
+    );
+    assert!(matches!(&call.content[2], Content::Other(diff) if diff["path"] == "/broken"));
     let update = read(json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "quantum"}));
     let UpdateKind::ToolCallUpdate(call) = update.kind() else { panic!("{update:?}") };
     assert_eq!(call.status, Some(ToolStatus::Other("quantum".into())));

@@ -57,7 +57,7 @@ pub struct ToolCall {
     pub kind: Option<ToolKind>,
     /// How far it is.
     pub status: Option<ToolStatus>,
-    /// What it brought: text, and content of other kinds as JSON.
+    /// What it brought: text, changes of files, terminals, and content of other kinds as JSON.
     pub content: Vec<Content>,
     /// The files it works on.
     pub locations: Vec<ToolLocation>,
@@ -87,7 +87,7 @@ impl ToolCall {
             Some(kind) if kind == "content" => {
                 Content::from_value(entry.get("content").cloned().unwrap_or_default())
             }
-            _ => Content::Other(entry.clone()),
+            _ => Content::from_value(entry.clone()),
         });
         let locations = list("locations").unwrap_or_default().iter().filter_map(|location| {
             let path = location.get("path")?.as_str()?.to_owned();
