@@ -4,8 +4,7 @@ use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -27,7 +26,7 @@ impl Group {
     pub(super) fn spawn(command: &mut Command) -> io::Result<(Self, ChildStdout, ChildStderr)> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut leader = command.process_group(0).kill_on_drop(true).spawn()?;
-        let id = leader.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        let id = leader.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         match (id, leader.stdout.take(), leader.stderr.take()) {
             (Some(id), Some(stdout), Some(stderr)) => Ok((Self { leader, id, ended: false }, stdout, stderr)),
             _ => Err(io::Error::other("the process started without its pipes")),
@@ -35,7 +34,7 @@ impl Group {
     }
 
     pub(super) fn id(&self) -> u32 {
-        self.id.as_raw().unsigned_abs()
+        self.id.as_raw_pid().unsigned_abs()
     }
 
     /// Waits for the end of the leader.
@@ -46,13 +45,13 @@ impl Group {
     /// Ends everything: asks first, and kills what is left after the grace. Gives how the leader ended.
     pub(super) async fn end(&mut self, grace: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + grace;
-        self.signal(Signal::SIGTERM);
+        self.signal(Signal::TERM);
         let status = timeout_at(deadline, self.leader.wait()).await;
         while !self.is_empty() && Instant::now() < deadline {
             sleep(LOOK).await;
         }
         if !self.is_empty() {
-            self.signal(Signal::SIGKILL);
+            self.signal(Signal::KILL);
             let deadline = Instant::now() + KILLED;
             while !self.is_empty() && Instant::now() < deadline {
                 sleep(LOOK).await;
@@ -68,13 +67,14 @@ impl Group {
 
     /// Whether nobody of the group is alive.
     fn is_empty(&self) -> bool {
-        killpg(self.id, None).is_err() || (cfg!(target_os = "linux") && living_members(self.id()) == 0)
+        test_kill_process_group(self.id).is_err()
+            || (cfg!(target_os = "linux") && living_members(self.id()) == 0)
     }
 
     fn signal(&self, signal: Signal) {
         // The only failures are an empty group, which is what is wanted, and processes of another user.
-        if let Err(error) = killpg(self.id, signal) {
-            tracing::trace!(group = %self.id, %signal, %error, "signal not delivered");
+        if let Err(error) = kill_process_group(self.id, signal) {
+            tracing::trace!(group = ?self.id, ?signal, %error, "signal not delivered");
         }
     }
 }
@@ -82,7 +82,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if !self.ended {
-            self.signal(Signal::SIGKILL);
+            self.signal(Signal::KILL);
         }
     }
 }

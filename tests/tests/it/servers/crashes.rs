@@ -11,7 +11,7 @@ use super::{
 
 /// How long the servers of these tests let a request wait for its agent. The released servers tell what a dead agent
 /// wrote to standard error only when this is over.
-const REQUEST_LIMIT: Duration = Duration::from_secs(2);
+const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
 /// A client that waits for the whole account of an end.
 fn patient() -> Knobs {
