@@ -7,7 +7,7 @@ use futures::poll;
 use proptest::prelude::*;
 use sandbox_agent_sdk::{ConfinedFiles, FileError, LineRange, ReadText, Roots, TextFiles};
 
-use super::support::{Place, lines, read, within};
+use super::support::{Place, lines, read, within, without_waiting};
 
 #[tokio::test]
 async fn a_file_is_read_whole_with_its_line_ends() {
@@ -67,19 +67,21 @@ async fn what_is_no_text_is_told_as_such() {
     assert!(matches!(lines(&files, &path, Some(3), None).await, Err(FileError::NotText { offset: 5, .. })));
 }
 
-#[tokio::test]
-async fn what_is_no_file_is_refused_and_nothing_waits_for_it() {
-    let place = Place::new();
-    let files = place.files();
-    std::fs::create_dir(place.at("dir")).unwrap();
-    assert!(Command::new("mkfifo").arg(place.at("pipe")).status().unwrap().success());
-    let _listener = UnixListener::bind(place.at("socket")).unwrap();
-    for name in ["dir", "dir/", "pipe", "socket", ".", "dir/..", ""] {
-        let result = read(&files, place.at(name)).await;
-        assert!(matches!(result, Err(FileError::NotAFile(_))), "{name}: {result:?}");
-    }
-    let file = place.file("f", "x");
-    assert!(matches!(read(&files, file.join("below")).await, Err(FileError::NotAFile(_))));
+#[test]
+fn what_is_no_file_is_refused_and_nothing_waits_for_it() {
+    without_waiting(async {
+        let place = Place::new();
+        let files = place.files();
+        std::fs::create_dir(place.at("dir")).unwrap();
+        assert!(Command::new("mkfifo").arg(place.at("pipe")).status().unwrap().success());
+        let _listener = UnixListener::bind(place.at("socket")).unwrap();
+        for name in ["dir", "dir/", "pipe", "socket", ".", "dir/..", ""] {
+            let result = read(&files, place.at(name)).await;
+            assert!(matches!(result, Err(FileError::NotAFile(_))), "{name}: {result:?}");
+        }
+        let file = place.file("f", "x");
+        assert!(matches!(read(&files, file.join("below")).await, Err(FileError::NotAFile(_))));
+    });
 }
 
 #[tokio::test]

@@ -28,6 +28,18 @@ pub(crate) async fn until(mut is_so: impl FnMut() -> bool) {
     .await;
 }
 
+/// Runs a test whose files must not block. If one does, the test fails, although the thread that blocks never ends.
+pub(crate) fn without_waiting(test: impl Future<Output = ()>) {
+    struct Leave(Option<tokio::runtime::Runtime>);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            self.0.take().unwrap().shutdown_background();
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    Leave(Some(runtime)).0.as_ref().unwrap().block_on(test);
+}
+
 /// A directory with a root in it and something outside of it.
 pub(crate) struct Place {
     scratch: TempDir,

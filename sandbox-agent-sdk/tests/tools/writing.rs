@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sandbox_agent_sdk::{FileAccess, FileError, TextFiles};
 
-use super::support::{Place, read, write};
+use super::support::{Place, read, without_waiting, write};
 
 fn names(place: &Place) -> BTreeSet<String> {
     let entries = std::fs::read_dir(place.root()).unwrap();
@@ -71,23 +71,25 @@ async fn a_text_over_the_limit_is_refused_and_the_file_kept() {
     write(&files, &path, "x".repeat(10)).await.unwrap();
 }
 
-#[tokio::test]
-async fn what_is_no_file_is_not_written_over_and_nothing_waits_for_it() {
-    let place = Place::new();
-    let files = place.files();
-    std::fs::create_dir(place.at("dir")).unwrap();
-    assert!(Command::new("mkfifo").arg(place.at("pipe")).status().unwrap().success());
-    let _listener = UnixListener::bind(place.at("socket")).unwrap();
-    let before = names(&place);
-    for name in ["dir", "dir/", "pipe", "socket", "", ".", "dir/..", "dir/."] {
-        let result = write(&files, place.at(name), "x").await;
-        assert!(matches!(result, Err(FileError::NotAFile(_))), "{name}: {result:?}");
-    }
-    place.file("f", "x");
-    assert!(write(&files, place.at("f/below"), "x").await.is_err());
-    std::fs::remove_file(place.at("f")).unwrap();
-    assert_eq!(names(&place), before);
-    assert!(place.at("dir").is_dir());
+#[test]
+fn what_is_no_file_is_not_written_over_and_nothing_waits_for_it() {
+    without_waiting(async {
+        let place = Place::new();
+        let files = place.files();
+        std::fs::create_dir(place.at("dir")).unwrap();
+        assert!(Command::new("mkfifo").arg(place.at("pipe")).status().unwrap().success());
+        let _listener = UnixListener::bind(place.at("socket")).unwrap();
+        let before = names(&place);
+        for name in ["dir", "dir/", "pipe", "socket", "", ".", "dir/..", "dir/."] {
+            let result = write(&files, place.at(name), "x").await;
+            assert!(matches!(result, Err(FileError::NotAFile(_))), "{name}: {result:?}");
+        }
+        place.file("f", "x");
+        assert!(write(&files, place.at("f/below"), "x").await.is_err());
+        std::fs::remove_file(place.at("f")).unwrap();
+        assert_eq!(names(&place), before);
+        assert!(place.at("dir").is_dir());
+    });
 }
 
 #[tokio::test]
