@@ -69,6 +69,17 @@ impl<T: Weight> Queue<T> {
         self.waker.wake();
     }
 
+    /// Nobody reads any more: what is there is dropped, and nothing is taken.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        state.bytes = 0;
+        let items = std::mem::take(&mut state.items);
+        // Dropping a request answers it, which is not to happen under the lock.
+        drop(state);
+        drop(items);
+    }
+
     pub(crate) fn pop(&self) -> Option<T> {
         let mut state = self.lock();
         match state.items.pop_front()? {

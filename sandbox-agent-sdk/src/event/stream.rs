@@ -35,6 +35,13 @@ impl Events {
     }
 }
 
+/// What nobody will read is given up at once: a request among it is answered as one that was dropped.
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.queue.abandon();
+    }
+}
+
 impl Stream for Events {
     type Item = Event;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{Attachment, ClientOptions, RecorderOptions, SessionStore};
 
 impl ClientOptions {
-    /// Where [sessions](SandboxAgentClient::sessions) are kept. Without one they are kept in memory.
+    /// Where [sessions](crate::SandboxAgentClient::sessions) are kept. Without one they are kept in memory.
     pub fn store(self, store: impl SessionStore) -> Self {
         self.shared_store(Arc::new(store))
     }

@@ -142,6 +142,20 @@ async fn the_death_of_the_agent_settles_every_open_request() {
 }
 
 #[tokio::test]
+async fn a_request_that_nobody_will_read_is_cancelled() {
+    let server = MockServer::builder().agent("mock", asks()).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let (mut seen, unread) = (client.events(), session.events());
+    let mut turn = session.prompt("go");
+    drop(permission(&mut seen).await);
+    assert!(server.answers().is_empty(), "somebody may still read it");
+    drop(unread);
+    within(turn.outcome()).await.unwrap();
+    assert_eq!(server.answers()[0].result()["outcome"]["outcome"], "cancelled");
+}
+
+#[tokio::test]
 async fn a_question_of_a_turn_that_is_cancelled_is_cancelled() {
     let steps = vec![Step::AskQuestion { message: "?".into(), schema: json!({}) }, Step::WaitForCancel];
     let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
