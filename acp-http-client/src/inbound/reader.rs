@@ -1,7 +1,10 @@
 //! The task that reads one stream, and keeps it open.
 
+mod reopening;
+
+pub(super) use reopening::random;
+
 use std::{
-    hash::{BuildHasher, RandomState},
     panic::AssertUnwindSafe,
     sync::{Arc, atomic::Ordering},
 };
@@ -27,15 +30,11 @@ use crate::{
 
 /// How soon a stream that does not exist yet is tried again, while the POST that makes it is on its way.
 const BOOTSTRAP_RETRY: Duration = Duration::from_millis(20);
-/// How long a stream may be missing after the POST that made it was taken.
-const BOOTSTRAP_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a resumed stream has to bring the one event it is known to have.
 const PROOF_PATIENCE: Duration = Duration::from_secs(1);
 /// After so many events, others have their turn: subscribers read what came while it is still near, and a chunk of
 /// thousands of events keeps nobody waiting.
 const BATCH: usize = 128;
-/// How often a session's stream may be unknown to the server before that is believed.
-const SESSION_NOT_FOUND: u32 = 5;
 
 /// Reads a stream until the connection or the session ends.
 pub(super) async fn run(core: Arc<Core>, link: Arc<Link>) {
@@ -374,78 +373,6 @@ impl Reader {
         self.boundary.deadline(opened, self.link.last_message())
     }
 
-    /// Decides what a refused stream means.
-    fn refused(&mut self, failure: StreamFailure) -> Next {
-        let StreamFailure { trouble, error } = failure;
-        tracing::debug!(stream = %self.link.source(), %error, "the stream did not open");
-        match trouble {
-            Trouble::Passing | Trouble::Held => Next::Wait(Some(error)),
-            Trouble::NotFound if self.is_connection() => self.not_found(error),
-            Trouble::NotFound if self.backoff.attempts() < SESSION_NOT_FOUND => Next::Wait(Some(error)),
-            // Until something was taken, the refusal belongs to the call that tried.
-            Trouble::Unauthorized if !self.opened_once && self.core.first_answer().is_none() => {
-                Next::Wait(Some(error))
-            }
-            Trouble::Unauthorized => self.end(error, EndReason::Unauthorized),
-            Trouble::NotFound | Trouble::Final => self.end(error, EndReason::StreamRefused),
-        }
-    }
-
-    fn not_found(&mut self, error: Error) -> Next {
-        let bootstrapped = self.core.options.profile == Profile::Bootstrap;
-        if bootstrapped && !self.opened_once {
-            if !self.core.gate.is_open() {
-                return Next::Soon;
-            }
-            if self.missing_since.get_or_insert_with(Instant::now).elapsed() < BOOTSTRAP_PATIENCE {
-                return Next::Soon;
-            }
-        }
-        if bootstrapped || self.core.transport.connection_id().is_some() {
-            return self.end(error, EndReason::ServerGone);
-        }
-        Next::Wait(Some(error))
-    }
-
-    /// The stream cannot be had: the connection ends, or the session's calls do.
-    fn end(&mut self, error: Error, reason: impl FnOnce(Arc<Error>) -> EndReason) -> Next {
-        if self.is_connection() {
-            self.core.terminate(reason(Arc::new(error)));
-        } else {
-            self.core.publish(Event::StreamLost { stream: self.link.source().clone(), error: error.clone() });
-            self.core.fail_calls(self.link.session().map(|session| &**session), &error);
-            self.link.fail(error);
-        }
-        Next::End
-    }
-
-    /// Waits before the next attempt; `false` if there is none.
-    async fn wait(&mut self, error: Option<Error>) -> bool {
-        let Some(delay) = self.backoff.next_delay(random()) else {
-            let attempts = self.backoff.attempts();
-            let error = error.unwrap_or_else(|| Error::ConnectionLost {
-                method: "event stream".to_owned(),
-                source: Arc::new(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)),
-            });
-            self.end(error, |last| EndReason::RetriesExhausted { attempts, last });
-            return false;
-        };
-        let attempt = self.backoff.attempts();
-        match &error {
-            Some(error) => {
-                tracing::debug!(stream = %self.link.source(), attempt, ?delay, %error, "stream lost")
-            }
-            None => tracing::debug!(stream = %self.link.source(), attempt, ?delay, "stream ended"),
-        }
-        self.link.set_state(LinkState::Down);
-        self.lost_at = Some(Instant::now());
-        if self.is_connection() && self.opened_once {
-            self.core.set_state(ConnectionState::Reconnecting { attempt });
-        }
-        tokio::time::sleep(delay).await;
-        true
-    }
-
     fn is_connection(&self) -> bool {
         self.link.source() == &EventSource::Connection
     }
@@ -460,10 +387,4 @@ impl Reader {
             cause: None,
         }))
     }
-}
-
-/// A number in `0.0..1.0`; the keys of a hasher come from the system's randomness.
-pub(super) fn random() -> f64 {
-    let bits = RandomState::new().hash_one(0u8) >> 11;
-    bits as f64 / (1u64 << 53) as f64
 }

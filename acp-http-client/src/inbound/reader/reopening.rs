@@ -1,0 +1,99 @@
+//! What a stream that is not open means, and when it is tried again.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use tokio::time::{Duration, Instant};
+
+use super::{LinkState, Next, Reader};
+use crate::{
+    ConnectionState, EndReason, Error, Event, Profile,
+    transport::{StreamFailure, Trouble},
+};
+
+/// How long a stream may be missing after the POST that made it was taken.
+const BOOTSTRAP_PATIENCE: Duration = Duration::from_secs(3);
+/// How often a session's stream may be unknown to the server before that is believed.
+const SESSION_NOT_FOUND: u32 = 5;
+
+impl Reader {
+    /// Decides what a refused stream means.
+    pub(super) fn refused(&mut self, failure: StreamFailure) -> Next {
+        let StreamFailure { trouble, error } = failure;
+        tracing::debug!(stream = %self.link.source(), %error, "the stream did not open");
+        match trouble {
+            Trouble::Passing | Trouble::Held => Next::Wait(Some(error)),
+            Trouble::NotFound if self.is_connection() => self.not_found(error),
+            Trouble::NotFound if self.backoff.attempts() < SESSION_NOT_FOUND => Next::Wait(Some(error)),
+            // Until something was taken, the refusal belongs to the call that tried.
+            Trouble::Unauthorized if !self.opened_once && self.core.first_answer().is_none() => {
+                Next::Wait(Some(error))
+            }
+            Trouble::Unauthorized => self.end(error, EndReason::Unauthorized),
+            Trouble::NotFound | Trouble::Final => self.end(error, EndReason::StreamRefused),
+        }
+    }
+
+    fn not_found(&mut self, error: Error) -> Next {
+        let bootstrapped = self.core.options.profile == Profile::Bootstrap;
+        if bootstrapped && !self.opened_once {
+            if !self.core.gate.is_open() {
+                return Next::Soon;
+            }
+            if self.missing_since.get_or_insert_with(Instant::now).elapsed() < BOOTSTRAP_PATIENCE {
+                return Next::Soon;
+            }
+        }
+        if bootstrapped || self.core.transport.connection_id().is_some() {
+            return self.end(error, EndReason::ServerGone);
+        }
+        Next::Wait(Some(error))
+    }
+
+    /// The stream cannot be had: the connection ends, or the session's calls do.
+    fn end(&mut self, error: Error, reason: impl FnOnce(Arc<Error>) -> EndReason) -> Next {
+        if self.is_connection() {
+            self.core.terminate(reason(Arc::new(error)));
+        } else {
+            self.core.publish(Event::StreamLost { stream: self.link.source().clone(), error: error.clone() });
+            self.core.fail_calls(self.link.session().map(|session| &**session), &error);
+            self.link.fail(error);
+        }
+        Next::End
+    }
+
+    /// Waits before the next attempt; `false` if there is none.
+    pub(super) async fn wait(&mut self, error: Option<Error>) -> bool {
+        let Some(delay) = self.backoff.next_delay(random()) else {
+            let attempts = self.backoff.attempts();
+            let error = error.unwrap_or_else(|| Error::ConnectionLost {
+                method: "event stream".to_owned(),
+                source: Arc::new(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)),
+            });
+            self.end(error, |last| EndReason::RetriesExhausted { attempts, last });
+            return false;
+        };
+        let attempt = self.backoff.attempts();
+        match &error {
+            Some(error) => {
+                tracing::debug!(stream = %self.link.source(), attempt, ?delay, %error, "stream lost")
+            }
+            None => tracing::debug!(stream = %self.link.source(), attempt, ?delay, "stream ended"),
+        }
+        self.link.set_state(LinkState::Down);
+        self.lost_at = Some(Instant::now());
+        if self.is_connection() && self.opened_once {
+            self.core.set_state(ConnectionState::Reconnecting { attempt });
+        }
+        tokio::time::sleep(delay).await;
+        true
+    }
+}
+
+/// A number in `0.0..1.0`; the keys of a hasher come from the system's randomness.
+pub(in crate::inbound) fn random() -> f64 {
+    let bits = RandomState::new().hash_one(0u8) >> 11;
+    bits as f64 / (1u64 << 53) as f64
+}
