@@ -66,7 +66,8 @@ impl Sessions {
         pages.flat_map(stream::iter).boxed()
     }
 
-    /// Takes a transcript into the store, under the id it has. Either all of it is there afterwards or nothing.
+    /// Takes a transcript into the store, under the id it has. A failure takes back what was
+    /// written of it; a future that is dropped does not.
     ///
     /// The agent's session is not known to have come along, so the next prompt finds out.
     ///

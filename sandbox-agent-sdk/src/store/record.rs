@@ -34,13 +34,13 @@ pub struct SessionRecord {
     /// What the session was made of. Tool servers are not kept: they may hold secrets.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub init: Map<String, Value>,
-    /// The session's options as they are now, as the agent tells them.
+    /// The session's options as the agent told them when it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_options: Option<Value>,
-    /// The session's modes as they are now, as the agent tells them.
+    /// The session's modes as the agent told them when it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modes: Option<Value>,
-    /// How its agent ended last, if it has since the session was last taken up.
+    /// How its agent ended, for an application that wants to keep it here; the end itself is kept as an event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination: Option<TerminationInfo>,
     /// Whether the agent has to be told what went before, because it was a new one that took the session up.

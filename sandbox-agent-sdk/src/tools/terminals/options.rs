@@ -63,7 +63,10 @@ impl TerminalOptions {
     }
 
     /// Only these commands are allowed, spelled exactly so. A name without a slash is looked up in this program's `PATH`,
-    /// whatever the agent sets, and the variables by which code can be loaded into a program cannot be set.
+    /// whatever the agent sets, and the variables of the system's loader (`LD_…`, `DYLD_…`) cannot be set.
+    ///
+    /// Arguments are not checked, nor are variables by which single programs load code (`BASH_ENV`, `NODE_OPTIONS` and
+    /// their like): what an allowed command can be made to do is allowed with it.
     pub fn allow_only(mut self, commands: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.allowed = Allowed::These(commands.into_iter().map(Into::into).collect());
         self
