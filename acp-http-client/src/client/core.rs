@@ -344,8 +344,11 @@ impl Core {
         }
     }
 
-    /// An answer was given to one of our requests: sessions begin and end with some of them.
+    /// An answer was given to one of our requests: sessions begin and end with some of them, and so do agents.
     pub(crate) fn on_answer(self: &Arc<Self>, waiter: &Waiter, outcome: &Result<Bytes, RpcError>) {
+        if *waiter.method == *METHODS.initialize && outcome.is_ok() {
+            self.calls.renew();
+        }
         if !self.options.profile.has_session_streams() {
             return;
         }

@@ -202,7 +202,8 @@ impl AcpHttpClient {
     }
 
     /// Closes what the agent has asked, in one session or in all, without an answer, because nobody is there any
-    /// more to hear one. Gives the number of requests that were open.
+    /// more to hear one: the agent is gone, and one that takes its place may ask the same under the same ids. Gives the
+    /// number of requests that were open.
     pub fn forget_agent_requests(&self, session: Option<&str>) -> usize {
         self.core().calls.forget(session)
     }

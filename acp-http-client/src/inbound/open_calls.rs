@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
 };
 
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use futures::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::{
-    AgentRequest, Error, Event, MessageId, RpcError,
+    AgentRequest, Error, Event, EventId, MessageId, RpcError,
     client::{Core, send_one_way},
     events::peek_session,
     handler::{
@@ -37,25 +37,69 @@ pub(crate) struct OpenCalls {
 struct Calls {
     open: HashMap<MessageId, OpenCall>,
     /// What was answered under an id: an agent that was started anew may use the id again.
-    answered: HashMap<MessageId, Fingerprint>,
-    order: VecDeque<MessageId>,
+    answered: HashMap<MessageId, Answered>,
+    /// The ids in the order of their answers. One that was answered again stands here twice.
+    order: VecDeque<(u64, MessageId)>,
+    /// Counts the answers.
+    count: u64,
 }
 
 #[derive(Debug)]
 struct OpenCall {
     method: Arc<str>,
     session: Option<Arc<str>>,
-    print: Fingerprint,
+    arrival: Arrival,
     /// Ends the handler; the receiver hears when the answer is out.
     cancel: oneshot::Sender<oneshot::Sender<()>>,
+}
+
+/// How a request came.
+#[derive(Debug, Clone)]
+struct Arrival {
+    /// What it asks.
+    print: Fingerprint,
+    event_id: Option<EventId>,
+    /// How often a stream had been opened again by then.
+    reopenings: u64,
+}
+
+/// A request that was answered.
+#[derive(Debug)]
+struct Answered {
+    number: u64,
+    session: Option<Arc<str>>,
+    arrival: Arrival,
+    /// Whether the agent that had asked is gone, as far as is known.
+    gone: bool,
+}
+
+impl Answered {
+    /// Whether a request under the same id is this one once more, and not one of an agent that began anew and counts as
+    /// its predecessor did.
+    ///
+    /// The same event is the same request. Another event is a new request as long as the stream was not opened again,
+    /// because nothing is replayed on a stream that is open. Afterwards a server may send again what it takes to be
+    /// open, under a new number; where it numbers its events and the agent that had asked is gone, it is a new one.
+    fn is_repeated_by(&self, again: &Arrival) -> bool {
+        let first = &self.arrival;
+        if first.print != again.print {
+            return false;
+        }
+        let numbered = first.event_id.is_some() && again.event_id.is_some();
+        if numbered && first.event_id == again.event_id {
+            return true;
+        }
+        first.reopenings != again.reopenings && !(numbered && self.gone)
+    }
 }
 
 impl OpenCalls {
     /// Makes a place for a request; `None` if it is open or was answered already.
     fn open(&self, id: &MessageId, call: OpenCall) -> Option<usize> {
         let mut calls = self.lock();
-        let known = calls.open.get(id).map(|call| call.print).or_else(|| calls.answered.get(id).copied());
-        if known == Some(call.print) {
+        // An answer to what is open serves whoever has asked it, the first time or again.
+        let open = calls.open.get(id).is_some_and(|open| open.arrival.print == call.arrival.print);
+        if open || calls.answered.get(id).is_some_and(|answered| answered.is_repeated_by(&call.arrival)) {
             return None;
         }
         calls.answered.remove(id);
@@ -99,7 +143,14 @@ impl OpenCalls {
     pub(crate) fn forget(&self, session: Option<&str>) -> usize {
         let mut calls = self.lock();
         let ids = calls.of_session(session);
-        ids.iter().filter(|id| calls.settle(id)).count()
+        let count = ids.iter().filter(|id| calls.settle(id)).count();
+        calls.part_with(session);
+        count
+    }
+
+    /// The agent may be another one from now on, which may ask the same under the same ids.
+    pub(crate) fn renew(&self) {
+        self.lock().part_with(None);
     }
 
     pub(crate) fn clear(&self) {
@@ -132,15 +183,25 @@ impl Calls {
 
     /// Takes a request out of those that are open and remembers it; `false` if it is not open.
     fn settle(&mut self, id: &MessageId) -> bool {
-        let Some(call) = self.open.remove(id) else { return false };
-        self.answered.insert(id.clone(), call.print);
-        self.order.push_back(id.clone());
+        let Some(OpenCall { session, arrival, .. }) = self.open.remove(id) else { return false };
+        self.count += 1;
+        let number = self.count;
+        self.answered.insert(id.clone(), Answered { number, session, arrival, gone: false });
+        self.order.push_back((number, id.clone()));
         if self.order.len() > ANSWERED
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((number, oldest)) = self.order.pop_front()
+            && self.answered.get(&oldest).is_some_and(|answered| answered.number == number)
         {
             self.answered.remove(&oldest);
         }
         true
+    }
+
+    /// Takes note that whoever asked in a session, or in any, is gone.
+    fn part_with(&mut self, session: Option<&str>) {
+        for answered in self.answered.values_mut() {
+            answered.gone |= session.is_none() || answered.session.as_deref() == session;
+        }
     }
 
     /// Takes the means to cancel a request, leaving the request in its place until it is answered.
@@ -151,13 +212,20 @@ impl Calls {
 }
 
 /// Gives a request to the handler, on a task of its own.
-pub(super) fn dispatch(core: &Arc<Core>, id: MessageId, method: &str, params: Bytes) {
+pub(super) fn dispatch(
+    core: &Arc<Core>,
+    event_id: Option<EventId>,
+    id: MessageId,
+    method: &str,
+    params: Bytes,
+) {
     let Some(client) = core.client() else { return };
     let method: Arc<str> = method.into();
     let session: Option<Arc<str>> = peek_session(&params).map(Arc::from);
     let (cancel, cancelled_by) = oneshot::channel();
-    let print = Fingerprint::of(&params);
-    let call = OpenCall { method: method.clone(), session: session.clone(), print, cancel };
+    let reopenings = core.stats.reconnects.load(Ordering::Acquire);
+    let arrival = Arrival { print: Fingerprint::of(&params), event_id, reopenings };
+    let call = OpenCall { method: method.clone(), session: session.clone(), arrival, cancel };
     let Some(count) = core.calls.open(&id, call) else {
         tracing::debug!(%id, %method, "a request of the agent came again");
         return;
@@ -254,4 +322,61 @@ fn encode(id: &MessageId, method: &str, answer: &Answer) -> Option<Bytes> {
 fn lost(core: &Arc<Core>, id: &MessageId, method: &str, error: Error) {
     tracing::warn!(%id, %method, %error, "an answer to the agent was not delivered");
     core.publish(Event::AnswerLost { id: id.clone(), method: method.to_owned(), error });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrival(event: Option<&str>, reopenings: u64) -> Arrival {
+        Arrival { print: Fingerprint::of(b"{}"), event_id: event.map(EventId::from), reopenings }
+    }
+
+    #[test]
+    fn an_answered_request_is_told_from_one_of_an_agent_that_began_anew() {
+        // The event and the openings of the stream, when it was asked and when it is asked again; whether the agent
+        // that had asked is gone; whether it is the same request.
+        let table = [
+            ((Some("5"), 0), (Some("5"), 0), false, true),
+            ((Some("5"), 0), (Some("5"), 1), true, true),
+            ((Some("5"), 0), (Some("9"), 0), false, false),
+            ((Some("5"), 0), (Some("9"), 1), false, true),
+            ((Some("5"), 0), (Some("9"), 1), true, false),
+            ((None, 0), (None, 0), false, false),
+            ((None, 0), (None, 1), false, true),
+            ((None, 0), (None, 1), true, true),
+        ];
+        for (first, again, gone, repeated) in table {
+            let answered = Answered { number: 1, session: None, arrival: arrival(first.0, first.1), gone };
+            assert_eq!(
+                answered.is_repeated_by(&arrival(again.0, again.1)),
+                repeated,
+                "{first:?} {again:?} {gone}"
+            );
+            let other = Arrival { print: Fingerprint::of(b"[]"), ..arrival(again.0, again.1) };
+            assert!(!answered.is_repeated_by(&other), "it asks something else");
+        }
+    }
+
+    #[test]
+    fn only_so_many_answers_are_remembered_and_the_latest_of_each() {
+        let calls = OpenCalls::default();
+        let open = |id: usize, event: u64| {
+            let call = OpenCall {
+                method: "m".into(),
+                session: None,
+                arrival: arrival(Some(&event.to_string()), event),
+                cancel: oneshot::channel().0,
+            };
+            calls.lock().part_with(None);
+            let id: MessageId = serde_json::from_str(&id.to_string()).unwrap();
+            assert!(calls.open(&id, call).is_some() && calls.claim(&id));
+        };
+        open(0, 1);
+        open(0, 2);
+        (1..ANSWERED).for_each(|id| open(id, 3));
+        assert_eq!(calls.lock().answered.len(), ANSWERED, "the first answer to 0 has made room for the last");
+        open(ANSWERED, 3);
+        assert_eq!(calls.lock().answered.len(), ANSWERED);
+    }
 }

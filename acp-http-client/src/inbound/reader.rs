@@ -163,7 +163,7 @@ impl Reader {
         }
         self.link.set_state(LinkState::Live { since: Instant::now() });
         if self.opened_once {
-            self.core.stats.reconnects.fetch_add(1, Ordering::Relaxed);
+            self.core.stats.reconnects.fetch_add(1, Ordering::AcqRel);
             let continuity = if self.numbered { Continuity::Checked } else { Continuity::Unknown };
             self.core.publish(Event::Reconnected { stream: self.link.source().clone(), continuity });
         }

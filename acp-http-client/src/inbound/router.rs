@@ -51,12 +51,12 @@ pub(super) fn route(
         Body::Request { id, method, params } => {
             core.session_spoke(&params, link.last_message());
             core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
-            let meta = Meta { event_id, origin, stream: link.source().clone() };
+            let meta = Meta { event_id: event_id.clone(), origin, stream: link.source().clone() };
             let request =
                 Notification { method: method.to_string(), params: Json::new(params.clone()), meta };
             core.publish(Event::AgentRequest { id: id.clone(), request });
             if origin == Origin::Live {
-                open_calls::dispatch(core, id, &method, params);
+                open_calls::dispatch(core, event_id, id, &method, params);
             }
         }
     }

@@ -6,6 +6,7 @@ mod failures;
 mod lost_posts;
 mod ordering;
 mod profiles;
+mod repeated_requests;
 mod requests;
 mod robustness;
 mod secrets;

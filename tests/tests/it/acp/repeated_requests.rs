@@ -1,0 +1,73 @@
+//! Requests of the agent that come again: from the server's memory, or from an agent that began anew.
+
+use acp_http_client::{AgentRequests, Event};
+use mock_server::{MockServer, State};
+use sdk_tests::{acp_server, client, collect_until, eventually, handshake, session, within};
+use serde_json::json;
+
+/// Has the agent ask the same under the same id as ever.
+fn ask(server: &MockServer, session: &str) {
+    let params = json!({"sessionId": session, "n": 1});
+    server.emit(json!({"jsonrpc": "2.0", "id": "ask-1", "method": "_x/slow", "params": params}));
+}
+
+/// How often the agent was answered.
+fn answers(server: &MockServer) -> usize {
+    let posts = server.requests().into_iter().filter_map(|request| request.json());
+    posts.filter(|message| message["id"] == "ask-1" && message.get("result").is_some()).count()
+}
+
+async fn answer(requests: &mut AgentRequests) {
+    let (_, responder) = within("the request", requests.next()).await.unwrap();
+    assert!(responder.respond(&json!({})));
+}
+
+#[tokio::test]
+async fn an_agent_that_began_anew_is_answered_although_it_asks_the_same_under_the_same_id() {
+    let server = acp_server(|_| vec![]).start().await;
+    let (builder, mut requests) = client(&server).agent_requests();
+    let client = builder.build().unwrap();
+    let session = session(&client).await.to_string();
+    for round in 1..=3 {
+        ask(&server, &session);
+        answer(&mut requests).await;
+        eventually("the answer", || answers(&server) == round).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_asks_again_what_was_answered_gets_no_answer_until_the_agent_is_another() {
+    let server = acp_server(|_| vec![]).start().await;
+    let (builder, mut requests) = client(&server).agent_requests();
+    let client = builder.build().unwrap();
+    let session = session(&client).await.to_string();
+    let mut events = client.events();
+    ask(&server, &session);
+    answer(&mut requests).await;
+    eventually("the answer", || answers(&server) == 1).await;
+    server.restart(State::Kept).await;
+    collect_until(&mut events, "the stream", |event| matches!(event, Event::Reconnected { .. })).await;
+    // The server takes it to be open still, and has given it another number.
+    ask(&server, &session);
+    server.emit(json!({"jsonrpc": "2.0", "method": "_x/behind"}));
+    collect_until(
+        &mut events,
+        "what is behind it",
+        |event| matches!(event, Event::Notification(notification) if notification.method == "_x/behind"),
+    )
+    .await;
+    assert!(client.diagnostics().open_agent_requests.is_empty(), "it was answered");
+    // The session has ended and its agent is gone: this is another one that counts from one.
+    client.forget_agent_requests(Some("another session"));
+    client.forget_agent_requests(Some(&session));
+    ask(&server, &session);
+    answer(&mut requests).await;
+    eventually("the answer", || answers(&server) == 2).await;
+    // So is one that was introduced to anew.
+    server.restart(State::Kept).await;
+    collect_until(&mut events, "the stream", |event| matches!(event, Event::Reconnected { .. })).await;
+    handshake(&client).await.unwrap();
+    ask(&server, &session);
+    answer(&mut requests).await;
+    eventually("the answer", || answers(&server) == 3).await;
+}
