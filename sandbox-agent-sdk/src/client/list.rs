@@ -111,6 +111,9 @@ impl Pages {
             source: Arc::new(source),
         });
         self.cursor = if strays.is_some() { None } else { page.next_cursor.clone().map(Some) };
+        if self.cursor.is_some() {
+            page.sessions.iter().for_each(|session| self.trail.give(&session.session_id));
+        }
         let unreadable = page.unreadable.into_iter().map(|entry| {
             let source = Arc::new(MissingMember { object: "a session", member: "sessionId" });
             Err(Error::Decode { what: LIST.to_owned(), raw: entry.to_string(), source })
@@ -122,8 +125,12 @@ impl Pages {
         let connection = self.inner.connection().await?;
         connection.check()?;
         let mut page = match paged(&connection, &self.which, cursor.as_deref()).await {
-            // In the middle of a list there is no other way to go on.
-            Err(Error::Unsupported { .. }) if cursor.is_none() => self.whole(&connection).await?,
+            Err(Error::Unsupported { .. }) => {
+                let mut whole = self.whole(&connection).await?;
+                // The other way has no middle: what was given before is in it again.
+                whole.sessions.retain(|session| !self.trail.gave(&session.session_id));
+                whole
+            }
             page => page?,
         };
         let lacking = |session: &SessionInfo| session.has_ended() && session.termination_info.is_none();
@@ -160,6 +167,8 @@ struct Trail {
     hasher: RandomState,
     /// The cursors there were, by their hashes.
     seen: HashSet<u64>,
+    /// The sessions that were given, by the hashes of their ids.
+    given: HashSet<u64>,
     /// How many pages there were since the last one with an entry.
     empty: usize,
 }
@@ -183,6 +192,14 @@ impl Trail {
             return Some(Astray::Circle);
         }
         (self.empty >= EMPTY_PAGES).then_some(Astray::Nothing)
+    }
+
+    fn give(&mut self, session: &str) {
+        self.given.insert(self.hasher.hash_one(session));
+    }
+
+    fn gave(&self, session: &str) -> bool {
+        self.given.contains(&self.hasher.hash_one(session))
     }
 }
 

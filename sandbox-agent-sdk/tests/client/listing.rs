@@ -1,7 +1,11 @@
 //! Listing and finding sessions.
 
-use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{EndReason, Error, ListSessions, NewSession, SandboxAgentClient, ServerKind};
+use std::collections::HashSet;
+
+use mock_server::{Fault, MockServer, Reply, Script, Step};
+use sandbox_agent_sdk::{
+    EndReason, Error, Feature, ListSessions, NewSession, SandboxAgentClient, ServerKind, Support,
+};
 use serde_json::json;
 
 use super::support::{client, session, timeouts, within};
@@ -66,6 +70,51 @@ async fn an_agent_that_cannot_list_is_asked_once_and_what_is_known_is_told() {
     assert_eq!((info.session_id.as_str(), info.termination_info), (session.id(), None));
     assert!(matches!(within(client.get_session("nobody")).await, Err(Error::Unsupported { .. })));
     assert_eq!(server.messages("session/list").len(), 1);
+}
+
+#[tokio::test]
+async fn a_list_that_is_refused_in_its_middle_and_cannot_go_on_says_so_once() {
+    let script = Script::default().on_request(|method, params| {
+        let refused = Step::Fail { code: -32601, message: "Method not found".into(), data: None };
+        let first = json!({"sessions": [{"sessionId": "a"}, {"sessionId": "b"}], "nextCursor": "2"});
+        let step = if params.get("cursor").is_some() { refused } else { Step::Finish(first) };
+        (method == "session/list").then(|| vec![step])
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    for round in 0..2 {
+        let mut list = client.list_sessions(ListSessions::all());
+        if round == 0 {
+            assert_eq!(within(list.next()).await.unwrap().unwrap().session_id, "a");
+            assert_eq!(within(list.next()).await.unwrap().unwrap().session_id, "b");
+        }
+        let error = within(list.next()).await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        assert!(within(list.next()).await.is_none(), "it is told once");
+    }
+    assert_eq!(client.supports(Feature::ListSessions), Support::No);
+}
+
+#[tokio::test]
+async fn a_list_that_is_refused_in_its_middle_goes_on_by_another_way_without_a_repetition() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::Shared);
+    for _ in 0..250 {
+        session(&client).await;
+    }
+    let refusal =
+        json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32601, "message": "Method not found"}});
+    let reply = Reply {
+        body: refusal.to_string(),
+        content_type: Some("application/json".into()),
+        ..Reply::default()
+    };
+    let refused = Fault::PostStatus { status: 200, execute: false, reply: Some(reply) };
+    server.inject(refused.on_method("session/list").skip(1));
+    let listed = within(client.list_sessions(ListSessions::all()).all()).await.unwrap();
+    assert_eq!((listed.len(), server.messages("session/list").len()), (250, 2));
+    let ids: HashSet<_> = listed.iter().map(|session| session.session_id.as_str()).collect();
+    assert_eq!(ids.len(), 250, "none is given twice");
 }
 
 #[tokio::test]
