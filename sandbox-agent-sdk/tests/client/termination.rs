@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use mock_server::{Fault, MockServer, ProcessAgent, Reply, Script, Step};
-use sandbox_agent_sdk::{ConnectionState, EndReason, NewSession, ServerKind, TerminatedBy, TurnFailure};
+use sandbox_agent_sdk::{
+    ConnectionState, EndReason, Event, NewSession, ServerKind, TerminatedBy, TurnFailure,
+};
 use serde_json::json;
 
 use super::support::{
@@ -365,4 +367,45 @@ async fn a_prompt_that_was_lost_with_its_agent_may_have_run_and_one_that_could_n
         assert!(error.termination().is_some(), "{error:?}");
         assert_eq!(error.maybe_executed(), may_have_run, "{title}");
     }
+}
+
+#[tokio::test]
+async fn a_crash_that_was_noticed_and_not_yet_accounted_for_is_told_before_the_disconnection() {
+    let server = MockServer::builder().agent("mock", dies(Step::crash(3, ["boom"]))).start().await;
+    // The rest of the account would be waited for longer than this test lasts.
+    let times = timeouts().termination(Duration::from_secs(60));
+    let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
+    let session = session(&client).await;
+    server.inject(Fault::PostHangs.on_method("session/prompt"));
+    let mut events = client.events();
+    let mut turn = session.prompt("die");
+    while within(turn.next()).await.is_some_and(|update| update.to_string() != "answer") {}
+    let posts = server.requests();
+    let path = posts.iter().find_map(|request| request.path.strip_prefix("/v1/acp/")).unwrap();
+    let behind = || json!({"jsonrpc": "2.0", "method": "_x/behind"});
+    // The notice was taken when this is told, which the server sends after it.
+    within(async {
+        loop {
+            assert!(server.emit_to(path, behind()));
+            let noticed = tokio::time::timeout(Duration::from_millis(50), async {
+                super::support::event(&mut events, |event| match event {
+                    Event::Other { method, .. } => (method == "_x/behind").then_some(()),
+                    _ => None,
+                })
+                .await;
+            });
+            if noticed.await.is_ok() {
+                return;
+            }
+        }
+    })
+    .await;
+    within(client.disconnect()).await.unwrap();
+    let error = within(turn.outcome()).await.unwrap_err();
+    let info = error.termination().expect("it is a crash");
+    assert!(info.is_crash() && !info.requested, "{info:?}");
+    assert_eq!(info.exit_code, Some(3));
+    let ended = session_ended(&mut events).await;
+    assert_eq!((ended.termination.exit_code, ended.termination.is_crash()), (Some(3), true));
+    assert!(ends_so_far(&mut events).is_empty(), "there is one end");
 }
