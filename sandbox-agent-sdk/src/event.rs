@@ -11,9 +11,11 @@ use crate::{
 
 mod queue;
 mod stream;
+mod weight;
 
-pub(crate) use queue::{Queue, Weight};
+pub(crate) use queue::Queue;
 pub use stream::Events;
+pub(crate) use weight::{Class, Weight};
 
 /// Something that happened: to the connection, to an agent, in a session.
 ///
@@ -54,7 +56,8 @@ pub enum Event {
     ServerRestarted,
     /// Events that the server no longer has. They would have come before whatever follows.
     Gap(Gap),
-    /// This subscriber did not read, its budget was spent, and so many events were dropped here.
+    /// This subscriber did not read, its budget was spent, and so many events were dropped here. A request of the agent
+    /// among them that nobody else was given is cancelled.
     Lagged(u64),
     /// Events of a session that is kept could not be stored. Its [`session_id`](Unrecorded::session_id) is the one under
     /// which the session is kept.
@@ -172,34 +175,5 @@ impl Gap {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.to.saturating_sub(self.from).saturating_add(1)
-    }
-}
-
-impl Weight for Event {
-    fn weight(&self) -> usize {
-        /// What an event takes besides its content.
-        const OVERHEAD: usize = 256;
-        OVERHEAD
-            + match self {
-                Self::Update(update) => update.size(),
-                Self::AgentUnparsed { unparsed, .. } => unparsed.raw.len(),
-                Self::Malformed { start, .. } => start.len(),
-                _ => 0,
-            }
-    }
-
-    fn is_vital(&self) -> bool {
-        matches!(
-            self,
-            Self::Connection(_)
-                | Self::SessionEnded(_)
-                | Self::Permission(_)
-                | Self::Question(_)
-                | Self::Unrecorded(_)
-        )
-    }
-
-    fn lagged(count: u64) -> Self {
-        Self::Lagged(count)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::event::Weight;
+use crate::event::{Class, Weight};
 use crate::{Content, Gap, Origin};
 
 mod chunk;
@@ -190,8 +190,11 @@ impl Weight for Update {
         OVERHEAD + self.size()
     }
 
-    fn is_vital(&self) -> bool {
-        matches!(self.kind(), UpdateKind::Missed(_))
+    fn class(&self) -> Class {
+        match self.kind() {
+            UpdateKind::Missed(_) => Class::News,
+            _ => Class::Report,
+        }
     }
 
     fn lagged(count: u64) -> Self {

@@ -8,8 +8,12 @@ mod support;
 mod asking;
 #[path = "client/attacks.rs"]
 mod attacks;
+#[path = "client/early_requests.rs"]
+mod early_requests;
 #[path = "client/events.rs"]
 mod events;
+#[path = "client/hostile_requests.rs"]
+mod hostile_requests;
 #[path = "client/lifecycle.rs"]
 mod lifecycle;
 #[path = "client/listing.rs"]

@@ -38,16 +38,19 @@ struct Inner {
     tool_call: Option<ToolCall>,
     options: Vec<PermissionOption>,
     raw: Value,
+    /// The size of the request as it came.
+    size: usize,
     reply: Reply,
 }
 
 impl PermissionRequest {
-    pub(crate) fn new(params: Value, responder: Responder) -> Self {
+    pub(crate) fn new(params: Value, size: usize, responder: Responder) -> Self {
         let inner = Inner {
             session_id: params.get("sessionId").and_then(Value::as_str).map(str::to_owned),
             tool_call: params.get("toolCall").and_then(ToolCall::read),
             options: PermissionOption::read_all(&params),
             raw: params,
+            size,
             reply: Reply::new(responder, cancelled()),
         };
         Self { inner: Arc::new(inner) }
@@ -169,6 +172,10 @@ impl PermissionRequest {
     /// [`ReplyError::Stale`] if it is too late.
     pub fn respond_raw(&self, result: &Value) -> Result<(), ReplyError> {
         self.inner.reply.give(result)
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.inner.size
     }
 
     fn of_kind(&self, kinds: &[PermissionKind]) -> Result<(), ReplyError> {

@@ -77,14 +77,16 @@ struct Inner {
     method: String,
     kind: QuestionKind,
     raw: Value,
+    /// The size of the request as it came.
+    size: usize,
     reply: Reply,
 }
 
 impl QuestionRequest {
-    pub(crate) fn new(method: &str, params: Value, responder: Responder) -> Self {
+    pub(crate) fn new(method: &str, params: Value, size: usize, responder: Responder) -> Self {
         let reply = Reply::new(responder, cancelled(method));
         let kind = read_kind(method, &params);
-        Self { inner: Arc::new(Inner { method: method.to_owned(), kind, raw: params, reply }) }
+        Self { inner: Arc::new(Inner { method: method.to_owned(), kind, raw: params, size, reply }) }
     }
 
     /// The session that asks.
@@ -204,6 +206,10 @@ impl QuestionRequest {
     /// [`ReplyError::Stale`] if it is too late.
     pub fn fail(&self, error: RpcError) -> Result<(), ReplyError> {
         self.inner.reply.refuse(error)
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.inner.size
     }
 
     fn text(&self, name: &str) -> Option<&str> {

@@ -6,76 +6,87 @@ use std::sync::Arc;
 use acp_http_client as wire;
 use serde_json::Value;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use super::calls::ended;
+use self::ends::Ends;
+use self::waiting_room::{Asked, NAMING, WaitingRoom};
 use super::hub::Hub;
+use super::pump::{Shared, wait_until};
 use crate::ask::{ELICITATION, REQUEST_QUESTION};
 use crate::{AgentTools, Event, PermissionPolicy, PermissionRequest, QuestionRequest};
 
-/// How many sessions are remembered that were warned about.
-const WARNED: usize = 1024;
+mod ends;
+mod waiting_room;
+
+/// Of how many sessions that this client has never named it is told one by one that nobody answers them.
+const WARNED: usize = 64;
 
 /// Gives what the agent asks to whoever answers it. Nothing here waits.
 #[derive(Debug)]
 pub(super) struct Asking {
-    wire: wire::AcpHttpClient,
     hub: Arc<Hub>,
     policy: PermissionPolicy,
     tools: AgentTools,
-    /// Whether the sessions of other clients are seen here too.
-    has_neighbours: bool,
-    /// The sessions whose permissions were refused because nobody was there.
+    /// Where the sessions of other clients are seen too: what tells them from ours.
+    shared: Option<Arc<Shared>>,
+    /// Whether there is another client, as far as is known.
+    has_neighbour: bool,
+    /// What is asked by sessions of which it is not known yet whose they are.
+    room: WaitingRoom,
+    /// The sessions this client has never named of which was told that nobody answers them.
     warned: HashSet<Option<String>>,
-    /// The tools at work. They end with the connection.
+    /// The tools at work, and those that end with their session. They end with the connection.
     at_work: JoinSet<()>,
-    /// Those who wait for the end of a session that has asked something.
-    watchers: JoinSet<String>,
-    watched: HashSet<String>,
+    ends: Arc<Ends>,
+}
+
+/// Whose session asks.
+enum Whose {
+    Ours,
+    Theirs,
+    /// The answer that names a session of ours may still be on its way.
+    Unknown,
 }
 
 impl Asking {
+    /// `shared` is given where other clients use the same endpoint.
     pub(super) fn new(
-        wire: wire::AcpHttpClient,
+        wire: &wire::AcpHttpClient,
         hub: Arc<Hub>,
         policy: PermissionPolicy,
         tools: AgentTools,
-        has_neighbours: bool,
+        shared: Option<Arc<Shared>>,
     ) -> Self {
+        let ends = Arc::new(Ends::new(wire.clone()));
+        hub.listen(&ends);
         Self {
-            wire,
             hub,
             policy,
             tools,
-            has_neighbours,
+            shared,
+            has_neighbour: false,
+            room: WaitingRoom::default(),
             warned: HashSet::new(),
             at_work: JoinSet::new(),
-            watchers: JoinSet::new(),
-            watched: HashSet::new(),
+            ends,
         }
     }
 
     pub(super) fn ask(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
-        let params = request.params().to_value();
-        let session = params.get("sessionId").and_then(Value::as_str);
-        if self.has_neighbours && session.is_some_and(|session| !self.hub.is_known(session)) {
-            // Every client of an endpoint that is shared sees it, and the first answer counts.
-            responder.ignore();
-            return;
-        }
-        if let Some(session) = session {
-            self.watch(session);
-        }
-        match request.method() {
-            "session/request_permission" => self.permission(PermissionRequest::new(params, responder)),
-            method @ (ELICITATION | REQUEST_QUESTION) => {
-                let request = QuestionRequest::new(method, params, responder);
-                self.hub.publish(&Event::Question(request));
+        let asked = Asked::new(request, responder);
+        match self.whose(asked.session()) {
+            Whose::Ours => self.give(asked),
+            Whose::Theirs => {
+                self.has_neighbour = true;
+                asked.leave();
             }
-            method => match self.tools.answer(method, &params) {
-                Some(answer) => self.work(answer, responder),
-                None => drop(responder.error(wire::RpcError::method_not_found(method))),
-            },
+            Whose::Unknown => self.room.enter(asked),
         }
+    }
+
+    /// There was a sign of another client.
+    pub(super) fn meet_neighbour(&mut self) {
+        self.has_neighbour = true;
     }
 
     /// The connection has ended: nobody can use a tool any more.
@@ -83,18 +94,80 @@ impl Asking {
         self.tools.close();
     }
 
-    /// Tidies up after whatever is done. It is never done itself.
+    /// Does what is due, and tidies up. It is never done itself.
     pub(super) async fn tidy(&mut self) -> std::convert::Infallible {
         loop {
+            let naming = self.room.since().filter(|_| !self.has_neighbour).map(|since| since + NAMING);
             tokio::select! {
-                Some(session) = self.watchers.join_next() => {
-                    if let Ok(session) = session {
-                        self.watched.remove(&session);
-                    }
-                }
                 Some(_) = self.at_work.join_next() => {}
-                else => std::future::pending().await,
+                session = self.ends.next() => {
+                    let tools = self.tools.clone();
+                    self.at_work.spawn(async move { tools.end_session(&session).await });
+                }
+                () = opened(self.shared.as_deref()) => self.look_again(),
+                () = wait_until(naming) => self.give_up_waiting(),
             }
+        }
+    }
+
+    /// Whose session it is. Every client of an endpoint that is shared sees what is asked, and the first answer counts:
+    /// what another one is asked must not be answered here.
+    fn whose(&self, session: Option<&str>) -> Whose {
+        match (&self.shared, session) {
+            (None, _) | (_, None) => Whose::Ours,
+            (Some(_), Some(session)) if self.hub.is_known(session) => Whose::Ours,
+            (Some(shared), Some(_)) if shared.openings.any() => Whose::Unknown,
+            _ => Whose::Theirs,
+        }
+    }
+
+    /// A session was made, or was not: whoever has waited for its name may have it now.
+    fn look_again(&mut self) {
+        for (since, asked) in self.room.leave() {
+            match self.whose(asked.session()) {
+                Whose::Ours => self.give(asked),
+                Whose::Theirs => asked.leave(),
+                Whose::Unknown => self.room.stay(since, asked),
+            }
+        }
+    }
+
+    /// The agent may answer the call that makes the session only when it was answered itself. Where nothing was ever seen
+    /// of another client, it is this one that is asked.
+    fn give_up_waiting(&mut self) {
+        let due = Instant::now();
+        for (since, asked) in self.room.leave() {
+            if since + NAMING <= due {
+                self.give(asked);
+            } else {
+                self.room.stay(since, asked);
+            }
+        }
+    }
+
+    /// Gives a request to whoever answers it.
+    fn give(&mut self, asked: Asked) {
+        if asked.session().is_some_and(|session| self.hub.is_deserted(session)) {
+            // It was asked before the session ended, and whoever asked is gone.
+            return asked.leave();
+        }
+        let Asked { method, params, size, responder } = asked;
+        match &*method {
+            "session/request_permission" => {
+                self.permission(PermissionRequest::new(params, size, responder));
+            }
+            ELICITATION | REQUEST_QUESTION => {
+                let request = QuestionRequest::new(&method, params, size, responder);
+                let session = request.session_id().map(str::to_owned);
+                // One that nobody sees is dropped here, which cancels it.
+                if self.hub.publish(&Event::Question(request)) == 0 {
+                    self.warn(session);
+                }
+            }
+            method => match self.tools.answer(method, &params) {
+                Some(answer) => self.work(answer, responder),
+                None => drop(responder.error(wire::RpcError::method_not_found(method))),
+            },
         }
     }
 
@@ -108,13 +181,20 @@ impl Asking {
         let session = request.session_id().map(str::to_owned);
         // The agent may have taken it back meanwhile.
         let _ = request.refuse();
-        if self.warned.len() >= WARNED {
-            self.warned.clear();
-        }
-        if self.warned.insert(session.clone()) {
+        self.warn(session);
+    }
+
+    /// Tells that nobody answers what a session asks, once for each session.
+    fn warn(&mut self, session: Option<String>) {
+        let known = session.as_deref().and_then(|session| self.hub.warn_of(session));
+        let first = known.unwrap_or_else(|| {
+            // An agent can make up any number of sessions.
+            self.warned.len() < WARNED && self.warned.insert(session.clone())
+        });
+        if first {
             tracing::warn!(
                 session,
-                "permissions of this session are refused because nobody is there to give them: subscribe to its events, or set a policy"
+                "what this session asks is refused because nobody is there to answer: subscribe to its events, or set a policy"
             );
         }
     }
@@ -138,19 +218,12 @@ impl Asking {
             };
         });
     }
+}
 
-    /// Waits for the end of a session that asks something: nobody can be answered then, and what it runs is ended.
-    fn watch(&mut self, session: &str) {
-        if !self.watched.insert(session.to_owned()) {
-            return;
-        }
-        let mut end = self.hub.watch_end(session);
-        let (wire, tools, session) = (self.wire.clone(), self.tools.clone(), session.to_owned());
-        self.watchers.spawn(async move {
-            ended(&mut end).await;
-            wire.forget_agent_requests(Some(&session));
-            tools.end_session(&session).await;
-            session
-        });
+/// Waits until a session was made, or was not.
+async fn opened(shared: Option<&Shared>) {
+    match shared {
+        Some(shared) => shared.openings.over().await,
+        None => std::future::pending().await,
     }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::connection::Connection;
+use super::names::{LOAD, RESUME};
 use crate::error::AgentEnded;
 use crate::{Error, LostReason, RpcError, ServerKind, TerminationInfo, TerminationReport};
 
@@ -148,7 +149,7 @@ impl Connection {
         if let wire::Error::Rpc { error: rpc, .. } = &error
             && let Some(report) = rpc.data.as_ref().and_then(TerminationReport::from_error_data)
         {
-            return self.ended_with_answer(session, report, error).await;
+            return self.ended_with_answer(method, session, report, error).await;
         }
         let body = error.http().and_then(|http| serde_json::from_str::<Value>(&http.body).ok());
         if let Some(report) = body.as_ref().and_then(TerminationReport::from_problem) {
@@ -178,6 +179,7 @@ impl Connection {
     /// The server says in its answer that the session, or the agent, has ended.
     async fn ended_with_answer(
         &self,
+        method: &str,
         session: Option<&str>,
         report: TerminationReport,
         error: wire::Error,
@@ -186,7 +188,10 @@ impl Connection {
             // The notice came before the answer and counts, if there was one.
             Some(session) => {
                 self.barrier().await;
-                self.hub.end_session(session, report)
+                match method {
+                    LOAD | RESUME => self.hub.end_again(session, report),
+                    _ => self.hub.end_session(session, report),
+                }
             }
             None => report.into_info(),
         };

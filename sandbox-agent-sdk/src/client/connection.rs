@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::asking::Asking;
 use super::hub::Hub;
 use super::names::AUTHENTICATE;
+use super::openings::Openings;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
 use super::supports::Learned;
@@ -60,11 +61,11 @@ impl Connection {
         let shared = Arc::new(Shared::default());
         let tools = options.agent_tools();
         let asking = Asking::new(
-            client.clone(),
+            &client,
             Arc::clone(hub),
             options.permissions.clone(),
             tools.clone(),
-            endpoint.kind == ServerKind::Shared,
+            (endpoint.kind == ServerKind::Shared).then(|| Arc::clone(&shared)),
         );
         let pump = Pump {
             events: client.events(),
@@ -156,6 +157,11 @@ impl Connection {
 
     pub(super) fn agent(&self) -> &str {
         &self.agent
+    }
+
+    /// The sessions that are being made.
+    pub(super) fn openings(&self) -> &Openings {
+        &self.shared.openings
     }
 
     /// Where it stands.

@@ -1,13 +1,14 @@
 //! Who listens, which turn runs, which session has ended.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tokio::sync::watch;
 
 use self::book::SessionBook;
+use self::books::State;
+use self::taking_up::TakingUp;
 use super::session::TurnState;
 use crate::event::Queue;
 use crate::snapshot::{Patch, SnapshotCell};
@@ -17,13 +18,10 @@ use crate::{
 };
 
 mod book;
+mod books;
+mod taking_up;
 #[cfg(test)]
 mod tests;
-
-/// How many sessions are remembered that this client has never named itself.
-const STRANGERS: usize = 1024;
-/// From how many sessions on those are forgotten that nothing happens in and nobody watches.
-const BOOKS: usize = 4096;
 
 /// Sees everything before anybody else does, and while nothing else can happen. It must not wait, nor use the hub.
 pub(crate) trait Observer: fmt::Debug + Send + Sync {
@@ -31,6 +29,12 @@ pub(crate) trait Observer: fmt::Debug + Send + Sync {
     fn happened(&self, event: &Event);
     /// A turn is over, and so is everything it reported.
     fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>);
+}
+
+/// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
+pub(super) trait EndListener: fmt::Debug + Send + Sync {
+    /// The session has ended, and nobody is taking it up.
+    fn session_ended(&self, id: &str);
 }
 
 /// Gives events to whoever listens and keeps the books on sessions. Nothing here waits.
@@ -45,15 +49,6 @@ pub(crate) struct Hub {
     clock: AtomicU64,
     /// Who keeps what happens, if somebody does.
     observer: OnceLock<Arc<dyn Observer>>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    subscribers: Vec<Arc<Queue<Event>>>,
-    sessions: HashMap<Arc<str>, SessionBook>,
-    strangers: usize,
-    /// How many sessions there may be before the next look at which can be forgotten.
-    room: usize,
 }
 
 impl Hub {
@@ -84,7 +79,14 @@ impl Hub {
         Events::new(queue)
     }
 
-    /// Gives an event to everybody whom it concerns, and says to how many.
+    /// The history of a session that is about to be loaded. It is no subscription: nobody there answers anything.
+    pub(super) fn collect_history(&self, id: &str) -> Arc<Queue<Update>> {
+        let queue = Arc::new(Queue::new(self.budget));
+        self.lock().book(id).histories.push(Arc::clone(&queue));
+        queue
+    }
+
+    /// Gives an event to everybody whom it concerns, and says to how many subscribers.
     pub(crate) fn publish(&self, event: &Event) -> usize {
         let mut state = self.lock();
         if let Some(observer) = self.observer.get() {
@@ -104,35 +106,39 @@ impl Hub {
             for (id, book) in &mut state.sessions {
                 book.push(event);
                 listeners += book.subscribers.len();
-                if let (Some(turn), Some(missed)) = (&book.turn, missed) {
-                    turn.push(Update::missed(id, missed));
+                if let Some(missed) = missed {
+                    let readers = book.turn.iter().chain(&book.histories);
+                    readers.for_each(|reader| reader.push(Update::missed(id, missed)));
                 }
             }
             return listeners;
         };
-        if let Some(book) = state.known_or_stranger(id) {
-            book.push(event);
-            book.learn(event, self.tick());
-            listeners += book.subscribers.len();
+        let book = state.known_or_stranger(id);
+        book.push(event);
+        book.learn(event, self.tick());
+        listeners + book.subscribers.len()
+    }
+
+    /// Tells of the ends of sessions from now on, for as long as the listener lives.
+    pub(super) fn listen(&self, listener: &Arc<impl EndListener + 'static>) {
+        let listener: Weak<dyn EndListener> = Arc::downgrade(listener) as Weak<dyn EndListener>;
+        let mut state = self.lock();
+        state.listeners.retain(|listener| listener.strong_count() > 0);
+        state.listeners.push(listener);
+    }
+
+    /// Nobody is there any more in a session.
+    fn tell_end(&self, id: &str) {
+        let listeners: Vec<_> = self.lock().listeners.iter().filter_map(Weak::upgrade).collect();
+        for listener in listeners {
+            listener.session_ended(id);
         }
-        listeners
     }
 
     /// Has somebody see everything from now on. There is one such observer; a second one is not taken.
     pub(crate) fn observe(&self, observer: Arc<dyn Observer>) {
         // Whoever is refused shares the observer that is there.
         let _ = self.observer.set(observer);
-    }
-
-    /// Puts events back for the next subscriber of a session, before what came since.
-    pub(crate) fn put_back(&self, id: &str, events: Vec<Event>) {
-        let mut state = self.lock();
-        let book = state.book(id);
-        let (missed, since) = book.take_backlog();
-        book.missed = missed;
-        for event in events.into_iter().chain(since) {
-            book.keep(event);
-        }
     }
 
     /// Tells of a change of the connection.
@@ -196,12 +202,34 @@ impl Hub {
         self.lock().sessions.get(id).is_some_and(|book| book.ours)
     }
 
+    /// A session is being taken up, whether it has ended or not: somebody is there who may ask, until the guard is gone.
+    pub(super) fn take_up(self: &Arc<Self>, id: &str) -> TakingUp {
+        let mut state = self.lock();
+        let book = state.book(id);
+        book.taking_up += 1;
+        book.past_end |= book.ended.borrow().is_some();
+        TakingUp { hub: Arc::clone(self), id: id.into() }
+    }
+
+    /// Whether the session has ended and nobody is taking it up: what it asks comes from nobody.
+    pub(super) fn is_deserted(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_some_and(SessionBook::is_deserted)
+    }
+
+    /// Whether nobody was warned of this session yet; `None` if this client has never named it.
+    pub(super) fn warn_of(&self, id: &str) -> Option<bool> {
+        let mut state = self.lock();
+        let book = state.sessions.get_mut(id).filter(|book| book.ours)?;
+        Some(!std::mem::replace(&mut book.warned, true))
+    }
+
     /// The session is active again: it was made, loaded or resumed.
     pub(crate) fn revive(&self, id: &str) {
         let mut state = self.lock();
         let book = state.book(id);
         book.stop_requested = false;
         book.open = true;
+        book.past_end = false;
         book.ended.send_replace(None);
     }
 
@@ -227,9 +255,9 @@ impl Hub {
 
     /// Ends one session. The first end counts, and is the only one that is told of.
     pub(crate) fn end_session(&self, id: &str, report: TerminationReport) -> TerminationInfo {
-        let info = {
+        let (info, deserted) = {
             let mut state = self.lock();
-            let Some(book) = state.known_or_stranger(id) else { return report.into_info() };
+            let book = state.known_or_stranger(id);
             if let Some(info) = &*book.ended.borrow() {
                 return info.clone();
             }
@@ -238,10 +266,25 @@ impl Hub {
             let info = report.into_info();
             book.ended.send_replace(Some(info.clone()));
             book.open = false;
-            info
+            (info, book.is_deserted())
         };
+        if deserted {
+            self.tell_end(id);
+        }
         self.publish(&ended_event(id, &info, Origin::Live));
         info
+    }
+
+    /// The call that takes up a session says that it has ended. If it had ended before, this is another end.
+    pub(super) fn end_again(&self, id: &str, report: TerminationReport) -> TerminationInfo {
+        {
+            let mut state = self.lock();
+            let book = state.book(id);
+            if std::mem::take(&mut book.past_end) {
+                book.ended.send_replace(None);
+            }
+        }
+        self.end_session(id, report)
     }
 
     /// Ends every session of this client that is there or that a call waits for, as all sessions of an agent do that
@@ -330,45 +373,6 @@ impl Hub {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// Forgets sessions that nothing happens in and nobody watches, once there are many. One that is named again
-    /// gets a new book; how it ended is the server's to tell then.
-    fn make_room(&mut self) {
-        if self.sessions.len() < self.room.max(BOOKS) {
-            return;
-        }
-        self.sessions.retain(|_, book| book.is_watched());
-        self.strangers = self.sessions.values().filter(|book| !book.ours).count();
-        self.room = 2 * self.sessions.len();
-    }
-
-    /// The book of a session that this client names.
-    fn book(&mut self, id: &str) -> &mut SessionBook {
-        if !self.sessions.contains_key(id) {
-            self.make_room();
-        }
-        let book = self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(true));
-        if !book.ours {
-            book.ours = true;
-            self.strangers -= 1;
-        }
-        book
-    }
-
-    /// The book of a session that the server names: the answer that tells this client of it may still be on its way.
-    fn known_or_stranger(&mut self, id: &str) -> Option<&mut SessionBook> {
-        if !self.sessions.contains_key(id) {
-            self.make_room();
-            if self.strangers >= STRANGERS {
-                return None;
-            }
-            self.strangers += 1;
-            self.sessions.insert(id.into(), SessionBook::new(false));
-        }
-        self.sessions.get_mut(id)
     }
 }
 

@@ -12,7 +12,7 @@ use super::names::{FORK, LOAD, NEW, RESUME};
 use super::session::Session;
 use super::stopping::terminate;
 use crate::snapshot::Patch;
-use crate::{Error, Event, Feature, NewSession, Origin, ServerKind, SessionMetadata};
+use crate::{Error, Feature, NewSession, ServerKind, SessionMetadata};
 
 impl SandboxAgentClient {
     /// Makes a session.
@@ -27,11 +27,14 @@ impl SandboxAgentClient {
         let client = self.clone();
         Box::pin(async move {
             let connection = client.inner().connection().await?;
-            let began = client.inner().hub.now();
-            let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
-            let params = new.to_params(&agent)?;
-            let answer = connection.call(NEW, params.into()).await?;
-            let session = client.opened(answer, NEW, began, &agent, new.given())?;
+            let session = {
+                let _opening = connection.openings().begin();
+                let began = client.inner().hub.now();
+                let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
+                let params = new.to_params(&agent)?;
+                let answer = connection.call(NEW, params.into()).await?;
+                client.opened(answer, NEW, began, &agent, new.given())?
+            };
             match grant(&session, &new, connection.kind()).await {
                 Ok(()) => Ok(session),
                 Err(error) => {
@@ -42,7 +45,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Loads a session with its history, which is in [`Session::history`] and on its events as [`Origin::History`].
+    /// Loads a session with its history, which is in [`Session::history`] and on its events as [`Origin::History`](crate::Origin::History).
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent cannot load sessions.
@@ -60,23 +63,13 @@ impl SandboxAgentClient {
 
     async fn load(&self, connection: &Connection, id: &str, new: &NewSession) -> Result<Session, Error> {
         let hub = &self.inner().hub;
-        let mut events = hub.subscribe_session(id);
+        let _taking_up = hub.take_up(id);
+        let collected = hub.collect_history(id);
         let params = self.session_params(connection, id, new)?;
         let began = hub.now();
         let answer = connection.optional(LOAD, params, Some(id), Needs::Nothing).await;
         connection.barrier().await;
-        let mut history = Vec::new();
-        let mut others = Vec::new();
-        while let Some(event) = events.try_next() {
-            match event {
-                Event::Update(update) if update.origin() == Origin::History => history.push(update),
-                // The state of the connection is not the session's, and was told to everybody else.
-                Event::Update(_) | Event::SessionEnded(_) => others.push(event),
-                _ => {}
-            }
-        }
-        drop(events);
-        hub.put_back(id, others);
+        let history = std::iter::from_fn(|| collected.pop()).collect();
         let answer = answer?;
         hub.revive(id);
         hub.answered(id, Patch::of_state(&answer), began);
@@ -101,8 +94,9 @@ impl SandboxAgentClient {
             if !resumes && loads {
                 return client.load(&connection, &id, &new).await;
             }
-            let params = client.session_params(&connection, &id, &new)?;
             let hub = &client.inner().hub;
+            let _taking_up = hub.take_up(&id);
+            let params = client.session_params(&connection, &id, &new)?;
             let began = hub.now();
             match connection.optional(RESUME, params, Some(&id), Needs::Nothing).await {
                 Ok(answer) => {
@@ -129,6 +123,7 @@ impl SandboxAgentClient {
         Box::pin(async move {
             let connection = client.inner().connection().await?;
             let params = client.session_params(&connection, &id, &new)?;
+            let _opening = connection.openings().begin();
             let hub = &client.inner().hub;
             let (began, agent) = (hub.now(), hub.agent_of(&id));
             let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;

@@ -11,6 +11,7 @@ use tokio::time::{Duration, Instant};
 
 use super::asking::Asking;
 use super::hub::{Hub, ended_event};
+use super::openings::Openings;
 use crate::ask::ELICITATION_COMPLETE;
 use crate::{
     AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, TerminationInfo,
@@ -34,6 +35,8 @@ pub(super) struct Shared {
     pub(super) ended: OnceLock<TerminationInfo>,
     /// Whether this client has begun to end the agent.
     pub(super) stop_requested: AtomicBool,
+    /// The sessions that are being made.
+    pub(super) openings: Openings,
     /// Guards what the agent printed last that is no message; held for a push or a copy.
     output: Mutex<VecDeque<String>>,
 }
@@ -171,6 +174,7 @@ impl Pump {
             wire::Event::AnswerLost { method, error, .. } => {
                 self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
             }
+            wire::Event::UnmatchedResponse { .. } => self.asking.meet_neighbour(),
             // Requests of the agent come with the means to answer them, and answers go to their calls.
             _ => {}
         }
@@ -306,7 +310,7 @@ pub(super) fn lost_reason(reason: &wire::EndReason) -> Option<LostReason> {
     }
 }
 
-async fn wait_until(deadline: Option<Instant>) {
+pub(super) async fn wait_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,

@@ -6,17 +6,13 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 
-/// What the items of a queue have to tell about themselves.
-pub(crate) trait Weight {
-    /// What it counts for in the budget, in bytes.
-    fn weight(&self) -> usize;
-    /// Whether it is small and rare and nobody may miss it.
-    fn is_vital(&self) -> bool;
-    /// The item that stands for so many others which were dropped.
-    fn lagged(count: u64) -> Self;
-}
+use super::{Class, Weight};
 
-/// A queue that never makes its writer wait: once the budget is spent, items are dropped and counted.
+/// What requests and news may take at least, however small the budget is.
+const RESERVE: usize = 1 << 20;
+
+/// A queue that never makes its writer wait: once the budget of their class is spent, items are dropped and counted. One
+/// item of each class always finds a place.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     budget: usize,
@@ -28,19 +24,20 @@ pub(crate) struct Queue<T> {
 #[derive(Debug)]
 struct State<T> {
     items: VecDeque<Item<T>>,
-    bytes: usize,
+    /// What the items of each class weigh.
+    bytes: [usize; Class::COUNT],
     ended: bool,
 }
 
 #[derive(Debug)]
 enum Item<T> {
-    Given(T),
+    Given { item: T, class: Class, weight: usize },
     Lagged(u64),
 }
 
 impl<T: Weight> Queue<T> {
     pub(crate) fn new(budget: usize) -> Self {
-        let state = State { items: VecDeque::new(), bytes: 0, ended: false };
+        let state = State { items: VecDeque::new(), bytes: [0; Class::COUNT], ended: false };
         Self { budget, state: Mutex::new(state), waker: AtomicWaker::new() }
     }
 
@@ -49,17 +46,24 @@ impl<T: Weight> Queue<T> {
         if state.ended {
             return;
         }
-        let weight = item.weight();
-        let fits = state.bytes == 0 || state.bytes + weight <= self.budget;
-        if fits || item.is_vital() {
-            state.bytes += weight;
-            state.items.push_back(Item::Given(item));
-        } else if let Some(Item::Lagged(count)) = state.items.back_mut() {
-            *count += 1;
+        let (class, weight) = (item.class(), item.weight());
+        let budget = if class == Class::Report { self.budget } else { self.budget.max(RESERVE) };
+        let bytes = &mut state.bytes[class as usize];
+        let mut dropped = None;
+        if *bytes == 0 || bytes.saturating_add(weight) <= budget {
+            *bytes += weight;
+            state.items.push_back(Item::Given { item, class, weight });
         } else {
-            state.items.push_back(Item::Lagged(1));
+            dropped = Some(item);
+            if let Some(Item::Lagged(count)) = state.items.back_mut() {
+                *count += 1;
+            } else {
+                state.items.push_back(Item::Lagged(1));
+            }
         }
         drop(state);
+        // Dropping a request answers it, which is not to happen under the lock.
+        drop(dropped);
         self.waker.wake();
     }
 
@@ -73,7 +77,7 @@ impl<T: Weight> Queue<T> {
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
         state.ended = true;
-        state.bytes = 0;
+        state.bytes = [0; Class::COUNT];
         let items = std::mem::take(&mut state.items);
         // Dropping a request answers it, which is not to happen under the lock.
         drop(state);
@@ -83,8 +87,8 @@ impl<T: Weight> Queue<T> {
     pub(crate) fn pop(&self) -> Option<T> {
         let mut state = self.lock();
         match state.items.pop_front()? {
-            Item::Given(item) => {
-                state.bytes -= item.weight();
+            Item::Given { item, class, weight } => {
+                state.bytes[class as usize] -= weight;
                 Some(item)
             }
             Item::Lagged(count) => Some(T::lagged(count)),
@@ -112,22 +116,30 @@ impl<T: Weight> Queue<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Queue, Weight};
+    use super::{Class, Queue, RESERVE, Weight};
 
     #[derive(Debug, PartialEq)]
     enum Thing {
         Small(u8),
-        Vital,
+        Request(usize),
+        News,
         Lagged(u64),
     }
 
     impl Weight for Thing {
         fn weight(&self) -> usize {
-            10
+            match self {
+                Self::Request(weight) => *weight,
+                _ => 10,
+            }
         }
 
-        fn is_vital(&self) -> bool {
-            *self == Self::Vital
+        fn class(&self) -> Class {
+            match self {
+                Self::Request(_) => Class::Request,
+                Self::News => Class::News,
+                _ => Class::Report,
+            }
         }
 
         fn lagged(count: u64) -> Self {
@@ -136,16 +148,38 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_in_its_place_and_the_vital_passes() {
+    fn what_does_not_fit_is_counted_in_its_place_and_news_pass() {
         let queue = Queue::new(20);
         for n in 1..=4 {
             queue.push(Thing::Small(n));
         }
-        queue.push(Thing::Vital);
+        queue.push(Thing::News);
         let seen: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
-        assert_eq!(seen, [Thing::Small(1), Thing::Small(2), Thing::Lagged(2), Thing::Vital]);
+        assert_eq!(seen, [Thing::Small(1), Thing::Small(2), Thing::Lagged(2), Thing::News]);
         queue.push(Thing::Small(5));
         assert_eq!(queue.pop(), Some(Thing::Small(5)));
+    }
+
+    #[test]
+    fn a_large_request_costs_neither_reports_nor_news_and_the_next_one_is_counted() {
+        let (queue, large) = (Queue::new(20), 10 * RESERVE);
+        for thing in [
+            Thing::Small(1),
+            Thing::Request(large),
+            Thing::Small(2),
+            Thing::Request(large),
+            Thing::Request(1),
+            Thing::News,
+        ] {
+            queue.push(thing);
+        }
+        let seen: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        let expected =
+            [Thing::Small(1), Thing::Request(large), Thing::Small(2), Thing::Lagged(2), Thing::News];
+        assert_eq!(seen, expected);
+        queue.push(Thing::Request(1));
+        queue.push(Thing::Request(RESERVE - 1));
+        assert_eq!((queue.pop(), queue.pop()), (Some(Thing::Request(1)), Some(Thing::Request(RESERVE - 1))));
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ async fn question(events: &mut Events) -> QuestionRequest {
     .await
 }
 
-fn asked(events: &mut Events) -> Vec<PermissionRequest> {
+pub(super) fn asked(events: &mut Events) -> Vec<PermissionRequest> {
     let told = std::iter::from_fn(|| events.try_next());
     told.filter_map(|event| match event {
         Event::Permission(request) => Some(request),
@@ -38,7 +38,7 @@ fn asked(events: &mut Events) -> Vec<PermissionRequest> {
     .collect()
 }
 
-async fn closes(request: &PermissionRequest) {
+pub(super) async fn closes(request: &PermissionRequest) {
     within(async {
         while request.is_open() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::client::session::TurnState;
 use crate::event::{Queue, Weight};
 use crate::snapshot::{Patch, SnapshotCell};
-use crate::{Event, TerminationInfo, Update};
+use crate::{Event, Origin, TerminationInfo, Update};
 
 /// How many events are kept for a session that nobody listens to, until somebody does.
 pub(super) const BACKLOG_EVENTS: usize = 1024;
@@ -27,8 +27,16 @@ pub(super) struct SessionBook {
     pub(super) backlog_bytes: usize,
     pub(super) missed: u64,
     pub(super) turn: Option<Arc<Queue<Update>>>,
+    /// Those who load the session and wait for its history.
+    pub(super) histories: Vec<Arc<Queue<Update>>>,
     pub(super) turn_state: watch::Sender<TurnState>,
     pub(super) ended: watch::Sender<Option<TerminationInfo>>,
+    /// How many calls are taking the session up, whether it has ended or not.
+    pub(super) taking_up: usize,
+    /// Whether its end is older than these calls.
+    pub(super) past_end: bool,
+    /// Whether it was told that nobody answers what the session asks.
+    pub(super) warned: bool,
     /// Whether this client asked for the end of the session.
     pub(super) stop_requested: bool,
     /// Whether this client made the session or has named it.
@@ -49,8 +57,12 @@ impl SessionBook {
             backlog_bytes: 0,
             missed: 0,
             turn: None,
+            histories: Vec::new(),
             turn_state: watch::Sender::new(TurnState::Idle),
             ended: watch::Sender::new(None),
+            taking_up: 0,
+            past_end: false,
+            warned: false,
             stop_requested: false,
             ours,
             open: false,
@@ -65,9 +77,14 @@ impl SessionBook {
         self.is_busy() || !self.subscribers.is_empty() || Arc::strong_count(&self.snapshot) > 1
     }
 
+    /// Whether it has ended and nobody is taking it up.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.taking_up == 0 && self.ended.borrow().is_some()
+    }
+
     /// Whether something happens in the session, or a call waits for it.
     pub(super) fn is_busy(&self) -> bool {
-        let waits = self.turn_state.receiver_count() + self.ended.receiver_count() > 0;
+        let waits = self.turn_state.receiver_count() + self.ended.receiver_count() + self.taking_up > 0;
         waits || *self.turn_state.borrow() != TurnState::Idle
     }
 
@@ -91,13 +108,26 @@ impl SessionBook {
         for queue in &self.subscribers {
             queue.push(event.clone());
         }
+        let collected = matches!(event, Event::Update(update) if self.collect(update));
         match (&self.turn, event) {
             (Some(turn), Event::Update(update)) => turn.push(update.clone()),
-            (None, Event::Update(_)) | (_, Event::SessionEnded(_)) if self.subscribers.is_empty() => {
+            (None, Event::Update(_)) | (_, Event::SessionEnded(_))
+                if self.subscribers.is_empty() && !collected =>
+            {
                 self.keep(event.clone());
             }
             _ => {}
         }
+    }
+
+    /// Gives history to those who load the session; `false` if it is none, or nobody does.
+    fn collect(&mut self, update: &Update) -> bool {
+        self.histories.retain(|queue| Arc::strong_count(queue) > 1);
+        let collected = update.origin() == Origin::History && !self.histories.is_empty();
+        if collected {
+            self.histories.iter().for_each(|queue| queue.push(update.clone()));
+        }
+        collected
     }
 
     /// Takes what was kept, after how much was lost of it.

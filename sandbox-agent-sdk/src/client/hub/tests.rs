@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
+use super::Hub;
 use super::book::BACKLOG_EVENTS;
-use super::{BOOKS, Hub, STRANGERS};
+use super::books::{BOOKS, STRANGERS};
 use crate::{Event, Origin, TerminationReport, Update};
 
 fn update(id: &str, text: &str) -> Event {
@@ -36,6 +37,12 @@ fn sessions_of_strangers_and_idle_ones_do_not_pile_up() {
         hub.publish(&update(&format!("stranger {number}"), "hi"));
     }
     assert_eq!(hub.lock().sessions.len(), STRANGERS);
+    // Whoever is named now finds what came for it just before, however many there were.
+    let mut late = hub.subscribe_session(&format!("stranger {}", 2 * STRANGERS - 1));
+    assert!(matches!(late.try_next(), Some(Event::Update(_))));
+    hub.publish(&update("one more", "hi"));
+    assert_eq!(hub.lock().sessions.len(), STRANGERS + 1, "one of them is a stranger no more");
+    drop(late);
     let kept = hub.subscribe_session("kept");
     let held = hub.adopt("held");
     for number in 0..3 * BOOKS {

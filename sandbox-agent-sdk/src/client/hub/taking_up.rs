@@ -1,0 +1,30 @@
+//! A session that is being taken up.
+
+use std::sync::Arc;
+
+use super::Hub;
+
+/// Somebody loads or resumes a session, for as long as this lives.
+#[derive(Debug)]
+pub(in crate::client) struct TakingUp {
+    pub(super) hub: Arc<Hub>,
+    pub(super) id: Arc<str>,
+}
+
+impl Drop for TakingUp {
+    /// If that was in vain, the session is as it was before: what it asked meanwhile comes from nobody.
+    fn drop(&mut self) {
+        let deserted = {
+            let mut state = self.hub.lock();
+            let book = state.book(&self.id);
+            book.taking_up -= 1;
+            if book.taking_up == 0 {
+                book.past_end = false;
+            }
+            book.is_deserted()
+        };
+        if deserted {
+            self.hub.tell_end(&self.id);
+        }
+    }
+}

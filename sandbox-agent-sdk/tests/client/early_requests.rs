@@ -1,0 +1,213 @@
+//! What an agent asks while a session is being made, loaded or resumed.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::{
+    Error, Event, NewSession, PermissionPolicy, ReplyError, SandboxAgentClient, ServerKind, Session,
+};
+use serde_json::{Value, json};
+
+use super::open_requests::{asked, closes};
+use super::permissions::permission;
+use super::support::{KINDS, LIMIT, client, event, options, session, session_ended, within};
+
+fn params(session: Option<&str>) -> Value {
+    let mut params = json!({
+        "toolCall": {"toolCallId": "t", "kind": "execute"},
+        "options": [{"optionId": "yes", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}],
+    });
+    if let Some(session) = session {
+        params["sessionId"] = session.into();
+    }
+    params
+}
+
+fn ask(session: Option<&str>) -> Step {
+    Step::Request { method: "session/request_permission".into(), params: params(session) }
+}
+
+/// Asks without waiting for the answer.
+fn ask_on_the_way(session: &str) -> Step {
+    let (id, params) = (format!("of-{session}"), params(Some(session)));
+    Step::Raw(json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params}))
+}
+
+/// An agent that dies when it is told to, and asks in the middle of taking up a session.
+fn asks_in_between() -> Script {
+    Script::new(|_| vec![Step::crash(3, ["boom"])]).on_request(|method, _| {
+        matches!(method, "session/load" | "session/resume").then(|| vec![ask(None), Step::Finish(json!({}))])
+    })
+}
+
+/// The ways to take up a session.
+async fn take_up(client: &SandboxAgentClient, id: &str, resume: bool) -> Result<Session, Error> {
+    let new = NewSession::in_dir("/");
+    match resume {
+        true => client.resume_session(id, new).await,
+        false => client.load_session(id, new).await,
+    }
+}
+
+/// What was answered, in order, as the server got it.
+fn answered(server: &MockServer) -> Vec<String> {
+    let posts = server.requests().into_iter().filter_map(|request| request.json());
+    let outcomes = posts.filter_map(|message| {
+        let outcome = message.pointer("/result/outcome")?.clone();
+        Some(outcome["optionId"].as_str().or(outcome["outcome"].as_str())?.to_owned())
+    });
+    outcomes.collect()
+}
+
+#[tokio::test]
+async fn what_nobody_sees_in_a_load_is_refused_and_the_load_goes_on() {
+    for kind in KINDS {
+        for resume in [false, true] {
+            for (policy, outcome) in
+                [(PermissionPolicy::Ask, "no"), (PermissionPolicy::BypassPermissions, "yes")]
+            {
+                let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
+                let client = options(&server, kind).permissions(policy).build().unwrap();
+                within(take_up(&client, "old", resume)).await.unwrap();
+                assert_eq!(answered(&server), [outcome], "{kind} {resume}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_answers_what_is_asked_in_a_load() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
+        let client = client(&server, kind);
+        let mut events = client.session("old").events();
+        let load = tokio::spawn(client.load_session("old", NewSession::in_dir("/")));
+        permission(&mut events).await.allow_once().unwrap();
+        within(load).await.unwrap().unwrap();
+        assert_eq!(answered(&server), ["yes"]);
+    }
+}
+
+/// A client whose agent has died, and the session that ended with it.
+async fn ended(server: &MockServer, kind: ServerKind) -> (SandboxAgentClient, Session) {
+    let client = client(server, kind);
+    let session = session(&client).await;
+    let mut events = client.events();
+    within(session.prompt("die").outcome()).await.unwrap_err();
+    session_ended(&mut events).await;
+    if kind == ServerKind::PerAgent {
+        within(client.restart_agent()).await.unwrap();
+    }
+    (client, session)
+}
+
+#[tokio::test]
+async fn what_is_asked_while_an_ended_session_is_taken_up_can_be_answered() {
+    for kind in KINDS {
+        for resume in [false, true] {
+            let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
+            let (client, session) = ended(&server, kind).await;
+            let mut events = client.events();
+            let taker = client.clone();
+            let id = session.id().to_owned();
+            let taking = tokio::spawn(async move { take_up(&taker, &id, resume).await });
+            let request = permission(&mut events).await;
+            // Whatever would close it has had its time after this.
+            let _ = within(client.list_models(None)).await;
+            request.allow_once().unwrap();
+            within(taking).await.unwrap().unwrap();
+            assert_eq!(answered(&server), ["yes"], "{kind} {resume}");
+            assert_eq!(session.termination(), None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_load_that_is_given_up_leaves_an_ended_session_and_nobody_to_answer() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
+        let (client, session) = ended(&server, kind).await;
+        let mut events = client.events();
+        let load = tokio::spawn(client.load_session(session.id(), NewSession::in_dir("/")));
+        let request = permission(&mut events).await;
+        load.abort();
+        closes(&request).await;
+        assert_eq!(request.allow_once(), Err(ReplyError::Stale));
+        assert!(session.termination().is_some());
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_once_more_while_a_session_is_loaded_is_told_of_once_more() {
+    let script = Script::new(|_| vec![Step::crash(3, ["boom"])])
+        .on_request(|method, _| (method == "session/load").then(|| vec![Step::crash(5, ["again"])]));
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let (client, session) = ended(&server, ServerKind::Shared).await;
+    let mut events = client.events();
+    let error = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap_err();
+    assert_eq!(error.termination().unwrap().exit_code, Some(5));
+    assert_eq!(session_ended(&mut events).await.termination.exit_code, Some(5));
+    assert!(super::support::ends_so_far(&mut events).is_empty(), "once");
+    assert_eq!(session.termination().unwrap().exit_code, Some(5));
+}
+
+#[tokio::test]
+async fn an_agent_that_asks_before_it_names_its_session_is_answered() {
+    for kind in KINDS {
+        for subscribed in [false, true] {
+            let script = Script::default().on_request(|method, _| {
+                let made = json!({"sessionId": "made"});
+                (method == "session/new").then(|| vec![ask(Some("made")), Step::Finish(made)])
+            });
+            let server = MockServer::builder().agent("mock", script).start().await;
+            let client = client(&server, kind);
+            let mut events = subscribed.then(|| client.events());
+            let made = tokio::spawn(client.new_session(NewSession::in_dir("/")));
+            if let Some(events) = &mut events {
+                permission(events).await.allow_once().unwrap();
+            }
+            assert_eq!(within(made).await.unwrap().unwrap().id(), "made");
+            assert_eq!(answered(&server), [if subscribed { "yes" } else { "no" }], "{kind}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_several_clients_the_one_whose_session_asks_is_asked_once_its_name_is_known() {
+    let made = AtomicUsize::new(0);
+    let script = Script::default().on_request(move |method, _| {
+        if method != "session/new" {
+            return None;
+        }
+        let pause = |millis| Step::Wait(Duration::from_millis(millis));
+        Some(match made.fetch_add(1, Ordering::SeqCst) {
+            0 => vec![Step::Finish(json!({"sessionId": "first"}))],
+            1 => vec![ask_on_the_way("a"), pause(150), Step::Finish(json!({"sessionId": "a"}))],
+            _ => vec![pause(300), Step::Finish(json!({"sessionId": "b"}))],
+        })
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    // It would allow everything that it is asked.
+    let hasty = options(&server, ServerKind::Shared).permissions(PermissionPolicy::BypassPermissions);
+    let hasty = hasty.build().unwrap();
+    within(hasty.connect()).await.err();
+    session(&hasty).await;
+    let careful = client(&server, ServerKind::Shared);
+    let mut events = careful.events();
+    event(&mut events, |event| matches!(event, Event::Connection(state) if state.is_usable()).then_some(()))
+        .await;
+    let a = tokio::spawn(careful.new_session(NewSession::in_dir("/")));
+    assert!(server.wait_for(|_| server.messages("session/new").len() == 2, LIMIT).await);
+    let b = tokio::spawn(hasty.new_session(NewSession::in_dir("/")));
+    let request = permission(&mut events).await;
+    assert_eq!(request.session_id(), Some("a"));
+    assert_eq!((within(a).await.unwrap().unwrap().id(), within(b).await.unwrap().unwrap().id()), ("a", "b"));
+    // Whatever the other client has to say has gone out before this is answered.
+    within(hasty.list_models(None)).await.unwrap();
+    assert!(answered(&server).is_empty(), "another client's request");
+    request.reject_once().unwrap();
+    assert!(server.wait_for(|_| !answered(&server).is_empty(), LIMIT).await);
+    assert_eq!(answered(&server), ["no"]);
+    assert!(asked(&mut events).is_empty());
+}
