@@ -8,6 +8,7 @@ mod cell;
 mod patch;
 #[cfg(test)]
 mod tests;
+mod told;
 mod tool;
 
 pub(crate) use cell::SnapshotCell;
@@ -48,7 +49,8 @@ pub struct SessionSnapshot {
     pub context_size: Option<u64>,
     /// The metadata it was made with, and what came back or was changed since.
     pub metadata: SessionMetadata,
-    /// Members of the answers that this version does not know, as they came.
+    /// What this version does not know, as it came: whole members of the answers, and of a member that it knows (of
+    /// `modes`, say, or of the list of tools) what it cannot read, under the name of that member.
     pub other: Map<String, Value>,
 }
 

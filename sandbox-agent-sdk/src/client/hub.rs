@@ -204,10 +204,12 @@ impl Hub {
 
     /// A session is being taken up, whether it has ended or not: somebody is there who may ask, until the guard is gone.
     pub(super) fn take_up(self: &Arc<Self>, id: &str) -> TakingUp {
+        let now = self.now();
         let mut state = self.lock();
         let book = state.book(id);
         book.taking_up += 1;
         book.past_end |= book.ended.borrow().is_some();
+        book.snapshot.load(now);
         TakingUp { hub: Arc::clone(self), id: id.into() }
     }
 

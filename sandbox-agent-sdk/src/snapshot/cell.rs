@@ -1,17 +1,22 @@
 //! Where the snapshot of a session is kept.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::told::{Told, Worth};
 use super::{Patch, SessionSnapshot};
-use crate::{AgentMode, ConfigOption, Model, Origin};
+use crate::{AgentMode, ConfigOption, Model, Origin, SessionMetadata};
+
+/// How many members that this version does not know are kept of one session.
+const MEMBERS: usize = 1024;
 
 /// The snapshot of one session, as it changes.
 ///
 /// An answer and the reports around it come by different ways, so that an answer may be seen after a report that was
 /// made later. That is why each part remembers when it was last told of: an answer changes only what nobody has told
-/// of since its call began.
+/// of since its call began. Members that this version does not know are parts of their own.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotCell {
     /// Guards the snapshot and its times; held for a change or a copy.
@@ -21,7 +26,18 @@ pub(crate) struct SnapshotCell {
 #[derive(Debug, Default)]
 struct State {
     snapshot: Arc<SessionSnapshot>,
-    told: [u64; PARTS],
+    told: [Told; PARTS],
+    members: HashMap<(Group, String), Told>,
+    /// When the session began to be loaded, while it is.
+    loading: Option<u64>,
+}
+
+/// Where members are kept that this version does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Group {
+    Session,
+    Models,
+    Metadata,
 }
 
 /// The parts of a snapshot that are told of separately.
@@ -41,19 +57,6 @@ enum Part {
 
 const PARTS: usize = Part::Context as usize + 1;
 
-/// What a piece of news is worth against what is known.
-#[derive(Debug, Clone, Copy)]
-enum Worth {
-    /// It is the newest there is.
-    News,
-    /// It is newer than what was known, and older than any answer.
-    History,
-    /// It is older than anything else.
-    Old,
-    /// It is newer than what was known at this time.
-    Since(u64),
-}
-
 impl SnapshotCell {
     /// What is known now.
     pub(crate) fn get(&self) -> Arc<SessionSnapshot> {
@@ -62,12 +65,23 @@ impl SnapshotCell {
 
     /// Takes in what the agent reports by itself.
     pub(crate) fn report(&self, patch: Patch, origin: Origin, now: u64) {
+        let mut state = self.lock();
         let worth = match origin {
             Origin::Live => Worth::News,
-            Origin::History => Worth::History,
+            Origin::History => Worth::History(state.loading),
             Origin::Replayed => Worth::Old,
         };
-        self.lock().apply(patch, worth, now);
+        state.apply(patch, worth, now);
+    }
+
+    /// The session begins to be loaded.
+    pub(crate) fn load(&self, now: u64) {
+        self.lock().loading.get_or_insert(now);
+    }
+
+    /// The session is loaded, or is not.
+    pub(crate) fn loaded(&self) {
+        self.lock().loading = None;
     }
 
     /// Takes in an answer to a call that began at this time.
@@ -91,7 +105,7 @@ impl State {
     /// Forgets what was told up to this time.
     fn forget(&mut self, until: u64) {
         let old = std::mem::take(&mut self.snapshot);
-        let stays = |part: Part| self.told[part as usize] > until;
+        let stays = |part: Part| self.told[part as usize].is_after(until);
         let mut kept = SessionSnapshot::default();
         if stays(Part::Mode) {
             kept.current_mode.clone_from(&old.current_mode);
@@ -123,11 +137,17 @@ impl State {
         if stays(Part::Context) {
             (kept.context_used, kept.context_size) = (old.context_used, old.context_size);
         }
-        if self.told.iter().any(|told| *told > until) {
-            kept.other.clone_from(&old.other);
-        }
-        for told in &mut self.told {
-            *told = if *told > until { *told } else { 0 };
+        self.members.retain(|_, told| told.is_after(until));
+        let stay = |group: Group, members: &Map<String, Value>| -> Map<String, Value> {
+            let members =
+                members.iter().filter(|(name, _)| self.members.contains_key(&(group, (*name).clone())));
+            members.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        kept.other = stay(Group::Session, &old.other);
+        kept.models.other = stay(Group::Models, &old.models.other);
+        kept.metadata = SessionMetadata::from(stay(Group::Metadata, &old.metadata.clone().into_map()));
+        for told in self.told.iter_mut().filter(|told| !told.is_after(until)) {
+            *told = Told::Never;
         }
         self.snapshot = Arc::new(kept);
     }
@@ -135,7 +155,7 @@ impl State {
     fn apply(&mut self, patch: Patch, worth: Worth, now: u64) {
         let mut next = SessionSnapshot::clone(&self.snapshot);
         let (mode, model, options) = (patch.mode.clone(), patch.model.clone(), patch.options.is_some());
-        let mut put = Put { told: &mut self.told, worth, now };
+        let mut put = Put { told: &mut self.told, members: &mut self.members, worth, now };
         put.part(Part::Modes, &mut next.modes, patch.modes);
         let new_mode = put.part(Part::Mode, &mut next.current_mode, patch.mode.map(Some));
         put.part(Part::Models, &mut next.models.available, patch.models);
@@ -150,9 +170,14 @@ impl State {
             put.part(Part::Context, &mut context, Some((used, size)));
             (next.context_used, next.context_size) = context;
         }
-        next.models.other.extend(patch.about_models);
-        next.metadata.merge(patch.metadata);
-        next.other.extend(patch.other);
+        next.models.other.extend(put.news(Group::Models, patch.about_models));
+        next.metadata.merge(SessionMetadata::from(put.news(Group::Metadata, patch.metadata.into_map())));
+        for name in patch.understood {
+            if next.other.contains_key(name) && put.member(Group::Session, name) {
+                next.other.shift_remove(name);
+            }
+        }
+        next.other.extend(put.news(Group::Session, patch.other));
         if options && new_options {
             self.follow_options(&mut next, mode.is_none(), model.is_none());
         }
@@ -167,7 +192,7 @@ impl State {
 
     /// Brings modes and models in step with the options that stand for them.
     fn follow_options(&self, next: &mut SessionSnapshot, mode: bool, model: bool) {
-        let given = |part: Part| self.told[part as usize] > 0;
+        let given = |part: Part| matches!(self.told[part as usize], Told::At(_));
         if let Some(option) = next.option_for("mode").cloned() {
             if !given(Part::Modes) {
                 next.modes = option.values.iter().map(AgentMode::from_value).collect();
@@ -189,7 +214,8 @@ impl State {
 
 /// Puts news in its place if it is worth more than what is there.
 struct Put<'a> {
-    told: &'a mut [u64; PARTS],
+    told: &'a mut [Told; PARTS],
+    members: &'a mut HashMap<(Group, String), Told>,
     worth: Worth,
     now: u64,
 }
@@ -198,19 +224,31 @@ impl Put<'_> {
     /// Whether the news counted.
     fn part<T>(&mut self, part: Part, place: &mut T, news: Option<T>) -> bool {
         let Some(news) = news else { return false };
-        let told = &mut self.told[part as usize];
-        let counts = match self.worth {
-            Worth::News | Worth::History => true,
-            Worth::Old => *told == 0,
-            Worth::Since(began) => *told <= began,
-        };
+        let counts = self.told[part as usize].hear(self.worth, self.now);
         if counts {
             *place = news;
         }
-        if counts && matches!(self.worth, Worth::News | Worth::Since(_)) {
-            *told = self.now;
-        }
         counts
+    }
+
+    /// Whether news of a member count.
+    fn member(&mut self, group: Group, name: &str) -> bool {
+        let key = (group, name.to_owned());
+        if self.members.len() >= MEMBERS && !self.members.contains_key(&key) {
+            tracing::warn!(
+                bound = MEMBERS,
+                name,
+                "a session has more members than are kept; this one is not"
+            );
+            return false;
+        }
+        self.members.entry(key).or_default().hear(self.worth, self.now)
+    }
+
+    /// The members that count.
+    fn news(&mut self, group: Group, mut members: Map<String, Value>) -> Map<String, Value> {
+        members.retain(|name, _| self.member(group, name));
+        members
     }
 }
 

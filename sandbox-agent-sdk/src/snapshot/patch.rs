@@ -24,7 +24,22 @@ pub(crate) struct Patch {
     pub(super) context: Option<(Option<u64>, Option<u64>)>,
     pub(super) metadata: SessionMetadata,
     pub(super) other: Map<String, Value>,
+    /// The members of which nothing is left to keep.
+    pub(super) understood: Vec<&'static str>,
 }
+
+/// The members that this version reads, wholly or in part.
+const KNOWN: [&str; 9] = [
+    "modes",
+    "models",
+    "configOptions",
+    "availableCommands",
+    "commands",
+    "tools",
+    "availableTools",
+    "title",
+    "updatedAt",
+];
 
 impl Patch {
     /// Reads what an answer, or a notice that a session has started, tells of the session.
@@ -43,6 +58,10 @@ impl Patch {
         patch.tools = take_list(&mut rest, &["tools", "availableTools"], Tool::read);
         patch.title = take_text(&mut rest, "title");
         patch.last_activity = take_text(&mut rest, "updatedAt");
+        patch.understood = KNOWN
+            .into_iter()
+            .filter(|name| members.contains_key(*name) && !rest.contains_key(*name))
+            .collect();
         patch.other = rest;
         patch
     }
@@ -99,23 +118,35 @@ impl Patch {
     /// Modes come as an object with the list and the choice, or as two members.
     fn take_modes(&mut self, rest: &mut Map<String, Value>) {
         let mut modes = take_object(rest, "modes").unwrap_or_default();
-        for place in [&mut modes, rest] {
+        for place in [&mut modes, &mut *rest] {
             let list =
                 take_list(place, &["availableModes"], |mode| serde_json::from_value(mode.clone()).ok());
             self.modes = self.modes.take().or(list);
             self.mode = self.mode.take().or_else(|| take_text(place, "currentModeId").flatten());
         }
+        put_back(rest, "modes", modes);
     }
 
     fn take_models(&mut self, rest: &mut Map<String, Value>) {
         let mut models = take_object(rest, "models").unwrap_or_default();
-        for place in [&mut models, rest] {
+        for place in [&mut models, &mut *rest] {
             let list =
                 take_list(place, &["availableModels"], |model| serde_json::from_value(model.clone()).ok());
             self.models = self.models.take().or(list);
             self.model = self.model.take().or_else(|| take_text(place, "currentModelId").flatten());
         }
+        // What is left of these two has no place in the list of models, which has its own.
+        let odd = ["availableModels", "currentModelId"].into_iter();
+        let odd = odd.filter_map(|name| Some((name.to_owned(), models.shift_remove(name)?))).collect();
+        put_back(rest, "models", odd);
         self.about_models = models;
+    }
+}
+
+/// Keeps what is left of a member, if anything is.
+fn put_back(members: &mut Map<String, Value>, name: &str, left: Map<String, Value>) {
+    if !left.is_empty() {
+        members.insert(name.to_owned(), left.into());
     }
 }
 
@@ -138,13 +169,24 @@ fn take_text(members: &mut Map<String, Value>, name: &str) -> Option<Option<Stri
     Some(text)
 }
 
-/// The entries of the first list there is that can be read. What is no list stays.
+/// The entries of the first list there is that can be read. Those that cannot stay, and so does what is no list.
 fn take_list<T>(
     members: &mut Map<String, Value>,
     names: &[&str],
     read: impl Fn(&Value) -> Option<T>,
 ) -> Option<Vec<T>> {
     let name = names.iter().find(|name| members.get(**name).is_some_and(Value::is_array))?;
-    let list = members.shift_remove(*name)?;
-    Some(list.as_array()?.iter().filter_map(read).collect())
+    let Some(Value::Array(list)) = members.shift_remove(*name) else { return None };
+    let mut odd = Vec::new();
+    let mut entries = Vec::new();
+    for entry in list {
+        match read(&entry) {
+            Some(read) => entries.push(read),
+            None => odd.push(entry),
+        }
+    }
+    if !odd.is_empty() {
+        members.insert((*name).to_owned(), odd.into());
+    }
+    Some(entries)
 }

@@ -20,6 +20,7 @@ impl Drop for TakingUp {
             book.taking_up -= 1;
             if book.taking_up == 0 {
                 book.past_end = false;
+                book.snapshot.loaded();
             }
             book.is_deserted()
         };
