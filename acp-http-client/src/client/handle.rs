@@ -197,8 +197,19 @@ impl AcpHttpClient {
 
     /// Answers what the agent has asked, in one session or in all, as cancelled. Returns when the answers are out.
     pub fn cancel_agent_requests(&self, session: Option<&str>) -> BoxFuture<'static, ()> {
-        let (core, session) = (self.core().clone(), session.map(str::to_owned));
-        Box::pin(async move { core.calls.cancel(session.as_deref()).await })
+        let session = session.map(str::to_owned);
+        self.cancel_agent_requests_where(move |asking| session.is_none() || asking == session.as_deref())
+    }
+
+    /// Answers what the agent has asked as cancelled in the sessions that fit; what is asked in no session is asked in
+    /// `None`. Where several clients share an endpoint, each has requests of the others in its table until it
+    /// [leaves them](crate::Responder::ignore). Returns when the answers are out.
+    pub fn cancel_agent_requests_where(
+        &self,
+        fits: impl Fn(Option<&str>) -> bool + Send + Sync + 'static,
+    ) -> BoxFuture<'static, ()> {
+        let core = self.core().clone();
+        Box::pin(async move { core.calls.cancel(fits).await })
     }
 
     /// Closes what the agent has asked, in one session or in all, without an answer, because nobody is there any

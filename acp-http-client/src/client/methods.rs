@@ -91,7 +91,7 @@ impl AcpHttpClient {
     pub fn cancel(&self, notification: schema::CancelNotification) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move {
-            let answers = client.core().calls.cancel(Some(&notification.session_id.0));
+            let answers = client.core().calls.cancel(|asking| asking == Some(&*notification.session_id.0));
             let patience = client.core().options.timeouts.headers;
             // An answer that cannot be delivered is reported by itself and does not keep the turn running.
             let _ = tokio::time::timeout(patience, answers).await;

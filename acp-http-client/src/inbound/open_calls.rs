@@ -120,12 +120,12 @@ impl OpenCalls {
         }
     }
 
-    /// Cancels the open requests of a session, or all of them, and waits until each has its answer out.
-    pub(crate) async fn cancel(&self, session: Option<&str>) {
+    /// Cancels the open requests of the sessions that fit, and waits until each has its answer out.
+    pub(crate) async fn cancel(&self, fits: impl Fn(Option<&str>) -> bool) {
         let mut waits = Vec::new();
         {
             let mut calls = self.lock();
-            for id in calls.of_session(session) {
+            for id in calls.of_sessions(fits) {
                 let (done, wait) = oneshot::channel();
                 if let Some(cancel) = calls.take_cancel(&id)
                     && cancel.send(done).is_ok()
@@ -142,7 +142,7 @@ impl OpenCalls {
     /// Closes the open requests of a session, or all of them, without an answer, and says how many.
     pub(crate) fn forget(&self, session: Option<&str>) -> usize {
         let mut calls = self.lock();
-        let ids = calls.of_session(session);
+        let ids = calls.of_sessions(|asking| session.is_none() || asking == session);
         let count = ids.iter().filter(|id| calls.settle(id)).count();
         calls.part_with(session);
         count
@@ -174,10 +174,9 @@ impl OpenCalls {
 }
 
 impl Calls {
-    /// The open requests of a session, or all of them.
-    fn of_session(&self, session: Option<&str>) -> Vec<MessageId> {
-        let calls = self.open.iter();
-        let calls = calls.filter(|(_, call)| session.is_none() || call.session.as_deref() == session);
+    /// The open requests of the sessions that fit.
+    fn of_sessions(&self, fits: impl Fn(Option<&str>) -> bool) -> Vec<MessageId> {
+        let calls = self.open.iter().filter(|(_, call)| fits(call.session.as_deref()));
         calls.map(|(id, _)| id.clone()).collect()
     }
 
@@ -222,7 +221,7 @@ pub(super) fn dispatch(
     let Some(client) = core.client() else { return };
     let method: Arc<str> = method.into();
     let session: Option<Arc<str>> = peek_session(&params).map(Arc::from);
-    let (cancel, cancelled_by) = oneshot::channel();
+    let (cancel, mut cancelled_by) = oneshot::channel();
     let reopenings = core.stats.reconnects.load(Ordering::Acquire);
     let arrival = Arrival { print: Fingerprint::of(&params), event_id, reopenings };
     let call = OpenCall { method: method.clone(), session: session.clone(), arrival, cancel };
@@ -242,7 +241,10 @@ pub(super) fn dispatch(
         let mut done = None;
         let answer = tokio::select! {
             biased;
-            cancel = cancelled_by => {
+            // An answer that was given counts, whatever came after it. Whoever cancels waits until it is out, which is
+            // when the receiver goes.
+            answer = handled(handler, request) => answer,
+            cancel = &mut cancelled_by => {
                 match cancel {
                     Ok(waiter) => done = Some(waiter),
                     // The place was cleared: the connection has ended.
@@ -250,14 +252,13 @@ pub(super) fn dispatch(
                 }
                 Some(cancelled(&method))
             }
-            answer = handled(handler, request) => answer,
         };
         match answer {
             Some(answer) => deliver(&answering, &id, &method, session, answer).await,
             // It counts as answered, by somebody else.
             None => drop(answering.calls.claim(&id)),
         }
-        drop(done);
+        drop((done, cancelled_by));
     });
 }
 

@@ -177,6 +177,26 @@ async fn cancelling_answers_what_is_open_first() {
 }
 
 #[tokio::test]
+async fn an_answer_that_was_given_is_not_undone_by_a_cancel_right_behind_it() {
+    let server = acp_server(|_| vec![]).fault(Fault::PermissionWaitsForCancel).start().await;
+    let (builder, mut requests) = client(&server).agent_requests();
+    let client = builder.build().unwrap();
+    let session = session(&client).await;
+    let turn = tokio::spawn(prompt(&client, &session, "go"));
+    let (_, responder) = within("the permission", requests.next()).await.unwrap();
+    // On one thread nobody can run between the two.
+    let chosen = json!({"outcome": {"outcome": "selected", "optionId": "reject_once"}});
+    assert!(responder.respond(&chosen));
+    within("the cancel", client.cancel(CancelNotification::new(session.clone()))).await.unwrap();
+    within("the turn", turn).await.unwrap().unwrap();
+    assert_eq!(server.answers()[0].answer["result"], chosen);
+    let sent: Vec<_> = server.requests().iter().filter_map(|request| request.json()).collect();
+    let answer = sent.iter().position(|message| message.get("result").is_some()).unwrap();
+    let cancel = sent.iter().position(|message| message["method"] == "session/cancel").unwrap();
+    assert!(answer < cancel, "the answer goes out before the cancel");
+}
+
+#[tokio::test]
 async fn an_answer_survives_a_lost_stream_and_is_given_once() {
     let server = acp_server(|_| vec![ask("_x/slow", json!({})), Step::Say("done".into())]).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
