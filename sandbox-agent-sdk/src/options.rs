@@ -249,7 +249,8 @@ impl ClientOptions {
     }
 
     /// How many bytes may wait for one subscriber of events, or for one turn, before events are dropped and
-    /// counted. Default 64 MiB.
+    /// counted. Default 64 MiB. What the agent asks, and what happens to sessions and the connection, have budgets of
+    /// the same size (and of 1 MiB at least) beside that, so that a flood of reports costs none of them.
     pub fn event_budget(mut self, bytes: usize) -> Self {
         self.event_budget = bytes;
         self

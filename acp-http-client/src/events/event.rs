@@ -69,6 +69,8 @@ pub enum Event {
         id: MessageId,
         /// The whole message.
         raw: Json,
+        /// Whether it is new.
+        origin: Origin,
     },
     /// An answer to the agent could not be delivered.
     AnswerLost {

@@ -93,7 +93,7 @@ fn respond(
         None if number.is_some() => {}
         None => {
             tracing::debug!(%id, ?origin, "an answer to somebody else's request");
-            core.publish(Event::UnmatchedResponse { id: id.clone(), raw: Json::new(raw) });
+            core.publish(Event::UnmatchedResponse { id: id.clone(), raw: Json::new(raw), origin });
         }
     }
 }

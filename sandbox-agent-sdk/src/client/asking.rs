@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use self::ends::Ends;
 use self::waiting_room::{Asked, NAMING, WaitingRoom};
-use super::hub::Hub;
+use super::hub::{Hub, Whose};
 use super::pump::{Shared, wait_until};
 use crate::ask::{ELICITATION, REQUEST_QUESTION};
-use crate::{AgentTools, Event, PermissionPolicy, PermissionRequest, QuestionRequest};
+use crate::{AgentTools, Event, Origin, PermissionPolicy, PermissionRequest, QuestionRequest};
 
 mod ends;
 mod waiting_room;
@@ -24,6 +24,9 @@ const WARNED: usize = 64;
 /// Gives what the agent asks to whoever answers it. Nothing here waits.
 #[derive(Debug)]
 pub(super) struct Asking {
+    /// It stands first, so that no handle of the connection outlives what waits in the room: that may be another
+    /// client's, and is not to be answered as it is dropped.
+    ends: Arc<Ends>,
     hub: Arc<Hub>,
     policy: PermissionPolicy,
     tools: AgentTools,
@@ -37,14 +40,13 @@ pub(super) struct Asking {
     warned: HashSet<Option<String>>,
     /// The tools at work, and those that end with their session. They end with the connection.
     at_work: JoinSet<()>,
-    ends: Arc<Ends>,
 }
 
-/// Whose session asks.
-enum Whose {
-    Ours,
-    Theirs,
-    /// The answer that names a session of ours may still be on its way.
+/// Who is asked.
+enum Who {
+    ThisClient,
+    Another,
+    /// The answer that names a session of this client may still be on its way.
     Unknown,
 }
 
@@ -60,6 +62,7 @@ impl Asking {
         let ends = Arc::new(Ends::new(wire.clone()));
         hub.listen(&ends);
         Self {
+            ends,
             hub,
             policy,
             tools,
@@ -68,25 +71,27 @@ impl Asking {
             room: WaitingRoom::default(),
             warned: HashSet::new(),
             at_work: JoinSet::new(),
-            ends,
         }
     }
 
     pub(super) fn ask(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
         let asked = Asked::new(request, responder);
-        match self.whose(asked.session()) {
-            Whose::Ours => self.give(asked),
-            Whose::Theirs => {
-                self.has_neighbour = true;
-                asked.leave();
-            }
-            Whose::Unknown => self.room.enter(asked),
+        match self.who(asked.session()) {
+            Who::ThisClient => self.give(asked),
+            Who::Another => self.leave(asked),
+            Who::Unknown => self.room.enter(asked),
         }
     }
 
-    /// There was a sign of another client.
-    pub(super) fn meet_neighbour(&mut self) {
-        self.has_neighbour = true;
+    /// Hears an answer to another client, which may name a session of that one.
+    pub(super) fn overhear(&mut self, answer: &wire::Json, origin: Origin) {
+        if self.shared.is_none() {
+            return;
+        }
+        self.has_neighbour |= origin == Origin::Live;
+        if let Some(session) = answer.to_value().pointer("/result/sessionId").and_then(Value::as_str) {
+            self.hub.leave_to_others(session);
+        }
     }
 
     /// The connection has ended: nobody can use a tool any more.
@@ -110,24 +115,35 @@ impl Asking {
         }
     }
 
-    /// Whose session it is. Every client of an endpoint that is shared sees what is asked, and the first answer counts:
-    /// what another one is asked must not be answered here.
-    fn whose(&self, session: Option<&str>) -> Whose {
-        match (&self.shared, session) {
-            (None, _) | (_, None) => Whose::Ours,
-            (Some(_), Some(session)) if self.hub.is_known(session) => Whose::Ours,
-            (Some(shared), Some(_)) if shared.openings.any() => Whose::Unknown,
-            _ => Whose::Theirs,
+    /// Who is asked by a session. Every client of an endpoint that is shared sees what is asked, and the first answer
+    /// counts: what another one is asked must not be answered here.
+    fn who(&self, session: Option<&str>) -> Who {
+        let (Some(shared), Some(session)) = (&self.shared, session) else { return Who::ThisClient };
+        match (self.hub.whose(session), shared.openings.since()) {
+            (Some(Whose::Ours), _) => Who::ThisClient,
+            (None, Some(_)) => Who::Unknown,
+            // One that was there before this client began to make one is not the one it makes.
+            (Some(Whose::Unknown { since }), Some(began)) if since > began => Who::Unknown,
+            _ => Who::Another,
         }
+    }
+
+    /// Leaves a request to the client whose session asks.
+    fn leave(&mut self, asked: Asked) {
+        self.has_neighbour = true;
+        if let Some(session) = asked.session() {
+            self.hub.leave_to_others(session);
+        }
+        asked.leave();
     }
 
     /// A session was made, or was not: whoever has waited for its name may have it now.
     fn look_again(&mut self) {
         for (since, asked) in self.room.leave() {
-            match self.whose(asked.session()) {
-                Whose::Ours => self.give(asked),
-                Whose::Theirs => asked.leave(),
-                Whose::Unknown => self.room.stay(since, asked),
+            match self.who(asked.session()) {
+                Who::ThisClient => self.give(asked),
+                Who::Another => self.leave(asked),
+                Who::Unknown => self.room.stay(since, asked),
             }
         }
     }
@@ -137,10 +153,10 @@ impl Asking {
     fn give_up_waiting(&mut self) {
         let due = Instant::now();
         for (since, asked) in self.room.leave() {
-            if since + NAMING <= due {
-                self.give(asked);
-            } else {
-                self.room.stay(since, asked);
+            match self.who(asked.session()) {
+                Who::Another => self.leave(asked),
+                Who::Unknown if since + NAMING > due => self.room.stay(since, asked),
+                _ => self.give(asked),
             }
         }
     }

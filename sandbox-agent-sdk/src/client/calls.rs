@@ -55,7 +55,7 @@ impl Connection {
     ) -> Result<Value, Error> {
         let known = session.and_then(|session| self.hub.agent_of(session));
         let agent = known.as_deref().unwrap_or_else(|| self.agent());
-        if self.learned.get(agent, method) == Some(false) {
+        if self.shared.learned.get(agent, method) == Some(false) {
             return Err(Error::Unsupported { method: method.to_owned() });
         }
         let result = match (session, needs) {
@@ -70,11 +70,11 @@ impl Connection {
         };
         match result {
             Err(Error::Rpc { error, .. }) if error.code == RpcError::METHOD_NOT_FOUND => {
-                self.learned.note(agent, method, false);
+                self.shared.learned.note(agent, method, false);
                 Err(Error::Unsupported { method: method.to_owned() })
             }
             Ok(answer) => {
-                self.learned.note(agent, method, true);
+                self.shared.learned.note(agent, method, true);
                 Ok(answer)
             }
             Err(error) => Err(error),

@@ -16,7 +16,6 @@ use super::names::AUTHENTICATE;
 use super::openings::Openings;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
-use super::supports::Learned;
 use crate::{
     AgentTools, Capabilities, ClientOptions, ConnectionState, Error, ServerKind, SessionMetadata,
     TerminationInfo, TerminationReport,
@@ -38,8 +37,6 @@ pub(crate) struct Connection {
     commands: mpsc::Sender<Command>,
     /// Guards what the agent can do, which may change when it is started anew; held for a copy.
     capabilities: Mutex<Option<Arc<Capabilities>>>,
-    /// What was found out about methods that need not be there.
-    pub(super) learned: Learned,
     /// What the agent may use of this machine; it ends with the connection.
     tools: AgentTools,
     /// Owns the pump, which ends with the connection.
@@ -91,7 +88,6 @@ impl Connection {
             agent: agent.to_owned(),
             commands,
             capabilities: Mutex::new(None),
-            learned: Learned::default(),
             tools,
             _pump: tasks,
         })
@@ -114,7 +110,7 @@ impl Connection {
         let answer = self.call("initialize", params).await?;
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
-        self.learned.clear();
+        self.shared.learned.clear();
         let login = capabilities.auth_methods.iter().find(|offered| KEY_LOGINS.contains(&offered.as_str()));
         match login {
             Some(login) if self.options.auto_authenticate => self.log_in(login).await?,
@@ -231,7 +227,10 @@ impl Connection {
         // An end to which the agent came by itself before is told as what it is.
         self.ask_pump(Command::Settle).await;
         self.shared.stop_requested.store(true, Ordering::Release);
-        let cancelled = self.wire.cancel_agent_requests(None);
+        let (hub, alone) = (Arc::clone(&self.hub), self.kind != ServerKind::Shared);
+        let cancelled = self.wire.cancel_agent_requests_where(move |session| {
+            alone || session.is_none_or(|session| hub.is_known(session))
+        });
         // An answer that cannot be delivered does not hold up the end.
         let _ = tokio::time::timeout(self.options.timeouts.disconnect, cancelled).await;
         self.tools.end_all().await;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::sync::watch;
 
 use self::book::SessionBook;
+pub(super) use self::book::Whose;
 use self::books::State;
 use self::taking_up::TakingUp;
 use super::session::TurnState;
@@ -113,9 +114,10 @@ impl Hub {
             }
             return listeners;
         };
-        let book = state.known_or_stranger(id);
+        let now = self.tick();
+        let book = state.known_or_stranger(id, now);
         book.push(event);
-        book.learn(event, self.tick());
+        book.learn(event, now);
         listeners + book.subscribers.len()
     }
 
@@ -199,7 +201,21 @@ impl Hub {
 
     /// Whether this client has made or named the session.
     pub(crate) fn is_known(&self, id: &str) -> bool {
-        self.lock().sessions.get(id).is_some_and(|book| book.ours)
+        self.whose(id) == Some(Whose::Ours)
+    }
+
+    /// Whose a session is, if it was ever told of.
+    pub(super) fn whose(&self, id: &str) -> Option<Whose> {
+        self.lock().sessions.get(id).map(|book| book.whose)
+    }
+
+    /// Another client has a session, unless this one has it too.
+    pub(super) fn leave_to_others(&self, id: &str) {
+        let mut state = self.lock();
+        let book = state.known_or_stranger(id, self.tick());
+        if !book.is_ours() {
+            book.whose = Whose::Theirs;
+        }
     }
 
     /// A session is being taken up, whether it has ended or not: somebody is there who may ask, until the guard is gone.
@@ -221,7 +237,7 @@ impl Hub {
     /// Whether nobody was warned of this session yet; `None` if this client has never named it.
     pub(super) fn warn_of(&self, id: &str) -> Option<bool> {
         let mut state = self.lock();
-        let book = state.sessions.get_mut(id).filter(|book| book.ours)?;
+        let book = state.sessions.get_mut(id).filter(|book| book.is_ours())?;
         Some(!std::mem::replace(&mut book.warned, true))
     }
 
@@ -259,7 +275,7 @@ impl Hub {
     pub(crate) fn end_session(&self, id: &str, report: TerminationReport) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
-            let book = state.known_or_stranger(id);
+            let book = state.known_or_stranger(id, self.tick());
             if let Some(info) = &*book.ended.borrow() {
                 return info.clone();
             }
@@ -295,7 +311,7 @@ impl Hub {
         let mut ids: Vec<Arc<str>> = {
             let state = self.lock();
             let there = |book: &SessionBook| book.open || book.is_busy();
-            let ends = |book: &SessionBook| book.ours && there(book) && book.ended.borrow().is_none();
+            let ends = |book: &SessionBook| book.is_ours() && there(book) && book.ended.borrow().is_none();
             let ours = state.sessions.iter().filter(|(_, book)| ends(book));
             ours.map(|(id, _)| Arc::clone(id)).collect()
         };

@@ -28,8 +28,8 @@ impl SandboxAgentClient {
         Box::pin(async move {
             let connection = client.inner().connection().await?;
             let session = {
-                let _opening = connection.openings().begin();
                 let began = client.inner().hub.now();
+                let _opening = connection.openings().begin(began);
                 let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
                 let params = new.to_params(&agent)?;
                 let answer = connection.call(NEW, params.into()).await?;
@@ -123,9 +123,9 @@ impl SandboxAgentClient {
         Box::pin(async move {
             let connection = client.inner().connection().await?;
             let params = client.session_params(&connection, &id, &new)?;
-            let _opening = connection.openings().begin();
             let hub = &client.inner().hub;
             let (began, agent) = (hub.now(), hub.agent_of(&id));
+            let _opening = connection.openings().begin(began);
             let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
             let agent = agent.as_deref().unwrap_or_else(|| connection.agent());
             client.opened(answer, FORK, began, agent, new.given())

@@ -12,6 +12,7 @@ use tokio::time::{Duration, Instant};
 use super::asking::Asking;
 use super::hub::{Hub, ended_event};
 use super::openings::Openings;
+use super::supports::Learned;
 use crate::ask::ELICITATION_COMPLETE;
 use crate::{
     AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, TerminationInfo,
@@ -37,6 +38,8 @@ pub(super) struct Shared {
     pub(super) stop_requested: AtomicBool,
     /// The sessions that are being made.
     pub(super) openings: Openings,
+    /// What was found out about methods that need not be there.
+    pub(super) learned: Learned,
     /// Guards what the agent printed last that is no message; held for a push or a copy.
     output: Mutex<VecDeque<String>>,
 }
@@ -156,6 +159,7 @@ impl Pump {
                 self.hub.publish(&Event::Reconnected { checked });
             }
             wire::Event::Restarted { .. } => {
+                self.shared.learned.clear();
                 self.hub.publish(&Event::ServerRestarted);
             }
             wire::Event::Gap { from, to, .. } => {
@@ -174,7 +178,9 @@ impl Pump {
             wire::Event::AnswerLost { method, error, .. } => {
                 self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
             }
-            wire::Event::UnmatchedResponse { .. } => self.asking.meet_neighbour(),
+            wire::Event::UnmatchedResponse { raw, origin, .. } => {
+                self.asking.overhear(&raw, Origin::from_wire(origin));
+            }
             // Requests of the agent come with the means to answer them, and answers go to their calls.
             _ => {}
         }

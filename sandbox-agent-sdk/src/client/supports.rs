@@ -24,7 +24,7 @@ impl Learned {
         self.lock().insert((agent.to_owned(), method.to_owned()), there);
     }
 
-    /// The agent was started anew and may be another one.
+    /// The agent, or the server, was started anew and may be another one.
     pub(super) fn clear(&self) {
         self.lock().clear();
     }
@@ -38,8 +38,9 @@ impl Connection {
     /// Whether the agent of this connection, or its server, can do this.
     pub(super) fn supports(&self, feature: Feature) -> Support {
         let Some(can) = self.capabilities() else { return Support::Unknown };
-        let tried =
-            |method: &str, said: Support| self.learned.get(self.agent(), method).map_or(said, Support::said);
+        let tried = |method: &str, said: Support| {
+            self.shared.learned.get(self.agent(), method).map_or(said, Support::said)
+        };
         let extension = |extension: Extension| {
             let said = advertised(&can, extension);
             extension.method().map_or(said, |method| tried(method, said))

@@ -161,6 +161,10 @@ async fn an_agent_that_asks_before_it_names_its_session_is_answered() {
                 (method == "session/new").then(|| vec![ask(Some("made")), Step::Finish(made)])
             });
             let server = MockServer::builder().agent("mock", script).start().await;
+            // What is left of a client that was there before is no sign of another one.
+            let before = options(&server, kind).auto_connect(false).build().unwrap();
+            within(before.connect()).await.unwrap();
+            within(before.disconnect()).await.unwrap();
             let client = client(&server, kind);
             let mut events = subscribed.then(|| client.events());
             let made = tokio::spawn(client.new_session(NewSession::in_dir("/")));
@@ -210,4 +214,57 @@ async fn of_several_clients_the_one_whose_session_asks_is_asked_once_its_name_is
     assert!(server.wait_for(|_| !answered(&server).is_empty(), LIMIT).await);
     assert_eq!(answered(&server), ["no"]);
     assert!(asked(&mut events).is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_does_not_answer_for_another_one() {
+    let script = Script::default().on_request(|method, params| {
+        let wants = params.pointer("/_meta/sandboxagent.dev/title").and_then(Value::as_str);
+        (method == "session/new" && wants == Some("slow")).then(|| vec![Step::Hang])
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let (stays, leaves) = (client(&server, ServerKind::Shared), client(&server, ServerKind::Shared));
+    let session = session(&stays).await;
+    let mut events = stays.events();
+    // It makes a session, so that it cannot tell whose the request is.
+    let slow = tokio::spawn(leaves.new_session(NewSession::in_dir("/").title("slow")));
+    assert!(server.wait_for(|_| server.messages("session/new").len() == 2, LIMIT).await);
+    let id = server
+        .emit_request(json!({"method": "session/request_permission", "params": params(Some(session.id()))}));
+    let request = permission(&mut events).await;
+    within(leaves.disconnect()).await.unwrap();
+    within(slow).await.unwrap().unwrap_err();
+    assert!(answered(&server).is_empty(), "{id} is another client's");
+    request.allow_once().unwrap();
+    assert!(server.wait_for(|_| !answered(&server).is_empty(), LIMIT).await);
+    assert_eq!(answered(&server), ["yes"]);
+}
+
+#[tokio::test]
+async fn a_session_that_was_there_before_is_not_taken_for_the_one_that_is_being_made() {
+    let script = Script::default().on_request(|method, params| {
+        let wants = params.pointer("/_meta/sandboxagent.dev/title").and_then(Value::as_str);
+        (method == "session/new" && wants == Some("slow")).then(|| vec![Step::Hang])
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let other = client(&server, ServerKind::Shared);
+    let theirs = session(&other).await;
+    let mut asked = other.events();
+    let hasty = options(&server, ServerKind::Shared).permissions(PermissionPolicy::BypassPermissions);
+    let hasty = hasty.build().unwrap();
+    let mut events = hasty.events();
+    let _slow = tokio::spawn(hasty.new_session(NewSession::in_dir("/").title("slow")));
+    assert!(server.wait_for(|_| server.messages("session/new").len() == 2, LIMIT).await);
+    server.emit_request(json!({"method": "session/request_permission", "params": params(Some(theirs.id()))}));
+    server.emit(json!({"jsonrpc": "2.0", "method": "_x/behind"}));
+    event(&mut events, |event| matches!(event, Event::Other { .. }).then_some(())).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(10)).await;
+    tokio::time::resume();
+    let request = permission(&mut asked).await;
+    within(hasty.list_models(None)).await.unwrap();
+    assert!(answered(&server).is_empty(), "another client's request");
+    request.reject_once().unwrap();
+    assert!(server.wait_for(|_| !answered(&server).is_empty(), LIMIT).await);
+    assert_eq!(answered(&server), ["no"]);
 }

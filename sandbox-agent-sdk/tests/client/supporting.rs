@@ -1,13 +1,14 @@
 //! What the server and the agent can do, as a user interface reads it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{Error, Extension, Feature, NewSession, ServerKind, Support};
+use mock_server::{MockServer, Script, State, Step};
+use sandbox_agent_sdk::{Error, Event, Extension, Feature, NewSession, ReconnectPolicy, ServerKind, Support};
 use serde_json::json;
 
-use super::support::{KINDS, client, options, session, within};
+use super::support::{KINDS, client, event, options, session, within};
 
 fn not_found() -> Vec<Step> {
     vec![Step::Fail { code: -32601, message: "Method not found".into(), data: None }]
@@ -92,6 +93,30 @@ async fn an_agent_that_is_started_anew_is_asked_anew() {
         let fresh = session(&client).await;
         within(client.set_session_mode(fresh.id(), "plan")).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_server_that_began_anew_is_asked_anew() {
+    let lacks = Arc::new(AtomicBool::new(true));
+    let script = Script::default().on_request({
+        let lacks = Arc::clone(&lacks);
+        move |method, _| (method == "session/set_mode" && lacks.load(Ordering::SeqCst)).then(not_found)
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let reconnect = ReconnectPolicy::default().base(Duration::from_millis(5));
+    let client = options(&server, ServerKind::Shared).reconnect(reconnect).build().unwrap();
+    let old = session(&client).await;
+    for _ in 0..2 {
+        within(client.set_session_mode(old.id(), "plan")).await.unwrap_err();
+    }
+    assert_eq!(server.messages("session/set_mode").len(), 1, "it is known");
+    let mut events = client.events();
+    lacks.store(false, Ordering::SeqCst);
+    server.restart(State::Lost).await;
+    // The new server has something to tell from which it is seen that it is new.
+    let fresh = session(&client).await;
+    event(&mut events, |event| matches!(event, Event::ServerRestarted).then_some(())).await;
+    within(client.set_session_mode(fresh.id(), "plan")).await.unwrap();
 }
 
 #[tokio::test]

@@ -18,6 +18,17 @@ const BACKLOG_BYTES: usize = 1 << 20;
 /// The notices with which servers tell that a session has started, and what is in it.
 const STARTED: [&str; 2] = ["session/started", "_sandboxagent/session/started"];
 
+/// Whose a session is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::client) enum Whose {
+    /// This client made it or has named it.
+    Ours,
+    /// Another client did.
+    Theirs,
+    /// Nobody has said so; the server has told of it since this time.
+    Unknown { since: u64 },
+}
+
 /// What is known about one session.
 #[derive(Debug)]
 pub(super) struct SessionBook {
@@ -39,8 +50,7 @@ pub(super) struct SessionBook {
     pub(super) warned: bool,
     /// Whether this client asked for the end of the session.
     pub(super) stop_requested: bool,
-    /// Whether this client made the session or has named it.
-    pub(super) ours: bool,
+    pub(super) whose: Whose,
     /// Whether the session is known to be there: it was opened, or has answered a call, and has not ended since.
     pub(super) open: bool,
     /// The agent it belongs to, if this client knows.
@@ -50,7 +60,7 @@ pub(super) struct SessionBook {
 }
 
 impl SessionBook {
-    pub(super) fn new(ours: bool) -> Self {
+    pub(super) fn new(whose: Whose) -> Self {
         Self {
             subscribers: Vec::new(),
             backlog: VecDeque::new(),
@@ -64,7 +74,7 @@ impl SessionBook {
             past_end: false,
             warned: false,
             stop_requested: false,
-            ours,
+            whose,
             open: false,
             agent: None,
             snapshot: Arc::default(),
@@ -74,7 +84,10 @@ impl SessionBook {
     /// Whether something happens in the session, or somebody would miss it.
     pub(super) fn is_watched(&mut self) -> bool {
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
-        self.is_busy() || !self.subscribers.is_empty() || Arc::strong_count(&self.snapshot) > 1
+        self.is_busy()
+            || self.taking_up > 0
+            || !self.subscribers.is_empty()
+            || Arc::strong_count(&self.snapshot) > 1
     }
 
     /// Whether it has ended and nobody is taking it up.
@@ -84,17 +97,23 @@ impl SessionBook {
 
     /// Whether something happens in the session, or a call waits for it.
     pub(super) fn is_busy(&self) -> bool {
-        let waits = self.turn_state.receiver_count() + self.ended.receiver_count() + self.taking_up > 0;
+        let waits = self.turn_state.receiver_count() + self.ended.receiver_count() > 0;
         waits || *self.turn_state.borrow() != TurnState::Idle
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.whose == Whose::Ours
     }
 
     /// Takes in what an event tells of the session. Of a session that may be nobody's, little is kept.
     pub(super) fn learn(&self, event: &Event, now: u64) {
         let patch = match event {
-            Event::Update(update) if self.ours || update.size() <= BACKLOG_BYTES => Patch::of_update(update),
+            Event::Update(update) if self.is_ours() || update.size() <= BACKLOG_BYTES => {
+                Patch::of_update(update)
+            }
             Event::Other { method, params, .. } if STARTED.contains(&method.as_str()) => {
                 let small = || params.to_string().len() <= BACKLOG_BYTES;
-                (self.ours || small()).then(|| Patch::of_state(params))
+                (self.is_ours() || small()).then(|| Patch::of_state(params))
             }
             _ => None,
         };

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::EndListener;
-use super::book::SessionBook;
+use super::book::{SessionBook, Whose};
 use crate::Event;
 use crate::event::Queue;
 
@@ -33,16 +33,16 @@ impl State {
         if !self.sessions.contains_key(id) {
             self.make_room();
         }
-        let book = self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(true));
-        if !book.ours {
-            book.ours = true;
+        let book = self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(Whose::Ours));
+        if book.whose != Whose::Ours {
+            book.whose = Whose::Ours;
             self.strangers.retain(|stranger| **stranger != *id);
         }
         book
     }
 
     /// The book of a session that the server names: the answer that tells this client of it may still be on its way.
-    pub(super) fn known_or_stranger(&mut self, id: &str) -> &mut SessionBook {
+    pub(super) fn known_or_stranger(&mut self, id: &str, now: u64) -> &mut SessionBook {
         if !self.sessions.contains_key(id) {
             self.make_room();
             if self.strangers.len() >= STRANGERS {
@@ -50,7 +50,7 @@ impl State {
             }
             self.strangers.push_back(id.into());
         }
-        self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(false))
+        self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(Whose::Unknown { since: now }))
     }
 
     /// Forgets sessions that nothing happens in and nobody watches, once there are many. One that is named again
