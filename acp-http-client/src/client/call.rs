@@ -165,6 +165,7 @@ impl Exchange {
         self.started = Instant::now();
         self.deadline = self.patience.and_then(|patience| self.started.checked_add(patience));
         let outcome = self.exchange().await;
+        self.part_with_agent(outcome.is_ok());
         if outcome.is_err()
             && self.opened_stream
             && let Some(session) = &self.session
@@ -173,6 +174,16 @@ impl Exchange {
             self.core.links.stop_session(session);
         }
         outcome
+    }
+
+    /// Behind some calls there is another agent, or another turn: what is asked then is not what was answered before.
+    fn part_with_agent(&self, succeeded: bool) {
+        let turns = [METHODS.session_prompt, METHODS.session_load, METHODS.session_resume];
+        match &self.session {
+            Some(session) if turns.contains(&&*self.method) => self.core.calls.renew(Some(session)),
+            None if *self.method == *METHODS.initialize && succeeded => self.core.calls.renew(None),
+            _ => {}
+        }
     }
 
     async fn exchange(&mut self) -> Result<Bytes, Error> {

@@ -344,11 +344,8 @@ impl Core {
         }
     }
 
-    /// An answer was given to one of our requests: sessions begin and end with some of them, and so do agents.
+    /// An answer was given to one of our requests: sessions begin and end with some of them.
     pub(crate) fn on_answer(self: &Arc<Self>, waiter: &Waiter, outcome: &Result<Bytes, RpcError>) {
-        if *waiter.method == *METHODS.initialize && outcome.is_ok() {
-            self.calls.renew();
-        }
         if !self.options.profile.has_session_streams() {
             return;
         }

@@ -69,7 +69,7 @@ struct Answered {
     number: u64,
     session: Option<Arc<str>>,
     arrival: Arrival,
-    /// Whether the agent that had asked is gone, as far as is known.
+    /// Whether whoever asked may be gone: the agent, or the turn.
     gone: bool,
 }
 
@@ -77,19 +77,18 @@ impl Answered {
     /// Whether a request under the same id is this one once more, and not one of an agent that began anew and counts as
     /// its predecessor did.
     ///
-    /// The same event is the same request. Another event is a new request as long as the stream was not opened again,
-    /// because nothing is replayed on a stream that is open. Afterwards a server may send again what it takes to be
-    /// open, under a new number; where it numbers its events and the agent that had asked is gone, it is a new one.
+    /// The same event is the same request, and as long as whoever asked is there, so is another event: a server may send
+    /// again what it takes to be open. Afterwards another event is another request. Where events have no numbers, only
+    /// a stream that was not opened again meanwhile can be trusted to repeat nothing.
     fn is_repeated_by(&self, again: &Arrival) -> bool {
         let first = &self.arrival;
-        if first.print != again.print {
-            return false;
+        if first.print != again.print || !self.gone {
+            return first.print == again.print;
         }
-        let numbered = first.event_id.is_some() && again.event_id.is_some();
-        if numbered && first.event_id == again.event_id {
-            return true;
+        match (&first.event_id, &again.event_id) {
+            (Some(first), Some(again)) => first == again,
+            _ => first.reopenings != again.reopenings,
         }
-        first.reopenings != again.reopenings && !(numbered && self.gone)
     }
 }
 
@@ -148,9 +147,9 @@ impl OpenCalls {
         count
     }
 
-    /// The agent may be another one from now on, which may ask the same under the same ids.
-    pub(crate) fn renew(&self) {
-        self.lock().part_with(None);
+    /// A session, or all of them, may have another agent from now on, which may ask the same under the same ids.
+    pub(crate) fn renew(&self, session: Option<&str>) {
+        self.lock().part_with(session);
     }
 
     pub(crate) fn clear(&self) {
@@ -340,10 +339,12 @@ mod tests {
         let table = [
             ((Some("5"), 0), (Some("5"), 0), false, true),
             ((Some("5"), 0), (Some("5"), 1), true, true),
-            ((Some("5"), 0), (Some("9"), 0), false, false),
+            ((Some("5"), 0), (Some("9"), 0), false, true),
+            ((Some("5"), 0), (Some("9"), 0), true, false),
             ((Some("5"), 0), (Some("9"), 1), false, true),
             ((Some("5"), 0), (Some("9"), 1), true, false),
-            ((None, 0), (None, 0), false, false),
+            ((None, 0), (None, 0), false, true),
+            ((None, 0), (None, 0), true, false),
             ((None, 0), (None, 1), false, true),
             ((None, 0), (None, 1), true, true),
         ];

@@ -41,6 +41,14 @@ fn asks_in_between() -> Script {
     })
 }
 
+/// An agent that never answers when it shall make a session of this title.
+fn slow_to_make() -> Script {
+    Script::default().on_request(|method, params| {
+        let wants = params.pointer("/_meta/sandboxagent.dev/title").and_then(Value::as_str);
+        (method == "session/new" && wants == Some("slow")).then(|| vec![Step::Hang])
+    })
+}
+
 /// The ways to take up a session.
 async fn take_up(client: &SandboxAgentClient, id: &str, resume: bool) -> Result<Session, Error> {
     let new = NewSession::in_dir("/");
@@ -218,11 +226,7 @@ async fn of_several_clients_the_one_whose_session_asks_is_asked_once_its_name_is
 
 #[tokio::test]
 async fn a_client_that_leaves_does_not_answer_for_another_one() {
-    let script = Script::default().on_request(|method, params| {
-        let wants = params.pointer("/_meta/sandboxagent.dev/title").and_then(Value::as_str);
-        (method == "session/new" && wants == Some("slow")).then(|| vec![Step::Hang])
-    });
-    let server = MockServer::builder().agent("mock", script).start().await;
+    let server = MockServer::builder().agent("mock", slow_to_make()).start().await;
     let (stays, leaves) = (client(&server, ServerKind::Shared), client(&server, ServerKind::Shared));
     let session = session(&stays).await;
     let mut events = stays.events();
@@ -242,11 +246,7 @@ async fn a_client_that_leaves_does_not_answer_for_another_one() {
 
 #[tokio::test]
 async fn a_session_that_was_there_before_is_not_taken_for_the_one_that_is_being_made() {
-    let script = Script::default().on_request(|method, params| {
-        let wants = params.pointer("/_meta/sandboxagent.dev/title").and_then(Value::as_str);
-        (method == "session/new" && wants == Some("slow")).then(|| vec![Step::Hang])
-    });
-    let server = MockServer::builder().agent("mock", script).start().await;
+    let server = MockServer::builder().agent("mock", slow_to_make()).start().await;
     let other = client(&server, ServerKind::Shared);
     let theirs = session(&other).await;
     let mut asked = other.events();

@@ -2,7 +2,7 @@
 
 use acp_http_client::{AgentRequests, Event};
 use mock_server::{MockServer, State};
-use sdk_tests::{acp_server, client, collect_until, eventually, handshake, session, within};
+use sdk_tests::{acp_server, client, collect_until, eventually, handshake, prompt, session, within};
 use serde_json::json;
 
 /// Has the agent ask the same under the same id as ever.
@@ -27,11 +27,13 @@ async fn an_agent_that_began_anew_is_answered_although_it_asks_the_same_under_th
     let server = acp_server(|_| vec![]).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
-    let session = session(&client).await.to_string();
+    let session = session(&client).await;
     for round in 1..=3 {
-        ask(&server, &session);
+        ask(&server, &session.to_string());
         answer(&mut requests).await;
         eventually("the answer", || answers(&server) == round).await;
+        // The turn is over, with the agent or without it.
+        within("the turn", prompt(&client, &session, "go")).await.unwrap();
     }
 }
 

@@ -155,6 +155,14 @@ async fn without_a_handler_permissions_are_refused() {
     assert_ne!(outcome["optionId"], "allow_once", "{outcome}");
 }
 
+/// The agent hears of a cancel when it has its answers.
+fn assert_answered_before_the_cancel(server: &MockServer) {
+    let sent: Vec<_> = server.requests().iter().filter_map(|request| request.json()).collect();
+    let answer = sent.iter().position(|message| message.get("result").is_some()).unwrap();
+    let cancel = sent.iter().position(|message| message["method"] == "session/cancel").unwrap();
+    assert!(answer < cancel, "the answer goes out before the cancel");
+}
+
 #[tokio::test]
 async fn cancelling_answers_what_is_open_first() {
     let server = acp_server(|_| vec![]).fault(Fault::PermissionWaitsForCancel).start().await;
@@ -169,10 +177,7 @@ async fn cancelling_answers_what_is_open_first() {
     let answers = server.answers();
     assert_eq!(answers.len(), 1);
     assert_eq!(answers[0].answer["result"], json!({"outcome": {"outcome": "cancelled"}}));
-    let sent: Vec<_> = server.requests().iter().filter_map(|request| request.json()).collect();
-    let answer = sent.iter().position(|message| message.get("result").is_some()).unwrap();
-    let cancel = sent.iter().position(|message| message["method"] == "session/cancel").unwrap();
-    assert!(answer < cancel, "the answer goes out before the cancel");
+    assert_answered_before_the_cancel(&server);
     assert!(!responder.respond(&json!({})), "a late answer is told to be late");
 }
 
@@ -190,10 +195,7 @@ async fn an_answer_that_was_given_is_not_undone_by_a_cancel_right_behind_it() {
     within("the cancel", client.cancel(CancelNotification::new(session.clone()))).await.unwrap();
     within("the turn", turn).await.unwrap().unwrap();
     assert_eq!(server.answers()[0].answer["result"], chosen);
-    let sent: Vec<_> = server.requests().iter().filter_map(|request| request.json()).collect();
-    let answer = sent.iter().position(|message| message.get("result").is_some()).unwrap();
-    let cancel = sent.iter().position(|message| message["method"] == "session/cancel").unwrap();
-    assert!(answer < cancel, "the answer goes out before the cancel");
+    assert_answered_before_the_cancel(&server);
 }
 
 #[tokio::test]
