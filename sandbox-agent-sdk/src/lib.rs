@@ -85,8 +85,8 @@ pub use status::{
     TransitionError, UnknownStatus, UserAction,
 };
 pub use store::{
-    Cursor, EventPage, EventQuery, InactiveQuery, MAX_KEY_BYTES, MAX_PAGE, MemoryStore, NewEvent, RecordPage,
-    RecordQuery, Recorder, RecorderOptions, SessionRecord, SessionStore, StoreError, StoredEvent,
+    Cursor, EventPage, EventQuery, InactiveQuery, MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, MemoryStore, NewEvent,
+    RecordPage, RecordQuery, Recorder, RecorderOptions, SessionRecord, SessionStore, StoreError, StoredEvent,
     StoredEventKind, Unrecorded,
 };
 #[cfg(feature = "postgres")]

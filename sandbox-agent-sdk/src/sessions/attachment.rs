@@ -55,7 +55,7 @@ impl StoredSession {
             None => None,
         };
         ledger.unbind(self.id());
-        if let Err(error) = ledger.flush().await {
+        if let Err(error) = ledger.flush_session(self.id()).await {
             if let Some(binding) = binding {
                 ledger.bind(self.id(), &binding.agent_session, binding.replay);
             }
@@ -94,6 +94,7 @@ impl Sessions {
             return Err(Error::config("the client was not told to attach to a session"));
         };
         let record = self.ledger.record(&attachment.session_id).await?;
+        self.ledger.recorder().know(&record);
         Ok(self.session(record.id))
     }
 }

@@ -80,10 +80,13 @@ impl Sessions {
         record.init = new.to_kept();
         record.config_options = session.raw().get("configOptions").cloned();
         record.modes = session.raw().get("modes").cloned();
-        if let Err(error) = self.ledger.store.put(record).await {
-            // Nobody will hold it, so it should not go on. What becomes of that does not matter to the caller.
-            let _ = self.client.terminate_session(session.id()).await;
-            return Err(error.into());
+        match self.ledger.store.put(record).await {
+            Ok(record) => self.ledger.recorder().know(&record),
+            Err(error) => {
+                // Nobody will hold it, so it should not go on. What becomes of that does not matter to the caller.
+                let _ = self.client.terminate_session(session.id()).await;
+                return Err(error.into());
+            }
         }
         self.ledger.bind(&id, session.id(), false);
         Ok(StoredSession::new(self.clone(), id, Some(new)))

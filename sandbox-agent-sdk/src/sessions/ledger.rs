@@ -99,6 +99,21 @@ impl Ledger {
         }
     }
 
+    /// Waits until everything that happened is stored, and tells what became of one session.
+    pub(super) async fn flush_session(&self, id: &str) -> Result<(), Error> {
+        match self.recorder.get() {
+            Some(recorder) => Ok(recorder.flush_session(id).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until everything that happened is stored as far as it will be.
+    pub(super) async fn settle(&self) {
+        if let Some(recorder) = self.recorder.get() {
+            recorder.settle().await;
+        }
+    }
+
     /// One at a time: whoever holds this may take up the session or begin a turn in it.
     pub(super) fn gate(&self, id: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut books = self.books();
@@ -212,19 +227,19 @@ impl Ledger {
         if event.origin() != Origin::Live {
             return;
         }
-        let (kind, payload, size) = match event {
-            Event::Update(update) => (StoredEventKind::Update, update.raw().clone(), update.size()),
-            Event::SessionEnded(ended) => (StoredEventKind::Ended, json!(ended.termination), 0),
-            Event::Permission(request) => (StoredEventKind::Permission, request.raw().clone(), 0),
-            Event::Question(request) => (StoredEventKind::Question, request.raw().clone(), 0),
+        let (kind, payload) = match event {
+            Event::Update(update) => (StoredEventKind::Update, update.raw().clone()),
+            Event::SessionEnded(ended) => (StoredEventKind::Ended, json!(ended.termination)),
+            Event::Permission(request) => (StoredEventKind::Permission, request.raw().clone()),
+            Event::Question(request) => (StoredEventKind::Question, request.raw().clone()),
             Event::Other { method, params, .. } => {
-                (StoredEventKind::Notification, json!({"method": method, "params": params}), 0)
+                (StoredEventKind::Notification, json!({"method": method, "params": params}))
             }
-            Event::Gap(gap) => (StoredEventKind::Gap, json!({"from": gap.from, "to": gap.to}), 0),
-            Event::Lagged(count) => (StoredEventKind::Lost, json!({ "count": count }), 0),
+            Event::Gap(gap) => (StoredEventKind::Gap, json!({"from": gap.from, "to": gap.to})),
+            Event::Lagged(count) => (StoredEventKind::Lost, json!({ "count": count })),
             _ => return,
         };
-        self.recorder().record_sized(id, kind, payload, size);
+        self.recorder().record(id, kind, payload);
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {

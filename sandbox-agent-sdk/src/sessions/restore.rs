@@ -93,6 +93,7 @@ impl Sessions {
             Ok(())
         });
         let kept = kept.await?;
+        self.ledger.recorder().know(&kept);
         self.ledger.bind(&record.id, &agent_session, replay);
         let payload = json!({"by": how.as_str(), "agentSessionId": agent_session});
         self.ledger.recorder().record(&record.id, StoredEventKind::Restored, payload);

@@ -119,7 +119,7 @@ impl StoredSession {
         let mut told = prompt.clone();
         if binding.replay {
             // Everything that happened has to be there to be told.
-            ledger.flush().await?;
+            ledger.settle().await;
             record = self.record().await.unwrap_or(record);
             if let Some(history) = self.sessions.history(&record).await? {
                 told = prompt.clone().after(Content::text_of(history));

@@ -1,63 +1,71 @@
 //! A session as lines of JSON.
 
+use std::collections::HashSet;
+
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::handle::Sessions;
-use crate::{Error, EventQuery, MAX_PAGE, NewEvent, SessionRecord, StoreError, StoredEvent};
+use crate::random::random_id;
+use crate::store::read_json;
+use crate::{
+    Error, EventQuery, MAX_PAGE, NewEvent, SessionRecord, StoreError, StoredEvent, StoredEventKind, Timestamp,
+};
 
 /// The form of transcripts that this version writes, and the newest one that it reads.
-const VERSION: u32 = 1;
+const VERSION: u64 = 1;
 
 /// One line of a transcript.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 enum Line {
     /// The first line.
-    Session { version: u32, record: Box<SessionRecord> },
+    Session { version: u64, record: Box<SessionRecord> },
     /// An event, in order.
     Event { event: StoredEvent },
     /// The last line, so that a transcript that was cut off is not taken for a whole one.
     End { events: u64 },
 }
 
+/// The part of the first line that is the same in every version.
+#[derive(Debug, Deserialize)]
+struct Header {
+    version: Option<u64>,
+}
+
+/// Where the writing of a transcript stands.
+#[derive(Debug)]
+enum Place {
+    Start,
+    Events(Written),
+    End(Written),
+}
+
+/// What was written of a transcript.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    made_at: Timestamp,
+    /// The last index there was when it began.
+    goal: u64,
+    /// The last index that was written.
+    index: u64,
+    count: u64,
+}
+
 impl Sessions {
     /// A session with everything that happened in it, as lines of JSON without their ends. It is read as it is written
     /// out, page by page.
     ///
-    /// The stream ends with the first failure; a transcript without its last line is none.
+    /// The stream ends with the first failure; a transcript without its last line is none. A session that is deleted
+    /// meanwhile is a failure, too.
     pub fn export(&self, id: impl Into<String>) -> BoxStream<'static, Result<String, Error>> {
-        enum Place {
-            Start,
-            Behind(u64),
-            End(u64),
-        }
         let (sessions, id) = (self.clone(), id.into());
-        let pages = stream::unfold(Some((Place::Start, 0u64)), move |state| {
+        let pages = stream::unfold(Some(Place::Start), move |place| {
             let (sessions, id) = (sessions.clone(), id.clone());
             async move {
-                let (place, count) = state?;
-                let lines = async {
-                    match place {
-                        Place::Start => {
-                            sessions.flush().await?;
-                            let record = Box::new(sessions.ledger.record(&id).await?);
-                            let line = Line::Session { version: VERSION, record };
-                            Ok::<_, Error>((vec![write(&line)?], Some((Place::Behind(0), 0))))
-                        }
-                        Place::Behind(index) => {
-                            let query = EventQuery::of(&id).after(index).limit(MAX_PAGE);
-                            let page = sessions.ledger.store.events(&query).await?;
-                            let count = count + page.events.len() as u64;
-                            let next = page.next.map_or(Place::End(count), Place::Behind);
-                            let lines = page.events.into_iter().map(|event| write(&Line::Event { event }));
-                            Ok((lines.collect::<Result<_, _>>()?, Some((next, count))))
-                        }
-                        Place::End(events) => Ok((vec![write(&Line::End { events })?], None)),
-                    }
-                };
-                match lines.await {
+                match sessions.export_from(&id, place?).await {
                     Ok((lines, next)) => Some((lines.into_iter().map(Ok).collect::<Vec<_>>(), next)),
                     Err(error) => Some((vec![Err(error)], None)),
                 }
@@ -66,10 +74,47 @@ impl Sessions {
         pages.flat_map(stream::iter).boxed()
     }
 
-    /// Takes a transcript into the store, under the id it has. A failure takes back what was
-    /// written of it; a future that is dropped does not.
+    /// The next lines, and where to go on behind them.
+    async fn export_from(&self, id: &str, place: Place) -> Result<(Vec<String>, Option<Place>), Error> {
+        match place {
+            Place::Start => {
+                self.ledger.settle().await;
+                let record = Box::new(self.ledger.record(id).await?);
+                let (made_at, goal) = (record.created_at, record.last_index);
+                let line = write(&Line::Session { version: VERSION, record })?;
+                Ok((vec![line], Some(Place::Events(Written { made_at, goal, index: 0, count: 0 }))))
+            }
+            Place::Events(mut written) => {
+                let query = EventQuery::of(id).after(written.index).limit(MAX_PAGE);
+                let page = self.ledger.store.events(&query).await?;
+                let mut lines = Vec::with_capacity(page.events.len());
+                for event in page.events {
+                    // A store may have forgotten the first ones, but not one in between.
+                    if written.count > 0 && event.index != written.index + 1 {
+                        return Err(StoreError::Conflict { id: id.to_owned() }.into());
+                    }
+                    (written.index, written.count) = (event.index, written.count + 1);
+                    lines.push(write(&Line::Event { event })?);
+                }
+                let next = if page.next.is_some() { Place::Events(written) } else { Place::End(written) };
+                Ok((lines, Some(next)))
+            }
+            Place::End(written) => {
+                let record = self.ledger.record(id).await?;
+                if record.created_at != written.made_at || written.index < written.goal {
+                    return Err(StoreError::Conflict { id: id.to_owned() }.into());
+                }
+                Ok((vec![write(&Line::End { events: written.count })?], None))
+            }
+        }
+    }
+
+    /// Takes a transcript into the store, under the id it has: all of it or nothing, also if this is dropped or the
+    /// program is killed meanwhile.
     ///
-    /// The agent's session is not known to have come along, so the next prompt finds out.
+    /// The events get indexes from 1 on. If the first ones were gone already when the transcript was written, an event
+    /// of the kind [`StoredEventKind::Lost`] stands for them. The agent's session is not known to have come along, so
+    /// the next prompt finds out.
     ///
     /// # Errors
     /// [`StoreError::Transcript`] with the line that cannot be read, [`StoreError::Exists`] if there is such a session.
@@ -77,21 +122,8 @@ impl Sessions {
         &self,
         lines: impl IntoIterator<Item = impl AsRef<str>> + Send,
     ) -> Result<SessionRecord, Error> {
-        let lines = lines.into_iter().map(|line| line.as_ref().to_owned()).collect::<Vec<_>>();
-        let (record, events) = read_all(&lines)?;
-        let id = record.id.clone();
-        let (last_active, store) = (record.last_active, &self.ledger.store);
-        store.put(record).await?;
-        for batch in events.chunks(MAX_PAGE) {
-            if let Err(error) = store.append(batch.to_vec()).await {
-                // What was begun is taken back; if that fails too, the first failure says more.
-                let _ = store.delete(&id).await;
-                return Err(error.into());
-            }
-        }
-        let record = self.ledger.record(&id).await?;
-        debug_assert!(record.last_active >= last_active);
-        Ok(record)
+        let (record, events) = read_all(lines)?;
+        Ok(self.ledger.store.import(record, events).await?)
     }
 }
 
@@ -99,44 +131,97 @@ fn write(line: &Line) -> Result<String, Error> {
     serde_json::to_string(line).map_err(|error| StoreError::Invalid(error.to_string()).into())
 }
 
+fn bad(line: usize, reason: impl ToString) -> StoreError {
+    StoreError::Transcript { line, reason: reason.to_string() }
+}
+
 /// Reads a whole transcript before anything is stored.
-fn read_all(lines: &[String]) -> Result<(SessionRecord, Vec<NewEvent>), StoreError> {
-    let bad = |line: usize, reason: &str| StoreError::Transcript { line, reason: reason.to_owned() };
-    let written = lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let mut read = written.map(|(number, line)| {
-        let parsed: Result<Line, _> = serde_json::from_str(line);
-        parsed.map(|line| (number + 1, line)).map_err(|error| bad(number + 1, &error.to_string()))
-    });
-    let mut record = match read.next().transpose()? {
-        Some((_, Line::Session { version, record })) if version <= VERSION => *record,
-        Some((line, Line::Session { .. })) => return Err(bad(line, "it is of a newer version")),
-        Some((line, _)) => return Err(bad(line, "it does not begin with a session")),
-        None => return Err(bad(1, "there is nothing")),
-    };
-    (record.revision, record.last_index) = (0, 0);
-    let mut events: Vec<NewEvent> = Vec::new();
-    let (mut index, mut whole) = (None, false);
-    for line in read {
-        match line? {
-            (line, _) if whole => return Err(bad(line, "it goes on behind its end")),
-            (line, Line::Session { .. }) => return Err(bad(line, "there is a second session")),
-            (line, Line::Event { event }) => {
-                if index.is_some_and(|before: u64| before.checked_add(1) != Some(event.index)) {
-                    return Err(bad(line, "an event is missing or out of order"));
-                }
-                if event.session_id != record.id {
-                    return Err(bad(line, "the event belongs to another session"));
-                }
-                index = Some(event.index);
-                events.push(event.into_new());
+fn read_all(
+    lines: impl IntoIterator<Item = impl AsRef<str>>,
+) -> Result<(SessionRecord, Vec<NewEvent>), StoreError> {
+    let mut last = 0;
+    let mut reading: Option<Reading> = None;
+    for (number, text) in (1..).zip(lines) {
+        last = number;
+        let text = text.as_ref();
+        if text.trim().is_empty() {
+            continue;
+        }
+        match &mut reading {
+            Some(reading) => reading.take(text).map_err(|reason| bad(number, reason))?,
+            None => reading = Some(Reading::begin(text).map_err(|reason| bad(number, reason))?),
+        }
+    }
+    match reading {
+        None => Err(bad(1, "there is nothing")),
+        Some(Reading { is_whole: false, .. }) => Err(bad(last, "it was cut off")),
+        Some(Reading { record, events, .. }) => Ok((record, events)),
+    }
+}
+
+/// A transcript of which some lines were read.
+#[derive(Debug)]
+struct Reading {
+    record: SessionRecord,
+    events: Vec<NewEvent>,
+    ids: HashSet<String>,
+    /// The index of the last event.
+    index: u64,
+    is_whole: bool,
+}
+
+impl Reading {
+    /// Reads the first line.
+    fn begin(text: &str) -> Result<Self, String> {
+        let header: Result<Header, _> = serde_json::from_str(text);
+        match header.map_err(|error| error.to_string())?.version {
+            Some(1..=VERSION) => {}
+            Some(0) | None => return Err("it does not begin with a session".to_owned()),
+            Some(_) => return Err("it is of a newer version".to_owned()),
+        }
+        let Line::Session { mut record, .. } = read_json(text).map_err(|error| error.to_string())? else {
+            return Err("it does not begin with a session".to_owned());
+        };
+        (record.revision, record.last_index) = (0, 0);
+        Ok(Self { record: *record, events: Vec::new(), ids: HashSet::new(), index: 0, is_whole: false })
+    }
+
+    /// Reads a later line.
+    fn take(&mut self, text: &str) -> Result<(), String> {
+        let line: Line = read_json(text).map_err(|error| error.to_string())?;
+        let refuse = |reason: &str| Err(reason.to_owned());
+        match line {
+            _ if self.is_whole => refuse("it goes on behind its end"),
+            Line::Session { .. } => refuse("there is a second session"),
+            Line::Event { event } if event.session_id != self.record.id => {
+                refuse("the event belongs to another session")
             }
-            (line, Line::End { events: count }) => {
-                if count != events.len() as u64 {
-                    return Err(bad(line, "events are missing"));
+            Line::Event { event } if event.index == 0 => refuse("the event has no place"),
+            Line::Event { event }
+                if !self.ids.is_empty() && self.index.checked_add(1) != Some(event.index) =>
+            {
+                refuse("an event is missing or out of order")
+            }
+            Line::Event { event } if !self.ids.insert(event.id.clone()) => refuse("the event is there twice"),
+            Line::Event { event } => {
+                if self.events.is_empty() && event.index > 1 {
+                    self.events.push(forgotten(&event));
                 }
-                whole = true;
+                self.index = event.index;
+                self.events.push(event.into_new());
+                Ok(())
+            }
+            Line::End { events } if events != self.ids.len() as u64 => refuse("events are missing"),
+            Line::End { .. } => {
+                self.is_whole = true;
+                Ok(())
             }
         }
     }
-    if whole { Ok((record, events)) } else { Err(bad(lines.len(), "it was cut off")) }
+}
+
+/// What stands for the events before the first one that is there.
+fn forgotten(first: &StoredEvent) -> NewEvent {
+    let payload = json!({ "count": first.index - 1 });
+    NewEvent::new(random_id(), &first.session_id, first.recorded_at, StoredEventKind::Lost, payload)
 }

@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::Unrecorded;
+
 /// Why a store could not do what it was asked for.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -61,6 +63,15 @@ pub enum StoreError {
         #[source]
         source: Arc<dyn StdError + Send + Sync>,
     },
+    /// Events were not stored, although the store was tried again for a while.
+    #[error("events of {} were not stored", sessions(.losses))]
+    NotStored {
+        /// Of which sessions, how many, and why.
+        losses: Vec<Unrecorded>,
+        /// Why those of the first one were not.
+        #[source]
+        source: Box<StoreError>,
+    },
     /// A transcript that cannot be read.
     #[error("line {line} of the transcript cannot be read: {reason}")]
     Transcript {
@@ -82,9 +93,25 @@ impl StoreError {
         Self::Database(Arc::new(error))
     }
 
+    /// What flushing gives when these were lost.
+    pub(super) fn not_stored(losses: Vec<Unrecorded>) -> Result<(), Self> {
+        let source = losses.iter().find_map(|loss| loss.error.clone());
+        match source {
+            Some(source) => Err(Self::NotStored { losses, source: Box::new(source) }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the same may succeed a little later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Conflict { .. })
+    }
+}
+
+fn sessions(losses: &[Unrecorded]) -> String {
+    match losses {
+        [one] => format!("session `{}`", one.session_id),
+        several => format!("{} sessions", several.len()),
     }
 }

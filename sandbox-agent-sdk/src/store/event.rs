@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::StoreError;
-use super::limits::{check_key, check_moment};
+use super::limits::{check_key, check_moment, check_value};
 use crate::Timestamp;
 use crate::open_enum::open_enum;
 
@@ -31,6 +31,9 @@ open_enum! {
         Lost = "lost",
         /// A notification of another kind: `{"method": text, "params": value}`.
         Notification = "notification",
+        /// An event whose payload cannot be read, because somebody else wrote it or the file is damaged: its kind and
+        /// what is there, `{"kind": text, "text": text}`.
+        Unreadable = "unreadable",
     }
 }
 
@@ -39,7 +42,8 @@ open_enum! {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct NewEvent {
-    /// An id that no other event has: it tells whether an event whose writing failed was written all the same.
+    /// An id that no other event of the session has. A store that has an event of this id keeps that one, so that
+    /// writing may be tried again when it is not known to have succeeded.
     pub id: String,
     /// The session it happened in.
     pub session_id: String,
@@ -49,6 +53,10 @@ pub struct NewEvent {
     pub kind: StoredEventKind,
     /// What happened.
     pub payload: Value,
+    /// When the session was made that it happened in, if that is known: a session of the same id that was made at
+    /// another moment is another one, and does not get the event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_made_at: Option<Timestamp>,
 }
 
 impl NewEvent {
@@ -67,21 +75,29 @@ impl NewEvent {
             recorded_at,
             kind: kind.into(),
             payload: payload.into(),
+            session_made_at: None,
         }
     }
 
-    /// Whether every store can keep it.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
+    /// Whether every store can keep it, and how many bytes it takes, about.
+    pub(super) fn check(&self) -> Result<usize, StoreError> {
         check_key("the id of an event", &self.id)?;
         check_key("the id of a session", &self.session_id)?;
         check_key("the kind of an event", self.kind.as_str())?;
-        check_moment("the moment of an event", self.recorded_at)
+        check_moment("the moment of an event", self.recorded_at)?;
+        let payload = check_value("the payload of an event", &self.payload)?;
+        Ok(size_of::<Self>() + self.id.len() + self.session_id.len() + payload)
+    }
+
+    /// Whether a session of its id that was made at this moment is the one it happened in.
+    pub(super) fn belongs_to(&self, made_at: Timestamp) -> bool {
+        self.session_made_at.is_none_or(|moment| moment == made_at)
     }
 
     /// The event at its place.
     #[must_use]
     pub fn at(self, index: u64) -> StoredEvent {
-        let Self { id, session_id, recorded_at, kind, payload } = self;
+        let Self { id, session_id, recorded_at, kind, payload, .. } = self;
         StoredEvent { index, id, session_id, recorded_at, kind, payload }
     }
 }
@@ -110,6 +126,6 @@ impl StoredEvent {
     #[must_use]
     pub fn into_new(self) -> NewEvent {
         let Self { id, session_id, recorded_at, kind, payload, .. } = self;
-        NewEvent { id, session_id, recorded_at, kind, payload }
+        NewEvent { id, session_id, recorded_at, kind, payload, session_made_at: None }
     }
 }

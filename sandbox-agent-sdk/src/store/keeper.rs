@@ -36,10 +36,21 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
     /// Deletes a session with its events, and tells whether there was one.
     fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool>;
 
+    /// Writes a new record with everything that happened in the session, all of it or nothing, whatever becomes of the
+    /// call and of the program. The events get the indexes 1, 2, 3 and so on.
+    ///
+    /// Fails with [`StoreError::Exists`]; with [`StoreError::Invalid`] if an event is of another session, or an id is
+    /// there twice.
+    fn import(&self, record: SessionRecord, events: Vec<NewEvent>) -> Answer<'_, SessionRecord>;
+
     /// Writes events, all of them or none, and gives their indexes in the same order.
     ///
-    /// The events of one session get indexes that follow one another, whoever else writes at the same time.
-    /// Fails with [`StoreError::NotFound`] if the session of one of them is not there.
+    /// The events of one session get indexes that follow one another, whoever else writes at the same time. An event
+    /// whose id the session has already is not written again and keeps its index, so that whoever does not know whether
+    /// a batch was written just writes it again.
+    ///
+    /// Fails with [`StoreError::NotFound`] if the session of one of them is not there, or is not the one that was made
+    /// at [the moment it names](NewEvent::session_made_at).
     fn append(&self, events: Vec<NewEvent>) -> Answer<'_, Vec<u64>>;
 
     /// A page of the events of a session, in their order. It is empty if there is no such session.

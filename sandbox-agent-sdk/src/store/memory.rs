@@ -1,10 +1,11 @@
 //! A store that ends with the program.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 
+use super::record::check_import;
 use super::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
     StoreError, StoredEvent,
@@ -29,6 +30,36 @@ pub struct MemoryStore {
 struct Kept {
     record: SessionRecord,
     events: VecDeque<StoredEvent>,
+    /// The indexes of these events, and of some that were forgotten, by their ids.
+    indexes: HashMap<String, u64>,
+    /// The ids of the last that were forgotten: whoever writes them again is to be told of their places, too.
+    forgotten: VecDeque<String>,
+}
+
+impl Kept {
+    fn new(record: SessionRecord) -> Self {
+        Self { record, events: VecDeque::new(), indexes: HashMap::new(), forgotten: VecDeque::new() }
+    }
+
+    /// Puts an event at its place, the one it has if it is there already, and forgets the oldest of too many.
+    fn push(&mut self, event: NewEvent, max_events: usize) -> u64 {
+        if let Some(index) = self.indexes.get(&event.id) {
+            return *index;
+        }
+        self.record.last_index += 1;
+        let index = self.record.last_index;
+        self.record.last_active = self.record.last_active.max(event.recorded_at);
+        if self.events.len() == max_events {
+            self.forgotten.extend(self.events.pop_front().map(|event| event.id));
+        }
+        if self.forgotten.len() > max_events {
+            let id = self.forgotten.pop_front();
+            id.and_then(|id| self.indexes.remove(&id));
+        }
+        self.indexes.insert(event.id.clone(), index);
+        self.events.push_back(event.at(index));
+        index
+    }
 }
 
 impl MemoryStore {
@@ -53,6 +84,16 @@ impl MemoryStore {
         act(state.as_mut().ok_or(StoreError::Closed)?)
     }
 
+    /// Forgets the oldest of too many sessions. The one that was just made stays, even if it claims to be the oldest.
+    fn forget(&self, sessions: &mut HashMap<String, Kept>, made: &str) {
+        while sessions.len() > self.max_sessions {
+            let others = sessions.values().map(|kept| &kept.record).filter(|other| other.id != made);
+            let oldest = others.min_by_key(|other| (other.created_at, other.id.clone()));
+            let Some(oldest) = oldest.map(|oldest| oldest.id.clone()) else { break };
+            sessions.remove(&oldest);
+        }
+    }
+
     fn write(
         &self,
         sessions: &mut HashMap<String, Kept>,
@@ -73,14 +114,8 @@ impl MemoryStore {
             None => {
                 record.revision = 1;
                 record.last_index = 0;
-                sessions.insert(id.clone(), Kept { record: record.clone(), events: VecDeque::new() });
-                // The one that was just made stays, even if it claims to be the oldest.
-                while sessions.len() > self.max_sessions {
-                    let others = sessions.values().map(|kept| &kept.record).filter(|other| other.id != id);
-                    let oldest = others.min_by_key(|other| (other.created_at, other.id.clone()));
-                    let Some(oldest) = oldest.map(|oldest| oldest.id.clone()) else { break };
-                    sessions.remove(&oldest);
-                }
+                sessions.insert(id.clone(), Kept::new(record.clone()));
+                self.forget(sessions, &id);
             }
         }
         Ok(record)
@@ -91,22 +126,38 @@ impl MemoryStore {
         sessions: &mut HashMap<String, Kept>,
         events: Vec<NewEvent>,
     ) -> Result<Vec<u64>, StoreError> {
-        let named: HashSet<&str> = events.iter().map(|event| event.session_id.as_str()).collect();
-        if let Some(missing) = named.into_iter().find(|id| !sessions.contains_key(*id)) {
-            return Err(StoreError::NotFound { id: missing.to_owned() });
+        for event in &events {
+            let kept = sessions.get(&event.session_id);
+            if !kept.is_some_and(|kept| event.belongs_to(kept.record.created_at)) {
+                return Err(StoreError::NotFound { id: event.session_id.clone() });
+            }
         }
         let mut indexes = Vec::with_capacity(events.len());
         for event in events {
             let Some(kept) = sessions.get_mut(&event.session_id) else { continue };
-            kept.record.last_index += 1;
-            kept.record.last_active = kept.record.last_active.max(event.recorded_at);
-            indexes.push(kept.record.last_index);
-            if kept.events.len() == self.max_events {
-                kept.events.pop_front();
-            }
-            kept.events.push_back(event.at(kept.record.last_index));
+            indexes.push(kept.push(event, self.max_events));
         }
         Ok(indexes)
+    }
+
+    fn write_all(
+        &self,
+        sessions: &mut HashMap<String, Kept>,
+        mut record: SessionRecord,
+        events: Vec<NewEvent>,
+    ) -> Result<SessionRecord, StoreError> {
+        if sessions.contains_key(&record.id) {
+            return Err(StoreError::Exists { id: record.id });
+        }
+        (record.revision, record.last_index) = (1, 0);
+        let mut kept = Kept::new(record);
+        for event in events {
+            kept.push(event, self.max_events);
+        }
+        let record = kept.record.clone();
+        sessions.insert(record.id.clone(), kept);
+        self.forget(sessions, &record.id);
+        Ok(record)
     }
 }
 
@@ -133,6 +184,7 @@ impl SessionStore for MemoryStore {
 
     fn list<'a>(&'a self, query: &'a RecordQuery) -> BoxFuture<'a, Result<RecordPage, StoreError>> {
         let page = self.with(|sessions| {
+            query.check()?;
             let records = sessions.values().map(|kept| &kept.record).filter(|record| fits(query, record));
             let behind = |record: &&SessionRecord| {
                 let place = (record.created_at, record.id.as_str());
@@ -154,6 +206,7 @@ impl SessionStore for MemoryStore {
 
     fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> BoxFuture<'a, Result<RecordPage, StoreError>> {
         let page = self.with(|sessions| {
+            query.check()?;
             let records = sessions.values().map(|kept| &kept.record);
             let fitting = records.filter(|record| {
                 let place = (record.last_active, record.id.as_str());
@@ -174,8 +227,18 @@ impl SessionStore for MemoryStore {
         Box::pin(std::future::ready(deleted))
     }
 
+    fn import(
+        &self,
+        record: SessionRecord,
+        events: Vec<NewEvent>,
+    ) -> BoxFuture<'_, Result<SessionRecord, StoreError>> {
+        let checked = check_import(&record, &events);
+        let written = checked.and_then(|()| self.with(|sessions| self.write_all(sessions, record, events)));
+        Box::pin(std::future::ready(written))
+    }
+
     fn append(&self, events: Vec<NewEvent>) -> BoxFuture<'_, Result<Vec<u64>, StoreError>> {
-        let checked = events.iter().try_for_each(NewEvent::check);
+        let checked = events.iter().try_for_each(|event| event.check().map(drop));
         let written = checked.and_then(|()| self.with(|sessions| self.write_events(sessions, events)));
         Box::pin(std::future::ready(written))
     }

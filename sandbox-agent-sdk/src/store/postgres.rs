@@ -1,6 +1,5 @@
 //! A store in a database that several programs share.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use futures::future::BoxFuture;
@@ -8,9 +7,11 @@ use sqlx::postgres::{PgArguments, PgPool};
 use sqlx::query::{Query, QueryAs};
 use sqlx::{PgConnection, Postgres};
 
+use super::placing::{Head, Present, place, sessions};
+use super::record::check_import;
 use super::rows::{
-    COLUMNS, Dialect, EventRow, SessionRow, by_session, count_sql, document, event, failure, inactive_sql,
-    list_sql, payload, place, record, signed, unsigned,
+    COLUMNS, Dialect, EventRow, SessionRow, count_sql, document, event, failure, inactive_sql, list_sql,
+    new_record, page, payload, record, signed, unsigned,
 };
 use super::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
@@ -23,6 +24,8 @@ mod schema;
 pub use options::{PostgresOptions, PostgresTls};
 
 const DIALECT: Dialect = Dialect { mark: '$', sessions: "sandbox_agent_sessions" };
+/// How many events of a transcript are sent at once: a message to the database has a gigabyte at most.
+const MAX_ROWS: usize = 1000;
 
 /// A store in a PostgreSQL database, which any number of programs on any number of machines may share.
 ///
@@ -55,22 +58,30 @@ impl PostgresStore {
         Ok(Self { pool })
     }
 
-    async fn insert(&self, mut kept: SessionRecord) -> Result<SessionRecord, StoreError> {
-        (kept.revision, kept.last_index) = (1, 0);
-        let insert = "INSERT INTO sandbox_agent_sessions \
-                      (id, agent, status, created_at, last_active, last_index, revision, document) \
-                      VALUES ($1, $2, $3, $4, $5, 0, 1, $6) ON CONFLICT (id) DO NOTHING";
-        let done = sqlx::query(insert)
+    /// Writes a new record, and what happened in the session.
+    async fn insert(&self, record: SessionRecord, events: &[NewEvent]) -> Result<SessionRecord, StoreError> {
+        let kept = new_record(record, events);
+        let mut transaction = self.pool.begin().await.map_err(failure)?;
+        let done = sqlx::query(INSERT_SESSION)
             .bind(&kept.id)
             .bind(&kept.agent)
             .bind(kept.status.as_str())
             .bind(signed(kept.created_at.as_millis()))
             .bind(signed(kept.last_active.as_millis()))
+            .bind(signed(kept.last_index))
             .bind(document(&kept)?)
-            .execute(&self.pool)
+            .execute(&mut *transaction)
             .await
             .map_err(failure)?;
-        if done.rows_affected() == 0 { Err(StoreError::Exists { id: kept.id }) } else { Ok(kept) }
+        if done.rows_affected() == 0 {
+            return Err(StoreError::Exists { id: kept.id });
+        }
+        let placed: Vec<(&NewEvent, u64)> = events.iter().zip(1..).collect();
+        for placed in placed.chunks(MAX_ROWS) {
+            insert_events(&mut transaction, placed).await?;
+        }
+        transaction.commit().await.map_err(failure)?;
+        Ok(kept)
     }
 
     async fn replace(&self, kept: SessionRecord) -> Result<SessionRecord, StoreError> {
@@ -79,7 +90,7 @@ impl PostgresStore {
              last_active = GREATEST(last_active, $4), revision = revision + 1, document = $5 \
              WHERE id = $1 AND revision = $6 RETURNING {COLUMNS}"
         );
-        let row: Option<SessionRow> = sqlx::query_as(&update)
+        let row: Option<SessionRow<String>> = sqlx::query_as(&update)
             .bind(&kept.id)
             .bind(&kept.agent)
             .bind(kept.status.as_str())
@@ -97,49 +108,68 @@ impl PostgresStore {
     }
 
     async fn write(&self, events: &[NewEvent]) -> Result<Vec<u64>, StoreError> {
-        events.iter().try_for_each(NewEvent::check)?;
+        events.iter().try_for_each(|event| event.check().map(drop))?;
         if events.is_empty() {
             return Ok(Vec::new());
         }
         let mut transaction = self.pool.begin().await.map_err(failure)?;
-        let mut before = BTreeMap::new();
-        for (id, (count, latest)) in by_session(events) {
-            // The row is locked until the end of the transaction: whoever else writes to the session comes later.
-            let advance = "UPDATE sandbox_agent_sessions SET last_index = last_index + $2, \
-                           last_active = GREATEST(last_active, $3) WHERE id = $1 RETURNING last_index";
-            let row: Option<(i64,)> = sqlx::query_as(advance)
-                .bind(id)
-                .bind(signed(count))
-                .bind(signed(latest.as_millis()))
-                .fetch_optional(&mut *transaction)
-                .await
-                .map_err(failure)?;
-            let (last,) = row.ok_or_else(|| StoreError::NotFound { id: id.to_owned() })?;
-            before.insert(id.to_owned(), unsigned(last).saturating_sub(count));
-        }
-        let indexes = place(events, before);
-        insert_events(&mut transaction, events, &indexes).await?;
+        // The rows are locked until the end of the transaction: whoever else writes to the sessions comes later.
+        let named: Vec<&str> = sessions(events).into_iter().collect();
+        let rows: Vec<(String, i64, i64)> =
+            sqlx::query_as(LOCK_HEADS).bind(named).fetch_all(&mut *transaction).await.map_err(failure)?;
+        let heads = rows.into_iter().map(Head::of_row).collect();
+        let present = present(&mut transaction, events).await?;
+        let placed = place(events, &heads, &present)?;
+        insert_events(&mut transaction, &placed.fresh).await?;
+        sqlx::query(UPDATE_HEADS)
+            .bind(placed.heads.keys().copied().collect::<Vec<&str>>())
+            .bind(placed.heads.values().map(|(last, _)| signed(*last)).collect::<Vec<i64>>())
+            .bind(placed.heads.values().map(|(_, at)| signed(at.as_millis())).collect::<Vec<i64>>())
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
         transaction.commit().await.map_err(failure)?;
-        Ok(indexes)
+        Ok(placed.indexes)
     }
 }
 
-async fn insert_events(
-    connection: &mut PgConnection,
-    events: &[NewEvent],
-    indexes: &[u64],
-) -> Result<(), StoreError> {
-    let insert = "INSERT INTO sandbox_agent_events (session_id, position, id, recorded_at, kind, payload) \
-                  SELECT * FROM UNNEST($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[])";
-    let text = |of: fn(&NewEvent) -> &str| events.iter().map(of).collect::<Vec<_>>();
-    let moments: Vec<i64> = events.iter().map(|event| signed(event.recorded_at.as_millis())).collect();
-    sqlx::query(insert)
+const INSERT_SESSION: &str = "INSERT INTO sandbox_agent_sessions \
+                              (id, agent, status, created_at, last_active, last_index, revision, document) \
+                              VALUES ($1, $2, $3, $4, $5, $6, 1, $7) ON CONFLICT (id) DO NOTHING";
+/// In one order for all writers, so that no two wait for each other.
+const LOCK_HEADS: &str = "SELECT id, last_index, created_at FROM sandbox_agent_sessions WHERE id = ANY($1) \
+                          ORDER BY id FOR UPDATE";
+const UPDATE_HEADS: &str = "UPDATE sandbox_agent_sessions AS kept SET last_index = head.last_index, \
+                            last_active = GREATEST(kept.last_active, head.last_active) \
+                            FROM UNNEST($1::text[], $2::bigint[], $3::bigint[]) \
+                            AS head (id, last_index, last_active) WHERE kept.id = head.id";
+const SELECT_PRESENT: &str = "SELECT session_id, id, position FROM sandbox_agent_events \
+                              WHERE (session_id, id) IN (SELECT * FROM UNNEST($1::text[], $2::text[]))";
+const INSERT_EVENTS: &str = "INSERT INTO sandbox_agent_events \
+                             (session_id, position, id, recorded_at, kind, payload) SELECT * FROM \
+                             UNNEST($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[])";
+
+/// Which of these events are there already. The locks of their sessions are held, so this does not change.
+async fn present(connection: &mut PgConnection, events: &[NewEvent]) -> Result<Present, StoreError> {
+    let rows: Vec<(String, String, i64)> = sqlx::query_as(SELECT_PRESENT)
+        .bind(events.iter().map(|event| event.session_id.as_str()).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| event.id.as_str()).collect::<Vec<_>>())
+        .fetch_all(connection)
+        .await
+        .map_err(failure)?;
+    Ok(rows.into_iter().map(|(session, id, position)| ((session, id), unsigned(position))).collect())
+}
+
+async fn insert_events(connection: &mut PgConnection, events: &[(&NewEvent, u64)]) -> Result<(), StoreError> {
+    let text = |of: fn(&NewEvent) -> &str| events.iter().map(|(event, _)| of(event)).collect::<Vec<_>>();
+    let moments: Vec<i64> = events.iter().map(|(event, _)| signed(event.recorded_at.as_millis())).collect();
+    sqlx::query(INSERT_EVENTS)
         .bind(text(|event| &event.session_id))
-        .bind(indexes.iter().copied().map(signed).collect::<Vec<i64>>())
+        .bind(events.iter().map(|(_, index)| signed(*index)).collect::<Vec<i64>>())
         .bind(text(|event| &event.id))
         .bind(moments)
         .bind(text(|event| event.kind.as_str()))
-        .bind(events.iter().map(payload).collect::<Result<Vec<String>, _>>()?)
+        .bind(events.iter().map(|(event, _)| payload(event)).collect::<Result<Vec<String>, _>>()?)
         .execute(connection)
         .await
         .map_err(failure)?;
@@ -147,7 +177,10 @@ async fn insert_events(
 }
 
 /// Gives the query for a page of sessions its parameters.
-fn bind_list<'q>(sql: &'q str, query: &'q RecordQuery) -> QueryAs<'q, Postgres, SessionRow, PgArguments> {
+fn bind_list<'q>(
+    sql: &'q str,
+    query: &'q RecordQuery,
+) -> QueryAs<'q, Postgres, SessionRow<String>, PgArguments> {
     let cursor = query.cursor.as_ref();
     let mut bound = sqlx::query_as(sql)
         .bind(signed(query.page_size() as u64 + 1))
@@ -173,7 +206,7 @@ fn bind_count<'q>(sql: &'q str, query: &'q RecordQuery) -> Query<'q, Postgres, P
 fn bind_inactive<'q>(
     sql: &'q str,
     query: &'q InactiveQuery,
-) -> QueryAs<'q, Postgres, SessionRow, PgArguments> {
+) -> QueryAs<'q, Postgres, SessionRow<String>, PgArguments> {
     let bound = sqlx::query_as(sql)
         .bind(signed(query.page_size() as u64 + 1))
         .bind(query.status.as_str())
@@ -188,7 +221,7 @@ impl SessionStore for PostgresStore {
     fn put(&self, record: SessionRecord) -> BoxFuture<'_, Result<SessionRecord, StoreError>> {
         Box::pin(async move {
             record.check()?;
-            if record.revision == 0 { self.insert(record).await } else { self.replace(record).await }
+            if record.revision == 0 { self.insert(record, &[]).await } else { self.replace(record).await }
         })
     }
 
@@ -199,27 +232,28 @@ impl SessionStore for PostgresStore {
                 return Ok(None);
             }
             let select = format!("SELECT {COLUMNS} FROM sandbox_agent_sessions WHERE id = $1");
-            let row = sqlx::query_as(&select).bind(id).fetch_optional(&self.pool).await;
+            let row: Result<Option<SessionRow<String>>, _> =
+                sqlx::query_as(&select).bind(id).fetch_optional(&self.pool).await;
             row.map_err(failure)?.map(record).transpose()
         })
     }
 
     fn list<'a>(&'a self, query: &'a RecordQuery) -> BoxFuture<'a, Result<RecordPage, StoreError>> {
         Box::pin(async move {
-            if query.statuses.is_empty() || query.agent.as_ref().is_some_and(|agent| agent.contains('\0')) {
-                return Ok(RecordPage { records: Vec::new(), next: None });
+            query.check()?;
+            if query.is_vain() {
+                return Ok(RecordPage::default());
             }
             let sql = list_sql(DIALECT, query);
             let rows = bind_list(&sql, query).fetch_all(&self.pool).await.map_err(failure)?;
-            let found = rows.into_iter().map(record).collect::<Result<_, _>>()?;
-            Ok(RecordPage::of(found, query.page_size(), |record| record.created_at))
+            Ok(page(rows, query.page_size(), |row| row.2))
         })
     }
 
     fn count<'a>(&'a self, query: &'a RecordQuery) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
             use sqlx::Row as _;
-            if query.statuses.is_empty() || query.agent.as_ref().is_some_and(|agent| agent.contains('\0')) {
+            if query.is_vain() {
                 return Ok(0);
             }
             let sql = count_sql(DIALECT, query);
@@ -230,10 +264,10 @@ impl SessionStore for PostgresStore {
 
     fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> BoxFuture<'a, Result<RecordPage, StoreError>> {
         Box::pin(async move {
+            query.check()?;
             let sql = inactive_sql(DIALECT, query);
             let rows = bind_inactive(&sql, query).fetch_all(&self.pool).await.map_err(failure)?;
-            let found = rows.into_iter().map(record).collect::<Result<_, _>>()?;
-            Ok(RecordPage::of(found, query.page_size(), |record| record.last_active))
+            Ok(page(rows, query.page_size(), |row| row.3))
         })
     }
 
@@ -248,6 +282,17 @@ impl SessionStore for PostgresStore {
         })
     }
 
+    fn import(
+        &self,
+        record: SessionRecord,
+        events: Vec<NewEvent>,
+    ) -> BoxFuture<'_, Result<SessionRecord, StoreError>> {
+        Box::pin(async move {
+            check_import(&record, &events)?;
+            self.insert(record, &events).await
+        })
+    }
+
     fn append(&self, events: Vec<NewEvent>) -> BoxFuture<'_, Result<Vec<u64>, StoreError>> {
         Box::pin(async move { self.write(&events).await })
     }
@@ -259,7 +304,7 @@ impl SessionStore for PostgresStore {
             }
             let select = "SELECT position, id, recorded_at, kind, payload FROM sandbox_agent_events \
                           WHERE session_id = $1 AND position > $2 ORDER BY position LIMIT $3";
-            let rows: Vec<EventRow> = sqlx::query_as(select)
+            let rows: Vec<EventRow<String>> = sqlx::query_as(select)
                 .bind(&query.session_id)
                 .bind(signed(query.after))
                 .bind(signed(query.page_size() as u64 + 1))
@@ -267,7 +312,7 @@ impl SessionStore for PostgresStore {
                 .await
                 .map_err(failure)?;
             let read = rows.into_iter().map(|row| event(&query.session_id, row));
-            Ok(EventPage::of(read.collect::<Result<_, _>>()?, query.page_size()))
+            Ok(EventPage::of(read.collect(), query.page_size()))
         })
     }
 

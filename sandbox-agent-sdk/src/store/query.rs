@@ -35,6 +35,14 @@ impl Cursor {
     pub fn id(&self) -> &str {
         &self.id
     }
+
+    /// Refuses a cursor behind an id that no session has: not every store could look for it.
+    fn check(&self) -> Result<(), StoreError> {
+        check_key("a cursor", &self.id).map_err(|_| {
+            let cursor = self.to_string().chars().take(64).collect();
+            StoreError::BadCursor { cursor }
+        })
+    }
 }
 
 impl fmt::Display for Cursor {
@@ -49,10 +57,10 @@ impl FromStr for Cursor {
     fn from_str(text: &str) -> Result<Self, StoreError> {
         let bad = || StoreError::BadCursor { cursor: text.chars().take(64).collect() };
         let (at, id) = text.split_once('.').ok_or_else(bad)?;
-        check_key("a cursor", id).map_err(|_| bad())?;
         // A sign or leading zeros are read as well by the standard library, but were never written.
         let millis: u64 = at.parse().ok().filter(|millis: &u64| millis.to_string() == at).ok_or_else(bad)?;
-        Ok(Self { at: Timestamp::from_millis(millis), id: id.to_owned() })
+        let cursor = Self { at: Timestamp::from_millis(millis), id: id.to_owned() };
+        cursor.check().map(|()| cursor)
     }
 }
 
@@ -135,6 +143,16 @@ impl RecordQuery {
     pub(super) fn page_size(&self) -> usize {
         page_size(self.limit)
     }
+
+    /// Whether no session can fit, whatever is stored.
+    pub(super) fn is_vain(&self) -> bool {
+        self.statuses.is_empty()
+            || self.agent.as_ref().is_some_and(|agent| check_key("the name of an agent", agent).is_err())
+    }
+
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        self.cursor.as_ref().map_or(Ok(()), Cursor::check)
+    }
 }
 
 /// Those that a list shows, without the archived ones.
@@ -180,6 +198,10 @@ impl InactiveQuery {
     pub(super) fn page_size(&self) -> usize {
         page_size(self.limit)
     }
+
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        self.cursor.as_ref().map_or(Ok(()), Cursor::check)
+    }
 }
 
 /// Which events of a session are read, in their order.
@@ -219,11 +241,14 @@ impl EventQuery {
 }
 
 /// A page of sessions.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RecordPage {
     /// The sessions.
     pub records: Vec<SessionRecord>,
+    /// Sessions that belong to the page and cannot be read. [`get`](super::SessionStore::get) says what is wrong with
+    /// each; they can be deleted.
+    pub unreadable: Vec<String>,
     /// Where the next page begins; `None` behind the last one.
     pub next: Option<Cursor>,
 }
@@ -236,7 +261,7 @@ impl RecordPage {
         found.truncate(size);
         let last = found.last().filter(|_| more);
         let next = last.map(|record| Cursor::behind(at(record), &record.id));
-        Self { records: found, next }
+        Self { records: found, unreadable: Vec::new(), next }
     }
 }
 

@@ -1,10 +1,12 @@
 //! What is kept of a session.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::StoreError;
-use super::limits::{check_key, check_moment};
+use super::limits::{check_key, check_moment, check_value};
+use super::{NewEvent, StoreError};
 use crate::{ResumeSupport, SessionStatus, TerminationInfo, Timestamp};
 
 /// What is kept of a session.
@@ -100,8 +102,32 @@ impl SessionRecord {
         check_key("the id of a session", &self.id)?;
         check_key("the name of an agent", &self.agent)?;
         check_moment("the moment a session was made", self.created_at)?;
-        check_moment("the last activity of a session", self.last_active)
+        check_moment("the last activity of a session", self.last_active)?;
+        let values = [&self.config_options, &self.modes].into_iter().flatten();
+        for value in values.chain(self.init.values()).chain(self.metadata.values()) {
+            check_value("what is kept with a session", value)?;
+        }
+        Ok(())
     }
+}
+
+/// What cannot be the record and the events of one new session is refused.
+pub(super) fn check_import(record: &SessionRecord, events: &[NewEvent]) -> Result<(), StoreError> {
+    record.check()?;
+    if record.revision != 0 {
+        return Err(StoreError::Invalid("the record of a new session has a revision".to_owned()));
+    }
+    let mut ids = HashSet::new();
+    for event in events {
+        event.check()?;
+        if event.session_id != record.id || !event.belongs_to(record.created_at) {
+            return Err(StoreError::Invalid(format!("event `{}` is of another session", event.id)));
+        }
+        if !ids.insert(event.id.as_str()) {
+            return Err(StoreError::Invalid(format!("event `{}` is there twice", event.id)));
+        }
+    }
+    Ok(())
 }
 
 /// A status of today, or one of the time when there were five.

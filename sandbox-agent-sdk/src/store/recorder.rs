@@ -1,6 +1,5 @@
 //! The queue between what happens and the store that keeps it.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -8,57 +7,23 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use self::queue::{Entry, Queue};
 use self::writer::Writer;
-use super::{NewEvent, SessionStore, StoreError, StoredEventKind};
+use super::{SessionRecord, SessionStore, StoreError, StoredEventKind};
 use crate::Timestamp;
 use crate::random::random_id;
 
+mod losses;
+mod options;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-/// How a [`Recorder`] works.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "options do nothing until a recorder is started with them"]
-#[non_exhaustive]
-pub struct RecorderOptions {
-    /// How many events may wait for the store. 8192 by default.
-    pub capacity: usize,
-    /// How many bytes these may take, about. 32 MiB by default.
-    pub bytes: usize,
-    /// How many events are written at once. 512 by default.
-    pub batch: usize,
-    /// How long a store that fails is tried again before a batch is given up. 30 s by default.
-    pub patience: Duration,
-}
+pub use options::RecorderOptions;
 
-impl RecorderOptions {
-    /// Sets how many events may wait; at least one.
-    pub fn capacity(mut self, events: usize) -> Self {
-        self.capacity = events.max(1);
-        self
-    }
-
-    /// Sets how many events are written at once; at least one.
-    pub fn batch(mut self, events: usize) -> Self {
-        self.batch = events.max(1);
-        self
-    }
-
-    /// Sets how long a store that fails is tried again.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
-    }
-}
-
-impl Default for RecorderOptions {
-    fn default() -> Self {
-        Self { capacity: 8192, bytes: 32 << 20, batch: 512, patience: Duration::from_secs(30) }
-    }
-}
-
-/// Events that were not stored: the store was too slow for too long, or refused them.
+/// Events that were not stored, or are not known to be: the store was too slow for too long, refused them, or was given
+/// no time to take them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Unrecorded {
@@ -74,42 +39,28 @@ type Listener = Box<dyn Fn(Unrecorded) + Send + Sync>;
 
 /// Takes events down without ever waiting, and writes them in batches.
 ///
-/// What does not fit into its queue is counted and told of, and the store gets an event of the kind
-/// [`StoredEventKind::Lost`] in its place. Dropping a recorder drops what waits; [`close`](Self::close) writes it.
+/// What does not fit into its queue is counted and told of at once, whatever the store is doing, and the store gets an
+/// event of the kind [`StoredEventKind::Lost`] in its place. [`close`](Self::close) writes what waits; dropping a
+/// recorder gives it up, which is told of as well.
 pub struct Recorder {
     shared: Arc<Shared>,
-    /// Owns the one task that writes, which ends with this.
-    _writer: JoinSet<()>,
+    /// Owns the task that writes and the one that tells, which end with this.
+    _tasks: JoinSet<()>,
 }
 
 struct Shared {
-    options: RecorderOptions,
-    /// What tells the ids of this recorder's events from those of all others.
-    prefix: String,
     /// Guards what waits; held for a push or for taking a batch.
-    state: Mutex<State>,
+    queue: Mutex<Queue>,
+    /// How long a store that fails is tried again.
+    patience: Duration,
     /// Wakes the writer.
     filled: Notify,
+    /// Wakes the task that tells.
+    lost: Notify,
     /// How many events were written, or given up.
     settled: watch::Sender<u64>,
-    /// Whom to tell of events that were not stored. It is called on the task that writes alone, and must not wait.
+    /// Whom to tell of events that were not stored. It must not wait.
     listener: Listener,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<NewEvent>,
-    bytes: usize,
-    /// How many events were taken down so far, including what stands for lost ones.
-    taken: u64,
-    /// How many events of each session were lost since the last one that fitted, and how many of them were not told
-    /// of yet.
-    lost: BTreeMap<String, (u64, u64)>,
-    /// Losses that nobody was told of yet.
-    untold: Vec<Unrecorded>,
-    /// Why events were lost since somebody last asked.
-    failure: Option<StoreError>,
-    closed: bool,
 }
 
 impl Recorder {
@@ -118,113 +69,128 @@ impl Recorder {
         Self::start_with(store, options, Box::new(|_| {}))
     }
 
-    /// Starts a recorder that tells somebody of every loss, from the task that writes. The listener must not wait.
+    /// Starts a recorder that tells somebody of every loss, from a task that does nothing else. The listener must not
+    /// wait.
     pub fn start_with(store: Arc<dyn SessionStore>, options: RecorderOptions, listener: Listener) -> Self {
         let shared = Arc::new(Shared {
-            options,
-            prefix: random_id(),
-            state: Mutex::default(),
+            patience: options.patience,
+            queue: Mutex::new(Queue::new(options, random_id())),
             filled: Notify::new(),
+            lost: Notify::new(),
             settled: watch::Sender::new(0),
             listener,
         });
-        let mut writer = JoinSet::new();
-        writer.spawn(Writer::new(store, Arc::clone(&shared)).run());
-        Self { shared, _writer: writer }
+        let mut tasks = JoinSet::new();
+        let ending = Ending(Arc::clone(&shared));
+        let writer = Writer::new(store, Arc::clone(&shared));
+        tasks.spawn(async move {
+            let _ending = ending;
+            writer.run().await;
+        });
+        let telling = Arc::clone(&shared);
+        // The writer may wait for a store that stands still, so it cannot be the one who tells.
+        tasks.spawn(async move {
+            loop {
+                telling.lost.notified().await;
+                telling.tell();
+            }
+        });
+        Self { shared, _tasks: tasks }
+    }
+
+    /// What is taken down of this session from now on happened in this one: if it is deleted, one that is made of the
+    /// same id later gets nothing of it. Without this an event goes to whichever session has the id when it is written.
+    pub fn know(&self, record: &SessionRecord) {
+        self.shared.lock().know(&record.id, record.created_at);
     }
 
     /// Takes down that something happened in a session just now. It never waits.
     pub fn record(&self, session_id: &str, kind: StoredEventKind, payload: serde_json::Value) {
-        self.record_sized(session_id, kind, payload, 0);
-    }
-
-    /// Takes down something whose size in bytes is known about.
-    pub(crate) fn record_sized(
-        &self,
-        session_id: &str,
-        kind: StoredEventKind,
-        payload: serde_json::Value,
-        size: usize,
-    ) {
-        let shared = &self.shared;
-        {
-            let mut state = shared.lock();
-            if state.closed {
-                return;
-            }
-            let full = state.waiting.len() >= shared.options.capacity
-                || (state.bytes > 0 && state.bytes + size > shared.options.bytes);
-            if full {
-                let (count, untold) = state.lost.entry(session_id.to_owned()).or_default();
-                (*count, *untold) = (*count + 1, *untold + 1);
-            } else {
-                state.mark_lost(session_id, &shared.prefix);
-                let id = state.next_id(&shared.prefix);
-                state.bytes += size;
-                state.waiting.push_back(NewEvent::new(id, session_id, now(), kind, payload));
-            }
+        let is_loss = {
+            let mut queue = self.shared.lock();
+            queue.push(session_id, now(), kind, payload);
+            queue.has_untold()
+        };
+        self.shared.filled.notify_one();
+        if is_loss {
+            self.shared.lost.notify_one();
         }
-        shared.filled.notify_one();
     }
 
     /// Waits until everything that was taken down before is in the store.
     ///
     /// # Errors
-    /// Why something was lost since the last time this was asked: [`StoreError::Closed`] after the end, else what the
-    /// store said. Events that did not fit into the queue are no error here; they were told of in their place.
+    /// [`StoreError::NotStored`] with everything that the store has not taken since the last time that this told of it.
+    /// Events that did not fit into the queue are no error here; they were told of in their place.
     pub async fn flush(&self) -> Result<(), StoreError> {
-        let goal = {
-            let mut state = self.shared.lock();
-            state.mark_all_lost(&self.shared.prefix);
-            state.taken
-        };
-        self.shared.filled.notify_one();
-        let mut settled = self.shared.settled.subscribe();
-        if settled.wait_for(|settled| *settled >= goal).await.is_err() {
-            return Err(StoreError::Closed);
-        }
-        match self.shared.lock().failure.take() {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+        let look = self.shared.lock().failures.begin(None);
+        self.settle().await;
+        self.shared.lock().failures.end(&look)
     }
 
-    /// Takes nothing down any more, and waits until everything that was is in the store.
+    /// Waits until everything that was taken down before is in the store, and tells what became of one session. What
+    /// became of others is left for those who ask for it.
+    ///
+    /// # Errors
+    /// [`StoreError::NotStored`] with what the store has not taken of this session since the last time that this told
+    /// of it.
+    pub async fn flush_session(&self, session_id: &str) -> Result<(), StoreError> {
+        let look = self.shared.lock().failures.begin(Some(session_id));
+        self.settle().await;
+        self.shared.lock().failures.end(&look)
+    }
+
+    /// Waits until everything that was taken down before is in the store, or was given up. Nothing is told.
+    pub(crate) async fn settle(&self) {
+        let goal = {
+            let mut queue = self.shared.lock();
+            queue.mark_all(now());
+            queue.taken
+        };
+        self.shared.filled.notify_one();
+        // It fails only without a sender, which is held here.
+        let _ = self.shared.settled.subscribe().wait_for(|settled| *settled >= goal).await;
+    }
+
+    /// Takes nothing down any more, and waits until everything that was is in the store. What comes later is counted and
+    /// told of.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
     pub async fn close(&self) -> Result<(), StoreError> {
-        let flushed = self.flush().await;
-        self.shared.lock().closed = true;
-        // What came between the two.
-        let rest = self.flush().await;
-        flushed.and(rest)
+        let look = {
+            let mut queue = self.shared.lock();
+            queue.closed = true;
+            queue.failures.begin(None)
+        };
+        self.settle().await;
+        self.shared.lock().failures.end(&look)
     }
 
     /// How many events wait for the store.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.lock().waiting.len()
+        self.shared.lock().len()
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the next batch, if there is any.
-    fn take(&self) -> Vec<NewEvent> {
-        let mut state = self.lock();
-        let untold = std::mem::take(&mut state.untold);
-        let count = state.waiting.len().min(self.options.batch);
-        let batch: Vec<NewEvent> = state.waiting.drain(..count).collect();
-        if state.waiting.is_empty() {
-            state.bytes = 0;
-        }
-        drop(state);
-        untold.into_iter().for_each(&self.listener);
-        batch
+    fn take(&self) -> Vec<Entry> {
+        self.lock().take(now())
+    }
+
+    fn written(&self, entries: &[Entry]) {
+        self.lock().written(entries);
+    }
+
+    fn give_up(&self, entries: &[Entry], error: &StoreError) {
+        self.lock().give_up(entries, error);
+        self.lost.notify_one();
     }
 
     /// Events are written, or given up.
@@ -232,52 +198,21 @@ impl Shared {
         self.settled.send_modify(|settled| *settled += count as u64);
     }
 
-    /// These are given up.
-    fn give_up(&self, events: &[NewEvent], error: &StoreError) {
-        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        for event in events {
-            *counts.entry(&event.session_id).or_default() += 1;
-        }
-        {
-            let mut state = self.lock();
-            state.failure = Some(error.clone());
-            // Their sessions get an event in their place, as soon as the store takes one again. Those of sessions
-            // that are gone would only be refused again.
-            if !matches!(error, StoreError::NotFound { .. }) {
-                for (session, count) in &counts {
-                    state.lost.entry((*session).to_owned()).or_default().0 += count;
-                }
-            }
-        }
-        for (session, count) in counts {
-            tracing::warn!(session, count, %error, "events were not stored");
-            let session_id = session.to_owned();
-            (self.listener)(Unrecorded { session_id, count, error: Some(error.clone()) });
-        }
+    /// Tells of every loss that was not told of yet.
+    fn tell(&self) {
+        let untold = self.lock().untold();
+        untold.into_iter().for_each(&self.listener);
     }
 }
 
-impl State {
-    fn next_id(&mut self, prefix: &str) -> String {
-        self.taken += 1;
-        format!("{prefix}-{}", self.taken)
-    }
+/// The end of the task that writes, in whatever way: nobody waits for it any more, and what it leaves is told of.
+struct Ending(Arc<Shared>);
 
-    /// Puts an event in the place of those of a session that were lost, if there were any.
-    fn mark_lost(&mut self, session_id: &str, prefix: &str) {
-        let Some((count, untold)) = self.lost.remove(session_id) else { return };
-        let id = self.next_id(prefix);
-        let payload = serde_json::json!({ "count": count });
-        self.waiting.push_back(NewEvent::new(id, session_id, now(), StoredEventKind::Lost, payload));
-        if untold > 0 {
-            let session_id = session_id.to_owned();
-            self.untold.push(Unrecorded { session_id, count: untold, error: None });
-        }
-    }
-
-    fn mark_all_lost(&mut self, prefix: &str) {
-        let sessions: Vec<String> = self.lost.keys().cloned().collect();
-        sessions.iter().for_each(|session| self.mark_lost(session, prefix));
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.lock().abandon();
+        self.0.settled.send_replace(u64::MAX);
+        self.0.tell();
     }
 }
 
@@ -293,6 +228,6 @@ impl fmt::Debug for Recorder {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Shared").field("patience", &self.patience).finish_non_exhaustive()
     }
 }

@@ -1,22 +1,26 @@
 //! What both databases have in common: their rows, the shape of their queries, and what their errors mean.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use serde_json::json;
 use sqlx::error::DatabaseError;
 
-use super::{InactiveQuery, NewEvent, RecordQuery, SessionRecord, StoreError, StoredEvent};
+use super::json::read;
+use super::{
+    Cursor, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, StoreError, StoredEvent,
+    StoredEventKind,
+};
 use crate::{SessionStatus, Timestamp};
 
 /// The columns of a session, in the order of [`SessionRow`].
 pub(super) const COLUMNS: &str = "id, status, created_at, last_active, last_index, revision, document";
 
-/// One session as it is read.
-pub(super) type SessionRow = (String, String, i64, i64, i64, i64, String);
+/// One session as it is read. A document is a text, or bytes where the database does not see to it that texts are.
+pub(super) type SessionRow<T> = (String, String, i64, i64, i64, i64, T);
 
 /// One event as it is read, in the order of `position, id, recorded_at, kind, payload`.
-pub(super) type EventRow = (i64, String, i64, String, String);
+pub(super) type EventRow<T> = (i64, String, i64, String, T);
 
 /// The names that differ between the databases.
 #[derive(Debug, Clone, Copy)]
@@ -46,12 +50,20 @@ pub(super) fn document(record: &SessionRecord) -> Result<String, StoreError> {
     serde_json::to_string(record).map_err(|error| StoreError::Invalid(error.to_string()))
 }
 
-pub(super) fn record(row: SessionRow) -> Result<SessionRecord, StoreError> {
+/// The record of a new session in which this has happened.
+pub(super) fn new_record(mut record: SessionRecord, events: &[NewEvent]) -> SessionRecord {
+    (record.revision, record.last_index) = (1, events.len() as u64);
+    let moments = events.iter().map(|event| event.recorded_at);
+    record.last_active = moments.fold(record.last_active, Timestamp::max);
+    record
+}
+
+pub(super) fn record<T: Into<Vec<u8>>>(row: SessionRow<T>) -> Result<SessionRecord, StoreError> {
     let (id, status, created_at, last_active, last_index, revision, document) = row;
     let unreadable =
         |source: Arc<dyn std::error::Error + Send + Sync>| StoreError::Unreadable { id: id.clone(), source };
-    let mut record: SessionRecord =
-        serde_json::from_str(&document).map_err(|error| unreadable(Arc::new(error)))?;
+    let document = String::from_utf8(document.into()).map_err(|error| unreadable(Arc::new(error)))?;
+    let mut record: SessionRecord = read(&document).map_err(|error| unreadable(Arc::new(error)))?;
     record.status = SessionStatus::from_stored(&status).map_err(|error| unreadable(Arc::new(error)))?;
     record.id = id;
     record.created_at = moment(created_at);
@@ -61,38 +73,48 @@ pub(super) fn record(row: SessionRow) -> Result<SessionRecord, StoreError> {
     Ok(record)
 }
 
-pub(super) fn event(session_id: &str, row: EventRow) -> Result<StoredEvent, StoreError> {
+/// The page of these rows, which are one more than the page takes when there is a next one. `at` gives the moment by
+/// which they are ordered.
+pub(super) fn page<T: Into<Vec<u8>>>(
+    mut rows: Vec<SessionRow<T>>,
+    size: usize,
+    at: fn(&SessionRow<T>) -> i64,
+) -> RecordPage {
+    let more = rows.len() > size;
+    rows.truncate(size);
+    let last = rows.last().filter(|_| more);
+    let next = last.map(|row| Cursor::behind(moment(at(row)), &row.0));
+    let mut page = RecordPage { records: Vec::new(), unreadable: Vec::new(), next };
+    for row in rows {
+        let id = row.0.clone();
+        match record(row) {
+            Ok(record) => page.records.push(record),
+            // One that is spoilt must not hide the others.
+            Err(error) => {
+                tracing::warn!(session = id, %error, "a session is left out of a list");
+                page.unreadable.push(id);
+            }
+        }
+    }
+    page
+}
+
+/// An event as it is kept. One that is spoilt must not hide those around it, so it comes as what is there of it.
+pub(super) fn event<T: Into<Vec<u8>>>(session_id: &str, row: EventRow<T>) -> StoredEvent {
     let (position, id, recorded_at, kind, payload) = row;
-    let payload = serde_json::from_str(&payload)
-        .map_err(|error| StoreError::Unreadable { id: session_id.to_owned(), source: Arc::new(error) })?;
-    let event = NewEvent::new(id, session_id, moment(recorded_at), kind, ());
-    Ok(NewEvent { payload, ..event }.at(unsigned(position)))
+    let payload = payload.into();
+    let (kind, payload) = match std::str::from_utf8(&payload).map(read) {
+        Ok(Ok(payload)) => (kind.into(), payload),
+        _ => {
+            let text = String::from_utf8_lossy(&payload);
+            (StoredEventKind::Unreadable, json!({ "kind": kind, "text": text }))
+        }
+    };
+    NewEvent::new(id, session_id, moment(recorded_at), kind, payload).at(unsigned(position))
 }
 
 pub(super) fn payload(event: &NewEvent) -> Result<String, StoreError> {
     serde_json::to_string(&event.payload).map_err(|error| StoreError::Invalid(error.to_string()))
-}
-
-/// How many events each session of a batch gets and when its last one was, in the order in which the sessions are
-/// locked: the same for every writer, so that no two wait for each other.
-pub(super) fn by_session(events: &[NewEvent]) -> BTreeMap<&str, (u64, Timestamp)> {
-    let mut sessions = BTreeMap::new();
-    for event in events {
-        let (count, latest) = sessions.entry(event.session_id.as_str()).or_insert((0, event.recorded_at));
-        *count += 1;
-        *latest = event.recorded_at.max(*latest);
-    }
-    sessions
-}
-
-/// The index of each event, by the index that comes before the first one of each session.
-pub(super) fn place(events: &[NewEvent], mut before: BTreeMap<String, u64>) -> Vec<u64> {
-    let place = |event: &NewEvent| {
-        let index = before.entry(event.session_id.clone()).or_default();
-        *index += 1;
-        *index
-    };
-    events.iter().map(place).collect()
 }
 
 /// The query for a page of sessions.
@@ -168,13 +190,20 @@ pub(super) fn failure(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// Whether the database could do the same a little later: it is locked, starting, stopping, or crowded.
+/// Whether the database could do the same a little later: it is locked, starting, stopping, crowded or full.
 fn is_passing(error: &dyn DatabaseError) -> bool {
+    const BUSY: u32 = 5;
+    const LOCKED: u32 = 6;
+    const NO_MEMORY: u32 = 7;
+    const IO: u32 = 10;
+    const FULL: u32 = 13;
     let Some(code) = error.code() else { return false };
     if let Some(number) = sqlite_code(error) {
-        return matches!(number & 0xff, 5 | 6);
+        return matches!(number & 0xff, BUSY | LOCKED | NO_MEMORY | IO | FULL);
     }
-    code.starts_with("08") || code.starts_with("57P") || matches!(&*code, "53300" | "40001" | "40P01")
+    // The classes are of connections, of resources, and of an operator who steps in.
+    let class = ["08", "53", "57P"].into_iter().any(|class| code.starts_with(class));
+    class || matches!(&*code, "40001" | "40P01")
 }
 
 /// The number of a failure of SQLite, with its extension; `None` for one of another database.

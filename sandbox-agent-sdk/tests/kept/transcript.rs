@@ -1,9 +1,15 @@
 //! Sessions that go from one store to another.
 
-use futures::TryStreamExt as _;
-use sandbox_agent_sdk::{Error, NewSession, SessionStatus, Sessions, StoreError};
+use std::sync::Arc;
 
-use crate::support::{KINDS, client, within};
+use futures::{StreamExt as _, TryStreamExt as _};
+use sandbox_agent_sdk::{
+    Error, MAX_DEPTH, MemoryStore, NewEvent, NewSession, SessionRecord, SessionStatus, Sessions, StoreError,
+    StoredEventKind, Timestamp,
+};
+use serde_json::json;
+
+use crate::support::{KINDS, client, options, within};
 use crate::world::{Ability, World, agent, stored};
 
 async fn exported(sessions: &Sessions, id: &str) -> Vec<String> {
@@ -43,12 +49,49 @@ async fn a_transcript_goes_to_another_store_whole_or_not_at_all() {
         foreign[n] = foreign[n].replace("\"sessionId\":\"mine\"", "\"sessionId\":\"other\"");
         spoilt.push((foreign, "of another session"));
     }
-    let mut newer = lines.clone();
-    newer[0] = newer[0].replace("\"version\":1", "\"version\":2");
-    spoilt.push((newer, "newer"));
+    // A newer version may have a record that this one cannot read.
+    for newer in ["{\"type\":\"session\",\"version\":2}", "{\"version\":99999999999,\"type\":[]}"] {
+        let newer = std::iter::once(newer.to_owned()).chain(lines[1..].to_vec()).collect();
+        spoilt.push((newer, "newer version"));
+    }
+    let index = "\"index\":1,";
+    for (n, from, to, how) in [
+        (0, "\"version\":1", "\"version\":0", "of no version"),
+        (0, "\"version\":1", "\"version\":-1", "of no version"),
+        (1, index, "\"index\":0,", "without a place"),
+        (1, index, "\"index\":18446744073709551615,", "at the last place of all"),
+        (1, index, "\"index\":18446744073709551616,", "behind it"),
+        (1, index, "\"index\":1,\"index\":1,", "with a member twice"),
+        (1, "\"type\":\"event\"", "\"type\":\"future\"", "of an unknown type"),
+        (1, "\"payload\":", "\"payload\":\"\\ud800\",\"x\":", "with half a character"),
+        (1, "\"payload\":", "\"payload\":1e999,\"x\":", "with a number beyond all"),
+    ] {
+        let mut changed = lines.clone();
+        changed[n] = changed[n].replacen(from, to, 1);
+        assert_ne!(changed[n], lines[n], "{how}");
+        spoilt.push((changed, how));
+    }
+    let deep = "[".repeat(1 << 17);
+    for garbage in ["null", "{}", "[]", "\"", "not JSON", "\u{0}", "{\"type\":\"event\"}", &deep] {
+        for n in 0..lines.len() {
+            let mut changed = lines.clone();
+            changed[n] = garbage.to_owned();
+            spoilt.push((changed, "garbage"));
+        }
+    }
+    // An event under the id of another one.
+    let id = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        line["event"]["id"].as_str().unwrap().to_owned()
+    };
+    let mut repeated = lines.clone();
+    repeated[2] = repeated[2].replacen(&id(&lines[2]), &id(&lines[1]), 1);
+    spoilt.push((repeated, "a repeated event"));
     for (lines, how) in spoilt {
         let error = within(other.import(&lines)).await.unwrap_err();
-        assert!(matches!(error, Error::Store(StoreError::Transcript { .. })), "{how}: {error:?}");
+        let Error::Store(StoreError::Transcript { line, reason }) = error else { panic!("{how}: {error:?}") };
+        assert!((1..=lines.len().max(1)).contains(&line), "{how}: {line}");
+        assert_eq!(how == "newer version", reason.contains("newer version"), "{how}: {reason}");
         assert_eq!(other.get("mine").await.unwrap(), None, "{how}");
     }
 
@@ -76,4 +119,64 @@ async fn a_transcript_of_the_time_of_five_states_comes_in_with_four() {
     }
     let missing = within(sessions.export("nobody").try_collect::<Vec<_>>()).await.unwrap_err();
     assert!(matches!(missing, Error::Store(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn whatever_is_stored_can_be_exported_and_imported() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    let deep = |levels| (0..levels).fold(json!(u64::MAX), |inside, _| json!([inside]));
+    let mut record = SessionRecord::new("s", "mock", Timestamp::from_millis(1));
+    record.metadata.insert("deep".to_owned(), deep(MAX_DEPTH));
+    sessions.store().put(record).await.unwrap();
+    let payloads = [deep(126), deep(127), deep(128), deep(MAX_DEPTH), json!("\0"), json!(-0.0), json!(1e300)];
+    let event =
+        |(n, payload)| NewEvent::new(format!("e{n}"), "s", Timestamp::from_millis(2), "update", payload);
+    sessions.store().append((0..).zip(payloads).map(event).collect()).await.unwrap();
+    let lines = exported(&sessions, "s").await;
+    let original = stored(&**sessions.store(), "s").await;
+    let other = client(&world.server, KINDS[0]).sessions();
+    let record = within(other.import(&lines)).await.unwrap();
+    assert_eq!(record.metadata["deep"], deep(MAX_DEPTH));
+    assert_eq!(stored(&**other.store(), "s").await, original);
+}
+
+#[tokio::test]
+async fn events_that_a_store_had_forgotten_are_accounted_for() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let forgetful = options(&world.server, KINDS[0]).store(MemoryStore::with_bounds(9, 3)).build().unwrap();
+    let store = Arc::clone(forgetful.sessions().store());
+    store.put(SessionRecord::new("s", "mock", Timestamp::from_millis(1))).await.unwrap();
+    let event = |n: u64| NewEvent::new(format!("e{n}"), "s", Timestamp::from_millis(n), "update", n);
+    store.append((1..=7).map(event).collect()).await.unwrap();
+    let lines = exported(&forgetful.sessions(), "s").await;
+    let (_client, sessions) = world.program().await;
+    assert_eq!(within(sessions.import(&lines)).await.unwrap().last_index, 4);
+    let kept = stored(&**sessions.store(), "s").await;
+    let payloads: Vec<_> = kept.iter().map(|event| event.payload.clone()).collect();
+    assert_eq!(payloads, [json!({"count": 4}), json!(5), json!(6), json!(7)]);
+    assert_eq!(kept[0].kind, StoredEventKind::Lost);
+}
+
+#[tokio::test]
+async fn a_session_that_is_deleted_while_it_is_exported_gives_no_whole_transcript() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    let event = |n: u64| NewEvent::new(format!("e{n}"), "s", Timestamp::from_millis(n), "update", n);
+    for made_again in [false, true] {
+        sessions.store().put(SessionRecord::new("s", "mock", Timestamp::from_millis(1))).await.unwrap();
+        sessions.store().append((1..=1500).map(event).collect()).await.unwrap();
+        let mut export = sessions.export("s");
+        for _ in 0..1001 {
+            within(export.next()).await.unwrap().unwrap();
+        }
+        sessions.delete("s").await.unwrap();
+        if made_again {
+            sessions.store().put(SessionRecord::new("s", "mock", Timestamp::from_millis(2))).await.unwrap();
+            sessions.store().append((1..=1500).map(event).collect()).await.unwrap();
+        }
+        let rest: Vec<Result<String, Error>> = within(export.collect()).await;
+        assert!(rest.last().unwrap().is_err(), "{rest:?}");
+        sessions.delete("s").await.unwrap();
+    }
 }

@@ -2,6 +2,10 @@
 //!
 //! `store-process STORE open` tells whether the store opens.
 //! `store-process STORE write SESSION BATCHES SIZE` writes batches of events and tells the last index of each.
+//! `store-process STORE repeat SESSION BATCHES SIZE` does so too, with the same events each time it is run.
+//! `store-process STORE create SESSION` makes a session and tells whether it was the first to do so.
+//! `store-process STORE change SESSION TIMES` counts in the record of a session.
+//! `store-process STORE import SESSION EVENTS` tells when it begins to import a session.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -19,12 +23,11 @@ async fn open(store: &str) -> Result<Arc<dyn SessionStore>, StoreError> {
     })
 }
 
-async fn write(store: &dyn SessionStore, session: &str, batches: usize, size: usize) {
+async fn write(store: &dyn SessionStore, writer: u32, session: &str, batches: usize, size: usize) {
     match store.put(SessionRecord::new(session, "mock", Timestamp::from_millis(1))).await {
         Ok(_) | Err(StoreError::Exists { .. }) => {}
         Err(error) => panic!("{error:?}"),
     }
-    let writer = std::process::id();
     for batch in 0..batches {
         let event = |n| {
             let payload = serde_json::json!({"writer": writer, "batch": batch, "n": n});
@@ -43,6 +46,36 @@ async fn write(store: &dyn SessionStore, session: &str, batches: usize, size: us
     }
 }
 
+async fn create(store: &dyn SessionStore, session: &str) {
+    match store.put(SessionRecord::new(session, "mock", Timestamp::from_millis(1))).await {
+        Ok(_) => println!("created"),
+        Err(StoreError::Exists { .. }) => println!("exists"),
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+async fn change(store: &dyn SessionStore, session: &str, times: usize) {
+    for _ in 0..times {
+        loop {
+            let mut record = store.get(session).await.unwrap().expect("the session is there");
+            let count = record.metadata.get("n").and_then(|n| n.as_u64()).unwrap_or_default();
+            record.metadata.insert("n".to_owned(), (count + 1).into());
+            match store.put(record).await {
+                Ok(_) => break,
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+}
+
+async fn import(store: &dyn SessionStore, session: &str, events: usize) {
+    let event = |n| NewEvent::new(format!("e{n}"), session, Timestamp::from_millis(2), "update", n);
+    let record = SessionRecord::new(session, "mock", Timestamp::from_millis(1));
+    println!("importing");
+    store.import(record, (0..events).map(event).collect()).await.expect("the session is imported");
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -52,11 +85,19 @@ async fn main() {
             Ok(_) => println!("opened"),
             Err(error) => println!("{error:?}"),
         },
-        [store, "write", session, batches, size] => {
+        [store, how @ ("write" | "repeat"), session, batches, size] => {
             let store = open(store).await.expect("the store opens");
-            write(&*store, session, batches.parse().unwrap(), size.parse().unwrap()).await;
+            let writer = if how == "write" { std::process::id() } else { 0 };
+            write(&*store, writer, session, batches.parse().unwrap(), size.parse().unwrap()).await;
             store.close().await;
         }
-        _ => panic!("store-process STORE open | write SESSION BATCHES SIZE"),
+        [store, "create", session] => create(&*open(store).await.expect("the store opens"), session).await,
+        [store, "change", session, times] => {
+            change(&*open(store).await.expect("the store opens"), session, times.parse().unwrap()).await;
+        }
+        [store, "import", session, events] => {
+            import(&*open(store).await.expect("the store opens"), session, events.parse().unwrap()).await;
+        }
+        _ => panic!("store-process STORE open | write | repeat | create | change | import SESSION ..."),
     }
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use sandbox_agent_sdk::{
     InactiveQuery, PostgresOptions, PostgresStore, PostgresTls, RecordQuery, SessionStatus, SessionStore,
-    StoreError,
+    StoreError, StoredEventKind,
 };
 use sdk_tests::{Cluster, within};
 
-use crate::support::{all_events, all_ids, assert_gap_free, at, event, record};
+use crate::support::{
+    all_events, all_ids, assert_gap_free, assert_repeats_have_ids_of_their_own, at, event, record,
+};
 
 const PROCESS: &str = env!("CARGO_BIN_EXE_store-process");
 
@@ -68,7 +70,7 @@ async fn migrations_run_once_however_many_open_the_store_at_once() {
         .fetch_all(&pool)
         .await
         .unwrap();
-    assert_eq!(applied, [(1,), (2,)]);
+    assert_eq!(applied, [(1,), (2,), (3,)]);
     pool.close().await;
     schema.remove().await;
 }
@@ -83,8 +85,8 @@ async fn a_newer_schema_is_refused_and_five_states_become_four() {
     }
     store.close().await;
     let pool = schema.pool().await;
-    let old =
-        "UPDATE sandbox_agent_sessions SET status = id; DELETE FROM sandbox_agent_schema WHERE version > 1";
+    let old = "UPDATE sandbox_agent_sessions SET status = id; DROP INDEX sandbox_agent_events_by_id; \
+               DELETE FROM sandbox_agent_schema WHERE version > 1";
     sqlx::raw_sql(old).execute(&pool).await.unwrap();
     let store = PostgresStore::open(&schema.url).await.unwrap();
     for (status, id) in [
@@ -97,7 +99,35 @@ async fn a_newer_schema_is_refused_and_five_states_become_four() {
     store.close().await;
     sqlx::raw_sql("INSERT INTO sandbox_agent_schema (version) VALUES (9)").execute(&pool).await.unwrap();
     let error = PostgresStore::open(&schema.url).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 9, known: 2 }), "{error:?}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 9, known: 3 }), "{error:?}");
+    pool.close().await;
+    schema.remove().await;
+}
+
+#[tokio::test]
+async fn old_tables_with_repeated_events_keep_them_all_at_their_places() {
+    let Some(cluster) = Cluster::find().await else { return };
+    let schema = cluster.schema().await;
+    let store = PostgresStore::open(&schema.url).await.unwrap();
+    store.put(record("s", 5)).await.unwrap();
+    store.append((1..=6).map(|n| event("s", n, n)).collect()).await.unwrap();
+    store.close().await;
+    let pool = schema.pool().await;
+    let old = "DROP INDEX sandbox_agent_events_by_id; UPDATE sandbox_agent_events SET id = position % 2; \
+               DELETE FROM sandbox_agent_schema WHERE version > 2";
+    sqlx::raw_sql(old).execute(&pool).await.unwrap();
+    let store = PostgresStore::open(&schema.url).await.unwrap();
+    assert_repeats_have_ids_of_their_own(&store).await;
+    // What somebody else spoilt hides nothing else.
+    store.put(record("bad", 6)).await.unwrap();
+    let spoil = "UPDATE sandbox_agent_events SET payload = '{' WHERE position = 2; \
+                 UPDATE sandbox_agent_sessions SET document = '{' WHERE id = 'bad'";
+    sqlx::raw_sql(spoil).execute(&pool).await.unwrap();
+    let events = all_events(&store, "s").await;
+    assert_eq!((events.len(), &events[1].kind), (7, &StoredEventKind::Unreadable));
+    let page = store.list(&RecordQuery::all()).await.unwrap();
+    assert_eq!((page.records.len(), page.unreadable), (1, vec!["bad".to_owned()]));
+    store.close().await;
     pool.close().await;
     schema.remove().await;
 }
@@ -230,8 +260,7 @@ async fn every_query_has_an_index_to_use() {
     PostgresStore::open(&schema.url).await.unwrap().close().await;
     let pool = schema.pool().await;
     // Making the tables and their indexes reads them once.
-    let mut before = scans(&pool).await;
-    eventually_stable(&pool, &mut before).await;
+    let before = stable(async || scans(&pool).await).await;
 
     let url = format!("{}%20-cenable_seqscan%3Doff", schema.url);
     let store = PostgresStore::open_with(PostgresOptions::new(url).max_connections(1)).await.unwrap();
@@ -240,7 +269,10 @@ async fn every_query_has_an_index_to_use() {
     }
     let kept = store.get("s3").await.unwrap().unwrap();
     store.put(kept).await.unwrap();
-    store.append(vec![event("s1", 1, 1), event("s2", 1, 1)]).await.unwrap();
+    for _ in 0..2 {
+        store.append(vec![event("s1", 1, 1), event("s2", 1, 1)]).await.unwrap();
+    }
+    store.import(record("i", 5), vec![event("i", 1, 1)]).await.unwrap();
     all_events(&store, "s1").await;
     for query in [RecordQuery::all(), RecordQuery::counted(), RecordQuery::all().agent("mock")] {
         all_ids(&store, query.clone().limit(3)).await;
@@ -253,13 +285,10 @@ async fn every_query_has_an_index_to_use() {
     store.close().await;
 
     let after = within("the counts of all scans", async {
-        let mut after = scans(&pool).await;
-        while after.1 - before.1 < 20 {
+        while scans(&pool).await.1 - before.1 < 20 {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            after = scans(&pool).await;
         }
-        eventually_stable(&pool, &mut after).await;
-        after
+        stable(async || scans(&pool).await).await
     })
     .await;
     assert_eq!(after.0, before.0, "a table was read from one end to the other");
@@ -267,14 +296,66 @@ async fn every_query_has_an_index_to_use() {
     schema.remove().await;
 }
 
-/// Reads the counts until they are the same twice.
-async fn eventually_stable(pool: &sqlx::PgPool, counts: &mut (i64, i64)) {
+/// Reads counts until they are the same twice.
+async fn stable<T: PartialEq>(read: impl AsyncFn() -> T) -> T {
+    let mut counts = read().await;
     loop {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let now = scans(pool).await;
-        if now == *counts {
-            return;
+        let now = read().await;
+        if now == counts {
+            return now;
         }
-        *counts = now;
+        counts = now;
     }
+}
+
+/// How many sessions were read, whichever way.
+async fn sessions_read(pool: &sqlx::PgPool) -> i64 {
+    let sum = "SELECT (seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_user_tables \
+               WHERE schemaname = current_schema() AND relname = 'sandbox_agent_sessions'";
+    let (sum,): (i64,) = sqlx::query_as(sum).fetch_one(pool).await.unwrap();
+    sum
+}
+
+#[tokio::test]
+async fn a_page_of_a_hundred_thousand_sessions_reads_no_more_than_it_gives() {
+    let Some(cluster) = Cluster::find().await else { return };
+    let schema = cluster.schema().await;
+    PostgresStore::open(&schema.url).await.unwrap().close().await;
+    let pool = schema.pool().await;
+    let fill = "INSERT INTO sandbox_agent_sessions SELECT 'session-' || n, 'agent-' || (n % 2), \
+                CASE n % 4 WHEN 0 THEN 'suspended' WHEN 1 THEN 'archived' ELSE 'active' END, n / 3, n, 0, 1, \
+                '{\"id\":\"x\",\"agent\":\"x\",\"status\":\"active\",\"createdAt\":0,\"lastActive\":0}' \
+                FROM generate_series(1, 100000) AS n; ANALYZE sandbox_agent_sessions";
+    sqlx::raw_sql(fill).execute(&pool).await.unwrap();
+    let before = stable(async || sessions_read(&pool).await).await;
+
+    let store = PostgresStore::open(&schema.url).await.unwrap();
+    let (mut pages, limit) = (0, 25);
+    for query in [RecordQuery::default(), RecordQuery::all(), RecordQuery::all().agent("agent-1")] {
+        let mut query = query.limit(limit);
+        for _ in 0..3 {
+            let page = store.list(&query).await.unwrap();
+            assert_eq!(page.records.len(), limit);
+            query = query.after(page.next.unwrap());
+            pages += 1;
+        }
+    }
+    let inactive = InactiveQuery::new(SessionStatus::Active, at(99_999)).limit(limit);
+    let page = store.inactive(&inactive).await.unwrap();
+    store.inactive(&inactive.after(page.next.unwrap())).await.unwrap();
+    store.close().await;
+
+    let read = within("the counts of what was read", async {
+        while sessions_read(&pool).await == before {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stable(async || sessions_read(&pool).await).await - before
+    })
+    .await;
+    // A page is put together from those of each status.
+    let most = (pages + 2) * 4 * (limit as i64 + 1);
+    assert!(read <= most, "{read} sessions were read for {pages} pages");
+    pool.close().await;
+    schema.remove().await;
 }

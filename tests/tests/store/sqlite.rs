@@ -5,12 +5,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use sandbox_agent_sdk::{
-    RecordQuery, SessionRecord, SessionStatus, SessionStore, SqliteStore, StoreError, Timestamp,
+    InactiveQuery, RecordQuery, SessionRecord, SessionStatus, SessionStore, SqliteStore, StoreError,
+    StoredEventKind, Timestamp,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use crate::support::{all_events, all_ids, assert_gap_free, event, record};
+use crate::support::{
+    all_events, all_ids, assert_gap_free, assert_repeats_have_ids_of_their_own, at, event, record,
+};
 
 const PROCESS: &str = env!("CARGO_BIN_EXE_store-process");
 
@@ -107,7 +110,7 @@ async fn processes_and_tasks_that_open_and_write_at_once_share_the_file() {
     }
     store.close().await;
     assert_eq!(pragma(&path, "journal_mode").await, "wal");
-    assert_eq!(pragma(&path, "user_version").await, "2");
+    assert_eq!(pragma(&path, "user_version").await, "3");
 }
 
 #[tokio::test]
@@ -119,7 +122,7 @@ async fn a_file_of_a_newer_version_is_refused_and_left_alone() {
     store.close().await;
     execute(&path, "PRAGMA user_version = 41; ALTER TABLE sessions ADD COLUMN future TEXT").await;
     let error = SqliteStore::open(&path).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 41, known: 2 }), "{error:?}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 41, known: 3 }), "{error:?}");
     assert_eq!(pragma(&path, "user_version").await, "41");
 }
 
@@ -133,7 +136,7 @@ async fn old_files_with_five_states_become_files_with_four() {
         store.append(vec![event(status, 1, 1)]).await.unwrap();
     }
     store.close().await;
-    execute(&path, "UPDATE sessions SET status = id; PRAGMA user_version = 1").await;
+    execute(&path, "UPDATE sessions SET status = id; DROP INDEX events_by_id; PRAGMA user_version = 1").await;
     let store = SqliteStore::open(&path).await.unwrap();
     for (status, ids) in [
         (SessionStatus::Active, &["completed", "active"][..]),
@@ -200,16 +203,76 @@ async fn what_is_no_database_says_so() {
 }
 
 #[tokio::test]
-async fn a_record_that_somebody_else_spoilt_says_which() {
+async fn old_files_with_repeated_events_keep_them_all_at_their_places() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions.db");
     let store = SqliteStore::open(&path).await.unwrap();
-    store.put(record("good", 5)).await.unwrap();
-    store.put(record("bad", 5)).await.unwrap();
-    execute(&path, "UPDATE sessions SET document = '{\"id\":' WHERE id = 'bad'").await;
-    let error = store.get("bad").await.unwrap_err();
-    assert!(matches!(&error, StoreError::Unreadable { id, .. } if id == "bad"), "{error:?}");
-    assert!(store.get("good").await.unwrap().is_some());
-    execute(&path, "UPDATE sessions SET status = 'elsewhere' WHERE id = 'good'").await;
-    assert!(matches!(store.get("good").await, Err(StoreError::Unreadable { .. })));
+    for id in ["s", "t"] {
+        store.put(record(id, 5)).await.unwrap();
+        store.append((1..=6).map(|n| event(id, n, n)).collect()).await.unwrap();
+    }
+    store.close().await;
+    let old = "DROP INDEX events_by_id; UPDATE events SET id = position % 2 WHERE session_id = 's'; PRAGMA user_version = 2";
+    execute(&path, old).await;
+    let store = SqliteStore::open(&path).await.unwrap();
+    assert_repeats_have_ids_of_their_own(&store).await;
+    assert_eq!(all_events(&store, "t").await.len(), 6);
+    store.close().await;
+    assert_eq!(pragma(&path, "user_version").await, "3");
+}
+
+#[tokio::test]
+async fn what_somebody_else_spoilt_hides_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    for (n, id) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
+        store.put(record(id, n as u64)).await.unwrap();
+    }
+    store.append((1..=5).map(|n| event("a", n, n)).collect()).await.unwrap();
+    let deep = "[".repeat(100_000);
+    execute(
+        &path,
+        &format!(
+            "UPDATE sessions SET document = '{{\"id\":' WHERE id = 'b'; \
+             UPDATE sessions SET document = CAST(x'ff7b' AS TEXT) WHERE id = 'd'; \
+             UPDATE events SET payload = '{{\"half' WHERE position = 2; \
+             UPDATE events SET payload = x'22ff22' WHERE position = 3; \
+             UPDATE events SET payload = '{deep}', kind = 'prompt' WHERE position = 4"
+        ),
+    )
+    .await;
+    for id in ["b", "d"] {
+        let error = store.get(id).await.unwrap_err();
+        assert!(matches!(&error, StoreError::Unreadable { id: which, .. } if which == id), "{error:?}");
+    }
+    for limit in 1..=6 {
+        let (mut found, mut spoilt) = (Vec::new(), Vec::new());
+        let mut query = RecordQuery::all().limit(limit);
+        loop {
+            let page = store.list(&query).await.unwrap();
+            found.extend(page.records.into_iter().map(|record| record.id));
+            spoilt.extend(page.unreadable);
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => break,
+            }
+        }
+        assert_eq!((found.concat().as_str(), spoilt.concat().as_str()), ("eca", "db"), "limit {limit}");
+    }
+    let page = store.inactive(&InactiveQuery::new(SessionStatus::Active, at(3))).await.unwrap();
+    assert_eq!((page.records[0].id.as_str(), page.unreadable), ("c", vec!["b".to_owned()]));
+    let events = all_events(&store, "a").await;
+    assert_gap_free(&events);
+    assert_eq!((&events[0].payload, &events[4].payload), (&1.into(), &5.into()));
+    let texts = ["{\"half", "\"\u{FFFD}\"", &deep];
+    for ((event, text), kind) in events[1..4].iter().zip(texts).zip(["update", "update", "prompt"]) {
+        assert_eq!(event.kind, StoredEventKind::Unreadable);
+        assert_eq!(event.payload, serde_json::json!({"kind": kind, "text": text}));
+    }
+    // What is spoilt can be deleted, and what happens next is kept.
+    assert!(store.delete("b").await.unwrap());
+    assert_eq!(store.append(vec![event("a", 6, 6)]).await.unwrap(), [6]);
+    execute(&path, "UPDATE sessions SET status = 'elsewhere' WHERE id = 'a'").await;
+    assert!(matches!(store.get("a").await, Err(StoreError::Unreadable { .. })));
 }

@@ -1,5 +1,6 @@
 //! The stores to test.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use sandbox_agent_sdk::{
@@ -82,4 +83,19 @@ pub(crate) fn assert_gap_free(events: &[StoredEvent]) {
     for (expected, event) in (1..).zip(events) {
         assert_eq!(event.index, expected, "a hole, or one out of order");
     }
+}
+
+/// Checks the session `s` of an old store, whose six events had the ids 1 and 0 in turn when it was opened.
+pub(crate) async fn assert_repeats_have_ids_of_their_own(store: &dyn SessionStore) {
+    let events = all_events(store, "s").await;
+    assert_gap_free(&events);
+    let payloads: Vec<u64> = events.iter().filter_map(|event| event.payload.as_u64()).collect();
+    assert_eq!(payloads, [1, 2, 3, 4, 5, 6], "nothing is lost or moved");
+    let ids: HashSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
+    assert_eq!(
+        (ids.len(), events[0].id.as_str(), events[1].id.as_str()),
+        (6, "1", "0"),
+        "the first keeps its id"
+    );
+    assert_eq!(store.append(vec![event("s", 0, 9), event("s", "new", 9)]).await.unwrap(), [2, 7]);
 }

@@ -7,7 +7,7 @@ use super::super::StoreError;
 use super::super::rows::failure;
 
 /// What each version of the schema adds to the one before.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     // Ids are ordered by their bytes, as everywhere else, and not by the rules of a language.
     r#"CREATE TABLE sandbox_agent_sessions (
         id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
@@ -34,6 +34,17 @@ const MIGRATIONS: [&str; 2] = [
     // Once there were five states: sessions no longer complete, and only archiving puts them away.
     "UPDATE sandbox_agent_sessions SET status = CASE status WHEN 'completed' THEN 'active' ELSE 'archived' END
         WHERE status IN ('completed', 'cancelled');",
+    // An event whose writing was tried again could be stored twice. Indexes are remembered elsewhere and cannot change,
+    // so what repeats stays where it is, under an id of its own.
+    r#"UPDATE sandbox_agent_events SET id = 'repeat-' || md5(random()::text) || '-' || position
+        WHERE (session_id, position) IN (
+            SELECT session_id, position FROM (
+                SELECT session_id, position, ROW_NUMBER() OVER (PARTITION BY session_id, id ORDER BY position) AS time
+                FROM sandbox_agent_events
+            ) AS numbered WHERE time > 1
+        );
+    ALTER TABLE sandbox_agent_events ALTER COLUMN id TYPE TEXT COLLATE "C";
+    CREATE UNIQUE INDEX sandbox_agent_events_by_id ON sandbox_agent_events (session_id, id);"#,
 ];
 
 /// A number of our own under which all programs that open a store wait for each other.

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::json;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Semaphore, mpsc};
+
+mod failures;
+mod overflow;
 
 use super::{Recorder, RecorderOptions, Unrecorded};
 use crate::Timestamp;
@@ -21,33 +24,62 @@ enum Mood {
     FailsBefore,
     /// It writes, and then fails.
     FailsAfter,
+    /// It writes the first half, and then fails, as no store should.
+    FailsBetween,
+    /// It fails in a way that no store should.
+    Panics,
 }
 
-/// A store that is slow, or fails, on demand.
+/// A store that is slow, or fails, on demand. It has the sessions `s` and `t`.
 #[derive(Debug)]
 struct Moody {
     store: MemoryStore,
-    /// While it is held, writing waits.
-    gate: Mutex<()>,
+    /// How many batches it will take.
+    room: Semaphore,
     moods: std::sync::Mutex<Vec<Mood>>,
     appends: AtomicUsize,
 }
 
+const PLENTY: usize = 1 << 40;
+
 impl Moody {
     async fn new() -> Arc<Self> {
         let store = MemoryStore::with_bounds(10, 100_000);
-        store.put(SessionRecord::new("s", "mock", Timestamp::from_millis(1))).await.unwrap();
-        let (gate, moods) = (Mutex::new(()), std::sync::Mutex::default());
-        Arc::new(Self { store, gate, moods, appends: AtomicUsize::new(0) })
+        for id in ["s", "t"] {
+            store.put(SessionRecord::new(id, "mock", Timestamp::from_millis(1))).await.unwrap();
+        }
+        let (room, moods) = (Semaphore::new(PLENTY), std::sync::Mutex::default());
+        Arc::new(Self { store, room, moods, appends: AtomicUsize::new(0) })
     }
 
     fn will(&self, moods: &[Mood]) {
         *self.moods.lock().unwrap() = moods.iter().rev().copied().collect();
     }
 
+    /// From now on every batch waits.
+    fn stop(&self) {
+        self.room.forget_permits(PLENTY);
+    }
+
+    /// So many batches more are taken.
+    fn go_on(&self, batches: usize) {
+        self.room.add_permits(batches);
+    }
+
+    /// Waits until a batch of events has come, so that it is not in the queue any more.
+    async fn reached(&self, appends: usize) {
+        while self.appends.load(Ordering::SeqCst) < appends {
+            tokio::task::yield_now().await;
+        }
+    }
+
     async fn stored(&self) -> Vec<StoredEvent> {
+        self.stored_of("s").await
+    }
+
+    async fn stored_of(&self, session: &str) -> Vec<StoredEvent> {
         let mut all = Vec::new();
-        let mut query = EventQuery::of("s").limit(1000);
+        let mut query = EventQuery::of(session).limit(1000);
         loop {
             let page = self.store.events(&query).await.unwrap();
             all.extend(page.events);
@@ -56,6 +88,16 @@ impl Moody {
                 None => return all,
             }
         }
+    }
+}
+
+/// What this store does not take: events that say so.
+fn refusal(event: &NewEvent) -> Option<StoreError> {
+    match event.payload.as_str()? {
+        "invalid" => Some(StoreError::Invalid("as it says".to_owned())),
+        "read-only" => Some(StoreError::ReadOnly { path: "here".into() }),
+        "poison" => Some(StoreError::Database(Arc::new(std::io::Error::other("poison")))),
+        _ => None,
     }
 }
 
@@ -80,17 +122,28 @@ impl SessionStore for Moody {
     fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
         self.store.delete(id)
     }
+    fn import(&self, record: SessionRecord, events: Vec<NewEvent>) -> Answer<'_, SessionRecord> {
+        self.store.import(record, events)
+    }
     fn append(&self, events: Vec<NewEvent>) -> Answer<'_, Vec<u64>> {
         Box::pin(async move {
             self.appends.fetch_add(1, Ordering::SeqCst);
-            let _open = self.gate.lock().await;
+            self.room.acquire().await.unwrap().forget();
             let mood = self.moods.lock().unwrap().pop().unwrap_or(Mood::Good);
             let failure = || StoreError::Unavailable(Arc::new(std::io::Error::other("moody")));
-            if mood == Mood::FailsBefore {
-                return Err(failure());
+            if let Some(error) = events.iter().find_map(refusal) {
+                return Err(error);
             }
-            let written = self.store.append(events).await?;
-            if mood == Mood::FailsAfter { Err(failure()) } else { Ok(written) }
+            match mood {
+                Mood::Good => self.store.append(events).await,
+                Mood::FailsBefore => Err(failure()),
+                Mood::FailsAfter => self.store.append(events).await.and_then(|_| Err(failure())),
+                Mood::FailsBetween => {
+                    let half = events.len() / 2;
+                    self.store.append(events[..half].to_vec()).await.and_then(|_| Err(failure()))
+                }
+                Mood::Panics => panic!("a store that panics"),
+            }
         })
     }
     fn events<'a>(&'a self, query: &'a EventQuery) -> Answer<'a, EventPage> {
@@ -102,10 +155,27 @@ impl SessionStore for Moody {
 }
 
 fn recorder(store: &Arc<Moody>, options: RecorderOptions) -> (Recorder, mpsc::Receiver<Unrecorded>) {
-    let (sender, receiver) = mpsc::channel(64);
+    let (sender, receiver) = mpsc::channel(256);
     let store: Arc<dyn SessionStore> = store.clone();
     let listener = Box::new(move |unrecorded| sender.try_send(unrecorded).unwrap());
     (Recorder::start_with(store, options, listener), receiver)
+}
+
+/// What flushing says was not stored.
+fn losses_of(flushed: Result<(), StoreError>) -> Vec<(String, u64, StoreError)> {
+    match flushed {
+        Ok(()) => Vec::new(),
+        Err(StoreError::NotStored { losses, .. }) => {
+            losses.into_iter().map(|loss| (loss.session_id, loss.count, loss.error.unwrap())).collect()
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// The counts of what stands for lost events.
+fn marks(events: &[StoredEvent]) -> Vec<u64> {
+    let marks = events.iter().filter(|event| event.kind == StoredEventKind::Lost);
+    marks.map(|event| event.payload["count"].as_u64().unwrap()).collect()
 }
 
 fn numbers(events: &[StoredEvent]) -> Vec<u64> {
@@ -133,17 +203,15 @@ async fn a_flush_and_a_close_lose_nothing_and_keep_the_order() {
 async fn a_slow_store_holds_nobody_up_and_what_is_lost_is_counted_in_its_place() {
     let store = Moody::new().await;
     let (recorder, mut losses) = recorder(&store, RecorderOptions::default().capacity(10).batch(4));
-    let gate = store.gate.lock().await;
+    store.stop();
     recorder.record("s", StoredEventKind::Update, 0.into());
-    while store.appends.load(Ordering::SeqCst) == 0 {
-        tokio::task::yield_now().await;
-    }
+    store.reached(1).await;
     // The store has stopped, the queue takes ten, and the rest is counted. Nothing here waits.
     for n in 1..=25u64 {
         recorder.record("s", StoredEventKind::Update, n.into());
     }
     assert_eq!(recorder.waiting(), 10);
-    drop(gate);
+    store.go_on(PLENTY);
     recorder.flush().await.unwrap();
     recorder.record("s", StoredEventKind::Update, 26.into());
     recorder.flush().await.unwrap();
@@ -163,7 +231,13 @@ async fn a_store_that_fails_is_tried_again_and_nothing_is_stored_twice() {
     recorder.record("s", StoredEventKind::Update, 0.into());
     recorder.flush().await.unwrap();
     // What was written before the failure is not written again, and what was not is.
-    store.will(&[Mood::FailsBefore, Mood::FailsAfter, Mood::FailsBefore, Mood::FailsAfter]);
+    store.will(&[
+        Mood::FailsBefore,
+        Mood::FailsAfter,
+        Mood::FailsBetween,
+        Mood::FailsAfter,
+        Mood::FailsBefore,
+    ]);
     for n in 1..30u64 {
         recorder.record("s", StoredEventKind::Update, n.into());
     }
@@ -182,7 +256,8 @@ async fn a_store_that_stays_away_costs_a_batch_after_the_patience_and_it_is_told
     store.will(&[Mood::FailsBefore; 64]);
     recorder.record("s", StoredEventKind::Update, 1.into());
     recorder.record("s", StoredEventKind::Update, 2.into());
-    assert!(matches!(recorder.flush().await, Err(StoreError::Unavailable(_))));
+    let lost = losses_of(recorder.flush().await);
+    assert!(matches!(&lost[..], [(id, 2, StoreError::Unavailable(_))] if id == "s"), "{lost:?}");
     let told = losses.recv().await.unwrap();
     assert!(told.count == 2 && told.error.is_some());
     store.will(&[]);
@@ -191,25 +266,4 @@ async fn a_store_that_stays_away_costs_a_batch_after_the_patience_and_it_is_told
     let stored = store.stored().await;
     assert_eq!((&stored[0].payload, &stored[1].payload), (&json!({"count": 2}), &json!(3)));
     assert!(losses.try_recv().is_err(), "a loss is told of once");
-}
-
-#[tokio::test]
-async fn a_session_that_was_deleted_does_not_take_others_with_it() {
-    let store = Moody::new().await;
-    store.put(SessionRecord::new("t", "mock", Timestamp::from_millis(1))).await.unwrap();
-    let (recorder, mut losses) = recorder(&store, RecorderOptions::default());
-    recorder.record("t", StoredEventKind::Update, 0.into());
-    recorder.flush().await.unwrap();
-    store.delete("t").await.unwrap();
-    for n in 1..=3u64 {
-        recorder.record("t", StoredEventKind::Update, n.into());
-        recorder.record("s", StoredEventKind::Update, n.into());
-    }
-    assert!(matches!(recorder.flush().await, Err(StoreError::NotFound { id }) if id == "t"));
-    assert_eq!(numbers(&store.stored().await), [1, 2, 3]);
-    assert_eq!(losses.recv().await.unwrap().count, 3);
-    recorder.close().await.unwrap();
-    recorder.record("s", StoredEventKind::Update, 9.into());
-    recorder.flush().await.unwrap();
-    assert_eq!(store.stored().await.len(), 3, "a closed recorder takes nothing down");
 }

@@ -1,34 +1,60 @@
 //! The task that writes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
 
-use super::{HashSet, Shared};
-use crate::store::{EventQuery, NewEvent, SessionStore, StoreError};
+use super::Shared;
+use super::queue::{Entry, SessionKey};
+use crate::store::{SessionStore, StoreError};
 
 /// How long to wait before a store that failed is tried again, at first and at most.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LAST_WAIT: Duration = Duration::from_secs(2);
-/// Of how many sessions it is remembered how far they were written.
-const REMEMBERED: usize = 4096;
+/// How often an event is written once more that the store refuses although it takes others.
+const TRIES: u32 = 3;
 
 /// Writes batch after batch, in order.
 #[derive(Debug)]
 pub(super) struct Writer {
     store: Arc<dyn SessionStore>,
     shared: Arc<Shared>,
-    /// The last index of each session that was known before its next batch: what failed may be behind it.
-    known: HashMap<String, u64>,
+}
+
+/// What a failure to write several events says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// The store may take them later.
+    Passing,
+    /// The store takes nothing any more.
+    Over,
+    /// It is about their session, all of it.
+    Session,
+    /// It may be about one of them.
+    Event,
+    /// It may be about one of them, or the store may take them later.
+    Unclear,
+}
+
+impl Verdict {
+    fn of(error: &StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) | StoreError::Conflict { .. } => Self::Passing,
+            StoreError::Closed => Self::Over,
+            StoreError::NotFound { .. } | StoreError::ReadOnly { .. } => Self::Session,
+            StoreError::Database(_) => Self::Unclear,
+            _ => Self::Event,
+        }
+    }
 }
 
 impl Writer {
     pub(super) fn new(store: Arc<dyn SessionStore>, shared: Arc<Shared>) -> Self {
-        Self { store, shared, known: HashMap::new() }
+        Self { store, shared }
     }
 
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(self) {
         loop {
             let batch = self.shared.take();
             if batch.is_empty() {
@@ -41,92 +67,64 @@ impl Writer {
         }
     }
 
-    /// Writes a batch, or gives it up.
-    async fn write(&mut self, mut batch: Vec<NewEvent>) {
-        let deadline = Instant::now() + self.shared.options.patience;
+    /// Writes a batch, or gives up what cannot be written of it.
+    ///
+    /// A failure does not say whether the batch was written all the same. It need not: a store does not write an event
+    /// again that it has.
+    async fn write(&self, batch: Vec<Entry>) {
+        let deadline = Instant::now() + self.shared.patience;
         let mut wait = FIRST_WAIT;
-        while !batch.is_empty() {
-            let error = match self.attempt(&batch).await {
-                Ok(()) => return,
-                Err(error) => error,
-            };
-            match &error {
-                // The session was deleted. The others of the batch are not to suffer.
-                StoreError::NotFound { id } => {
-                    let (gone, rest) =
-                        batch.into_iter().partition::<Vec<_>, _>(|event| event.session_id == *id);
-                    self.shared.give_up(&gone, &error);
-                    batch = rest;
-                    if gone.is_empty() {
-                        self.shared.give_up(&batch, &error);
-                        return;
-                    }
+        let mut tries = 0;
+        let mut works = false;
+        // The events of one session stay in their order; a piece is split until it is known what is wrong with it.
+        let mut pieces = VecDeque::from([batch]);
+        while let Some(piece) = pieces.pop_front() {
+            let events = piece.iter().map(|entry| entry.event.clone()).collect();
+            let error = match self.store.append(events).await {
+                Ok(_) => {
+                    (works, tries, wait) = (true, 0, FIRST_WAIT);
+                    self.shared.written(&piece);
                     continue;
                 }
-                StoreError::Invalid(_) | StoreError::Closed | StoreError::ReadOnly { .. } => {
-                    self.shared.give_up(&batch, &error);
-                    return;
-                }
-                _ if Instant::now() >= deadline => {
-                    self.shared.give_up(&batch, &error);
-                    return;
-                }
-                _ => {}
+                Err(error) => error,
+            };
+            let verdict = Verdict::of(&error);
+            let is_worth_it = match verdict {
+                Verdict::Passing => true,
+                // An event that the store refuses while it takes others is itself at fault.
+                Verdict::Unclear => piece.len() == 1 && (!works || tries < TRIES),
+                _ => false,
+            };
+            if is_worth_it && Instant::now() < deadline {
+                tracing::debug!(%error, "events are written once more");
+                tokio::time::sleep(wait).await;
+                (tries, wait) = (tries + 1, (wait * 2).min(LAST_WAIT));
+                pieces.push_front(piece);
+                continue;
             }
-            tracing::debug!(%error, "a batch of events is tried again");
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LAST_WAIT);
-            // A failure does not say whether the batch was written all the same.
-            if let Ok(written) = self.written(&batch).await {
-                batch.retain(|event| !written.contains(&event.id));
+            tries = 0;
+            match split(piece, verdict) {
+                Ok(parts) => parts.into_iter().rev().for_each(|part| pieces.push_front(part)),
+                Err(piece) => self.shared.give_up(&piece, &error),
             }
         }
     }
+}
 
-    async fn attempt(&mut self, batch: &[NewEvent]) -> Result<(), StoreError> {
-        self.learn(batch).await?;
-        let indexes = self.store.append(batch.to_vec()).await?;
-        for (event, index) in batch.iter().zip(indexes) {
-            if let Some(known) = self.known.get_mut(&event.session_id) {
-                *known = index;
-            }
-        }
-        Ok(())
+/// Parts of a piece of which some may be written although the whole could not; the piece, if there is no use in it.
+fn split(mut piece: Vec<Entry>, verdict: Verdict) -> Result<Vec<Vec<Entry>>, Vec<Entry>> {
+    if piece.len() == 1 || matches!(verdict, Verdict::Passing | Verdict::Over) {
+        return Err(piece);
     }
-
-    /// Learns how far sessions are written that nothing is known of yet.
-    async fn learn(&mut self, batch: &[NewEvent]) -> Result<(), StoreError> {
-        if self.known.len() > REMEMBERED {
-            self.known.clear();
-        }
-        for event in batch {
-            if !self.known.contains_key(&event.session_id) {
-                let record = self.store.get(&event.session_id).await?;
-                let record = record.ok_or_else(|| StoreError::NotFound { id: event.session_id.clone() })?;
-                self.known.insert(event.session_id.clone(), record.last_index);
-            }
-        }
-        Ok(())
+    let first = piece[0].key();
+    if piece.iter().any(|entry| entry.key() != first) {
+        let mut sessions: BTreeMap<SessionKey, Vec<Entry>> = BTreeMap::new();
+        piece.into_iter().for_each(|entry| sessions.entry(entry.key()).or_default().push(entry));
+        return Ok(sessions.into_values().collect());
     }
-
-    /// Which of these events the store has.
-    async fn written(&self, batch: &[NewEvent]) -> Result<HashSet<String>, StoreError> {
-        let ids: HashSet<&str> = batch.iter().map(|event| event.id.as_str()).collect();
-        let sessions: HashSet<&str> = batch.iter().map(|event| event.session_id.as_str()).collect();
-        let mut written = HashSet::new();
-        for session in sessions {
-            let Some(known) = self.known.get(session) else { continue };
-            let mut query = EventQuery::of(session).after(*known).limit(crate::MAX_PAGE);
-            loop {
-                let page = self.store.events(&query).await?;
-                let found = page.events.into_iter().map(|event| event.id);
-                written.extend(found.filter(|id| ids.contains(id.as_str())));
-                match page.next {
-                    Some(next) => query = query.after(next),
-                    None => break,
-                }
-            }
-        }
-        Ok(written)
+    if verdict == Verdict::Session {
+        return Err(piece);
     }
+    let behind = piece.split_off(piece.len() / 2);
+    Ok(vec![piece, behind])
 }

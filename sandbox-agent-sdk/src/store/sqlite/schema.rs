@@ -5,7 +5,7 @@ use sqlx::{Executor as _, SqliteConnection, SqlitePool};
 use super::super::StoreError;
 
 /// What each version of the schema adds to the one before.
-pub(super) const MIGRATIONS: [&str; 2] = [
+pub(super) const MIGRATIONS: [&str; 3] = [
     "CREATE TABLE sessions (
         id TEXT NOT NULL PRIMARY KEY,
         agent TEXT NOT NULL,
@@ -31,6 +31,15 @@ pub(super) const MIGRATIONS: [&str; 2] = [
     // Once there were five states: sessions no longer complete, and only archiving puts them away.
     "UPDATE sessions SET status = CASE status WHEN 'completed' THEN 'active' ELSE 'archived' END
         WHERE status IN ('completed', 'cancelled');",
+    // An event whose writing was tried again could be stored twice. Indexes are remembered elsewhere and cannot change,
+    // so what repeats stays where it is, under an id of its own.
+    "UPDATE events SET id = 'repeat-' || hex(randomblob(8)) || '-' || position WHERE (session_id, position) IN (
+        SELECT session_id, position FROM (
+            SELECT session_id, position, ROW_NUMBER() OVER (PARTITION BY session_id, id ORDER BY position) AS time
+            FROM events
+        ) WHERE time > 1
+    );
+    CREATE UNIQUE INDEX events_by_id ON events (session_id, id);",
 ];
 
 /// Brings a file to the newest schema, once, whoever else is at it.

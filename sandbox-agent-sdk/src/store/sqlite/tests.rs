@@ -1,8 +1,15 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use sqlx::Row as _;
 
-use super::{DIALECT, SELECT_EVENTS, SqliteStore, bind_count, bind_inactive, bind_list, count_sql};
-use super::{inactive_sql, list_sql};
-use crate::store::{Cursor, InactiveQuery, RecordQuery, SessionRecord, SessionStore};
+use super::{
+    DELETE, DIALECT, SELECT_EVENTS, SELECT_HEADS, SELECT_PRESENT, SqliteStore, UPDATE_HEADS, bind_count,
+    bind_list, count_sql, inactive_sql, list_sql, replace_sql, select_sql,
+};
+use crate::store::{
+    Cursor, InactiveQuery, NewEvent, RecordQuery, SessionRecord, SessionStore, SqliteOptions, SqliteSync,
+};
 use crate::{ArchivedSessions, SessionStatus, Timestamp};
 
 async fn store() -> (tempfile::TempDir, SqliteStore) {
@@ -44,11 +51,23 @@ async fn every_query_walks_along_an_index() {
         let plan = sqlx::query(&sql).bind(10i64).bind("active").bind(9i64).bind(5i64).bind("x");
         explain(sql.clone(), plan.fetch_all(&store.readers).await).await;
     }
-    let sql = format!("EXPLAIN QUERY PLAN {SELECT_EVENTS}");
-    let plan = sqlx::query(&sql).bind("a").bind(0i64).bind(9i64);
-    explain(sql.clone(), plan.fetch_all(&store.readers).await).await;
+    // A plan does not depend on what the parameters are, so that they need not be given.
+    let (select, replace) = (select_sql(), replace_sql());
+    let plain = [
+        SELECT_EVENTS,
+        SELECT_PRESENT,
+        SELECT_HEADS,
+        UPDATE_HEADS,
+        DELETE,
+        select.as_str(),
+        replace.as_str(),
+    ];
+    for sql in plain {
+        let sql = format!("EXPLAIN QUERY PLAN {sql}");
+        explain(sql.clone(), sqlx::query(&sql).fetch_all(&store.readers).await).await;
+    }
 
-    assert_eq!(plans.len(), 2 * 2 * 2 * 2 + 3);
+    assert_eq!(plans.len(), 2 * 2 * 2 * 2 + 2 + plain.len());
     for (sql, steps) in plans {
         let on_table = |table: &str| steps.iter().filter(|step| step.contains(table)).count();
         assert!(on_table(" sessions") + on_table(" events") > 0, "{steps:?}");
@@ -66,19 +85,94 @@ async fn every_query_walks_along_an_index() {
     }
 }
 
-#[tokio::test]
-async fn a_page_reads_only_what_it_gives() {
-    let (_directory, store) = store().await;
-    for n in 0..50u64 {
-        let mut record = SessionRecord::new(format!("s{n}"), "mock", Timestamp::from_millis(n));
-        record.status = SessionStatus::ALL[(n % 4) as usize];
-        store.put(record).await.unwrap();
+/// How many hundreds of steps the database's machine takes for the pages of a list, one after the other.
+async fn steps(store: &SqliteStore, mut query: RecordQuery, pages: usize) -> usize {
+    let counted = Arc::new(AtomicUsize::new(0));
+    let mut connection = store.readers.acquire().await.unwrap();
+    let counting = Arc::clone(&counted);
+    connection.lock_handle().await.unwrap().set_progress_handler(100, move || {
+        counting.fetch_add(1, Ordering::Relaxed);
+        true
+    });
+    for _ in 0..pages {
+        let sql = list_sql(DIALECT, &query);
+        let rows = bind_list(&sql, &query).fetch_all(&mut *connection).await.unwrap();
+        let last = &rows[query.page_size() - 1];
+        query = query.after(Cursor::behind(Timestamp::from_millis(last.2 as u64), &last.0));
     }
-    let query = RecordQuery::all().limit(7);
-    let sql = list_sql(DIALECT, &query);
-    let rows = bind_list(&sql, &query).fetch_all(&store.readers).await.unwrap();
-    assert_eq!(rows.len(), 8, "one more than the page, to know that there is a next one");
-    let query = InactiveQuery::new(SessionStatus::Active, Timestamp::from_millis(40)).limit(3);
-    let sql = inactive_sql(DIALECT, &query);
-    assert_eq!(bind_inactive(&sql, &query).fetch_all(&store.readers).await.unwrap().len(), 4);
+    connection.lock_handle().await.unwrap().remove_progress_handler();
+    counted.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn a_page_of_a_hundred_thousand_sessions_takes_no_more_steps_than_one_of_a_few_hundred() {
+    let (_directory, store) = store().await;
+    let fill = async |from: u64, to: u64| {
+        // By the back door: a transaction for each would take long.
+        let insert = format!(
+            "WITH RECURSIVE n(n) AS (SELECT {from} UNION ALL SELECT n + 1 FROM n WHERE n + 1 < {to}) \
+             INSERT INTO sessions SELECT 'session-' || n, 'agent-' || (n % 2), \
+             CASE n % 4 WHEN 0 THEN 'suspended' WHEN 1 THEN 'archived' ELSE 'active' END, n / 3, n, 0, 1, '{{}}' FROM n"
+        );
+        sqlx::raw_sql(&insert).execute(&store.writer).await.unwrap();
+    };
+    let queries = [
+        RecordQuery::default(),
+        RecordQuery::all(),
+        RecordQuery::all().agent("agent-1"),
+        RecordQuery::default().statuses([SessionStatus::Archived]).agent("agent-1"),
+    ]
+    .map(|query| query.limit(25));
+    fill(0, 800).await;
+    let mut few = Vec::new();
+    for query in &queries {
+        few.push(steps(&store, query.clone(), 3).await);
+    }
+    fill(800, 100_000).await;
+    for (query, few) in queries.iter().zip(few) {
+        let many = steps(&store, query.clone(), 3).await;
+        assert!(many <= few + few / 2 + 5, "{query:?}: {few} and {many} hundred steps");
+    }
+}
+
+async fn pragma(store: &SqliteStore, name: &str) -> i64 {
+    let (value,) = sqlx::query_as(&format!("PRAGMA {name}")).fetch_one(&store.writer).await.unwrap();
+    value
+}
+
+#[tokio::test]
+async fn a_write_waits_for_what_was_asked_for() {
+    for (sync, expected) in [(SqliteSync::Full, 2), (SqliteSync::Normal, 1)] {
+        let directory = tempfile::tempdir().unwrap();
+        let options = SqliteOptions::default().sync(sync);
+        let store = SqliteStore::open_with(directory.path().join("sessions.db"), options).await.unwrap();
+        assert_eq!(
+            (pragma(&store, "synchronous").await, pragma(&store, "foreign_keys").await),
+            (expected, 1)
+        );
+    }
+    assert_eq!(
+        SqliteOptions::default().sync,
+        SqliteSync::Full,
+        "the default loses nothing to a loss of power"
+    );
+}
+
+#[tokio::test]
+async fn a_full_disk_is_no_reason_to_give_up_at_once() {
+    let (_directory, store) = store().await;
+    store.put(SessionRecord::new("s", "mock", Timestamp::from_millis(1))).await.unwrap();
+    let pages = pragma(&store, "page_count").await;
+    let large = || {
+        let event = |n: u64| {
+            NewEvent::new(format!("e{n}"), "s", Timestamp::from_millis(n), "update", "x".repeat(1 << 16))
+        };
+        (0..8).map(event).collect::<Vec<_>>()
+    };
+    assert_eq!(pragma(&store, &format!("max_page_count = {}", pages + 20)).await, pages + 20);
+    let error = store.append(large()).await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    assert_eq!(store.get("s").await.unwrap().unwrap().last_index, 0, "nothing of it was written");
+    assert_eq!(pragma(&store, &format!("max_page_count = {}", pages + 2000)).await, pages + 2000);
+    assert_eq!(store.append(large()).await.unwrap(), (1..=8).collect::<Vec<_>>());
 }
