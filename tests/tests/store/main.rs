@@ -51,6 +51,7 @@ conformance! {
         gives_events_only_to_the_session_they_happened_in,
         imports_a_session_whole_or_not_at_all,
         keeps_nothing_of_an_import_that_is_dropped,
+        goes_on_after_a_call_that_was_dropped_wherever_it_was,
     }
     hostile {
         reads_whatever_it_took_however_deeply_it_is_nested,

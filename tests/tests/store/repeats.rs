@@ -1,6 +1,7 @@
 //! What is written again, to whom it belongs, and what comes in as a whole.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use sandbox_agent_sdk::{NewEvent, SessionRecord, SessionStore, StoreError};
@@ -139,4 +140,43 @@ pub(crate) async fn keeps_nothing_of_an_import_that_is_dropped(store: Store) {
         assert_eq!(store.get("i").await.unwrap().unwrap().last_index, expected as u64);
         store.delete("i").await.unwrap();
     }
+}
+
+/// Goes on with something until it has waited so many times, and drops it then.
+async fn until<T>(mut waits: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if waits == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            waits -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+pub(crate) async fn goes_on_after_a_call_that_was_dropped_wherever_it_was(store: Store) {
+    store.put(record("s", 5)).await.unwrap();
+    let mut count = 0;
+    for waits in 0..40usize {
+        let batch = |call: &str| {
+            vec![event("s", format!("{call}{waits}"), waits), event("s", format!("{call}{waits}b"), 1)]
+        };
+        let dropped = until(waits, store.append(batch("dropped"))).await;
+        let last = store.append(batch("next")).await.unwrap()[1];
+        assert!(
+            last == count + 2 || last == count + 4,
+            "the one that was dropped was written whole or not at all"
+        );
+        assert!(dropped.is_none_or(|indexes| indexes.unwrap() == [count + 1, count + 2]));
+        count = last;
+        let made = until(waits, store.put(record(&format!("s{waits}"), 5))).await;
+        let again = store.put(record(&format!("s{waits}"), 5)).await;
+        assert!(
+            matches!((&made, &again), (None, Ok(_)) | (_, Err(StoreError::Exists { .. }))),
+            "{made:?} {again:?}"
+        );
+    }
+    assert_gap_free(&all_events(&*store, "s").await);
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::Connection as _;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
@@ -83,7 +84,14 @@ pub(super) async fn open(
         // A connection is never idle for so long that closing it would be worth it.
         let pool =
             SqlitePoolOptions::new().max_connections(connections).idle_timeout(None).max_lifetime(None);
-        pool.acquire_timeout(options.busy_timeout)
+        pool.acquire_timeout(options.busy_timeout).after_release(|connection, _| {
+            Box::pin(async move {
+                // A call that is dropped just after its transaction has begun would leave it open, and nobody could
+                // write any more. What ends by itself has ended once the connection answers.
+                connection.ping().await?;
+                Ok(!connection.is_in_transaction())
+            })
+        })
     };
     let writer = pool(1).connect_with(connect.clone()).await.map_err(|error| failure(path, error))?;
     if let Err(error) = migrate(&writer).await {
