@@ -1,11 +1,12 @@
 //! How quickly sessions are kept and found, in a real SQLite file.
 //!
-//! The two promises are printed beside the figures: 50,000 events a second in batches, and that listing 100,000 sessions
-//! by page is as quick as listing 100.
+//! There are two promises, and a run that does not keep them fails: 50,000 events a second in batches, and that listing
+//! 100,000 sessions by page is as quick as listing 100.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a benchmark that cannot go on fails")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use divan::Bencher;
@@ -24,6 +25,11 @@ fn main() {
 }
 
 const BATCH: usize = 512;
+/// How many events a second are promised.
+const PROMISED: f64 = 50_000.0;
+/// How much longer a page of very many sessions may take than one of a few. Reading all of them would take hundreds of
+/// times as long; a deeper tree, and pages that are not in the cache, take a little.
+const LONGER: f64 = 2.0;
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
@@ -55,44 +61,68 @@ async fn make_sessions(store: &SqliteStore, count: u64) {
     }
 }
 
+/// The best of several: what else goes on on a machine only ever makes things slower.
+const RUNS: usize = 5;
+
 fn promises() {
     let runtime = runtime();
     for sync in [SqliteSync::Full, SqliteSync::Normal] {
-        let (_directory, store) = store(&runtime, sync);
-        runtime.block_on(make_sessions(&store, 4));
-        let batches: Vec<_> = (0..200).map(|n| batch(n * BATCH)).collect();
-        let start = Instant::now();
-        runtime.block_on(async {
-            for batch in batches {
-                store.append(batch).await.unwrap();
-            }
-        });
-        let rate = (200 * BATCH) as f64 / start.elapsed().as_secs_f64();
-        println!("{sync:?}: {rate:.0} events/s in batches of {BATCH} (promised: 50000)");
+        let rate = best(|| appended(&runtime, sync));
+        println!("{sync:?}: {rate:.0} events/s in batches of {BATCH} (promised: {PROMISED})");
+        assert!(rate >= PROMISED, "{sync:?}: only {rate:.0} events/s");
     }
-    let (_directory, store) = store(&runtime, SqliteSync::Full);
+    let rate = best(|| recorded(&runtime));
+    println!("through a recorder: {rate:.0} events/s (promised: {PROMISED})");
+    assert!(rate >= PROMISED, "through a recorder: only {rate:.0} events/s");
+
+    let [few, many] = [100, 100_000].map(|count| {
+        let (_directory, store) = filled(&runtime, count);
+        1.0 / best(|| 1.0 / page_time(&runtime, &store))
+    });
+    println!("a page of 50: {few:.1} us of 100 sessions, {many:.1} us of 100000 (ratio {:.2})", many / few);
+    assert!(many <= few * LONGER, "a page of very many sessions takes longer than one of a few");
+}
+
+fn best(run: impl FnMut() -> f64) -> f64 {
+    std::iter::repeat_with(run).take(RUNS).fold(0.0, f64::max)
+}
+
+/// How many events a second are written in batches.
+fn appended(runtime: &Runtime, sync: SqliteSync) -> f64 {
+    const BATCHES: usize = 100;
+    let (_directory, store) = store(runtime, sync);
     runtime.block_on(make_sessions(&store, 4));
-    let store: Arc<dyn SessionStore> = Arc::new(store);
-    let payloads: Vec<_> = (0..100_000).map(payload).collect();
+    let batches: Vec<_> = (0..BATCHES).map(|n| batch(n * BATCH)).collect();
     let start = Instant::now();
     runtime.block_on(async {
-        let options = RecorderOptions::default().capacity(200_000);
+        for batch in batches {
+            store.append(batch).await.unwrap();
+        }
+    });
+    (BATCHES * BATCH) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// How many events a second go through a recorder.
+fn recorded(runtime: &Runtime) -> f64 {
+    const COUNT: usize = 50_000;
+    let (_directory, store) = store(runtime, SqliteSync::Full);
+    runtime.block_on(make_sessions(&store, 4));
+    let store: Arc<dyn SessionStore> = Arc::new(store);
+    let payloads: Vec<_> = (0..COUNT).map(payload).collect();
+    let start = Instant::now();
+    runtime.block_on(async {
+        let options = RecorderOptions::default().capacity(2 * COUNT).bytes(1 << 30);
         let recorder = Recorder::start(Arc::clone(&store), options);
         for (n, payload) in payloads.into_iter().enumerate() {
             recorder.record(&format!("session-{}", n % 4), StoredEventKind::Update, payload);
         }
         recorder.flush().await.unwrap();
     });
-    println!("through a recorder: {:.0} events/s", 100_000.0 / start.elapsed().as_secs_f64());
-
-    let few = page_time(&runtime, 100);
-    let many = page_time(&runtime, 100_000);
-    println!("a page of 50: {few:.1} us of 100 sessions, {many:.1} us of 100000 (ratio {:.2})", many / few);
+    COUNT as f64 / start.elapsed().as_secs_f64()
 }
 
 /// The mean time of a page, over all pages of a list of which many are hidden.
-fn page_time(runtime: &Runtime, count: u64) -> f64 {
-    let (_directory, store) = filled(runtime, count);
+fn page_time(runtime: &Runtime, store: &SqliteStore) -> f64 {
     let mut pages = 0;
     let start = Instant::now();
     runtime.block_on(async {
@@ -135,9 +165,11 @@ fn append(bencher: Bencher<'_, '_>, size: usize) {
     let runtime = runtime();
     let (_directory, store) = store(&runtime, SqliteSync::Full);
     runtime.block_on(make_sessions(&store, 4));
+    // Events that are there already would not be written.
+    let first = AtomicUsize::new(0);
     bencher
         .counter(ItemsCount::new(size))
-        .with_inputs(|| batch(0)[..size].to_vec())
+        .with_inputs(|| batch(first.fetch_add(size, Ordering::Relaxed))[..size].to_vec())
         .bench_values(|events| runtime.block_on(store.append(events)).unwrap());
 }
 
