@@ -284,6 +284,24 @@ mod tests {
         let kept = store.events(&EventQuery::of("c")).await.unwrap().events;
         assert_eq!(kept.iter().map(|event| event.index).collect::<Vec<_>>(), [3, 4, 5]);
         assert_eq!(store.get("c").await.unwrap().unwrap().last_index, 5);
+        // Whoever writes them again is told where they were, as long as they were forgotten only lately.
+        let again = ["e1", "e4", "e0", "new"];
+        let again = again.map(|id| NewEvent::new(id, "c", Timestamp::from_millis(9), "update", ()));
+        assert_eq!(store.append(again.to_vec()).await.unwrap(), [2, 5, 1, 6]);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_not_told_otherwise_keeps_1024_sessions_with_500_events_each() {
+        let store = MemoryStore::new();
+        for n in 0..=1024u64 {
+            store.put(SessionRecord::new(format!("s{n}"), "mock", Timestamp::from_millis(n))).await.unwrap();
+        }
+        assert_eq!(store.count(&RecordQuery::all()).await.unwrap(), 1024);
+        assert_eq!(store.get("s0").await.unwrap(), None);
+        let event = |n| NewEvent::new(format!("e{n}"), "s9", Timestamp::from_millis(n), "update", n);
+        store.append((1..=501).map(event).collect()).await.unwrap();
+        let kept = store.events(&EventQuery::of("s9").limit(1000)).await.unwrap().events;
+        assert_eq!((kept.len(), kept[0].index, kept[499].index), (500, 2, 501));
     }
 
     #[test]
