@@ -20,7 +20,7 @@ async fn an_overflow_is_told_while_the_store_stands_still() {
     }
     recorder.record("t", StoredEventKind::Update, 9.into());
     // Nobody records or flushes, and the store takes nothing.
-    let mut all = vec![told(&mut losses).await, told(&mut losses).await];
+    let mut all = [told(&mut losses).await, told(&mut losses).await];
     all.sort_by(|a, b| a.session_id.cmp(&b.session_id));
     let counts: Vec<_> = all.iter().map(|loss| (loss.session_id.as_str(), loss.count)).collect();
     assert_eq!(counts, [("s", 2), ("t", 1)]);
