@@ -89,6 +89,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn database(error: impl StdError + Send + Sync + 'static) -> Self {
         Self::Database(Arc::new(error))
     }

@@ -136,6 +136,7 @@ impl RecordQuery {
     }
 
     /// Each status once, in the order of their definition.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(super) fn distinct_statuses(&self) -> Vec<SessionStatus> {
         SessionStatus::ALL.into_iter().filter(|status| self.statuses.contains(status)).collect()
     }
@@ -145,6 +146,7 @@ impl RecordQuery {
     }
 
     /// Whether no session can fit, whatever is stored.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(super) fn is_vain(&self) -> bool {
         self.statuses.is_empty()
             || self.agent.as_ref().is_some_and(|agent| check_key("the name of an agent", agent).is_err())
