@@ -62,6 +62,12 @@ pub enum Event {
     /// Events of a session that is kept could not be stored. Its [`session_id`](Unrecorded::session_id) is the one under
     /// which the session is kept.
     Unrecorded(Unrecorded),
+    /// Another program has taken a kept session up, and stores what happens in it from now on. This one has let go of it;
+    /// what it had seen is stored once, whoever did it. The next prompt from here takes the session up again.
+    TakenOver {
+        /// The id under which the session is kept.
+        session_id: String,
+    },
     /// The server sent something that cannot be read, and it was skipped.
     Malformed {
         /// What is wrong with it.

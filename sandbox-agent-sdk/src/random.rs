@@ -9,6 +9,12 @@ pub(crate) fn random_id() -> String {
     format!("{:016x}{:016x}", random(), random())
 }
 
+/// A number below this one, for waiting times that should not be the same for all.
+pub(crate) fn random_below(end: u32) -> u32 {
+    let random = RandomState::new().hash_one(0u8);
+    u32::try_from(random % u64::from(end.max(1))).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::random_id;

@@ -3,6 +3,9 @@
 //! ```text
 //! handle, session       what a program holds                                  (public face)
 //! ledger                which kept session is which session of the agent, and what happens in it
+//! binding, entry        one such pair; what is stored of an event, and what waits to be
+//! stream                how far a stream has been read that other programs read too    (pure)
+//! change, amend         changing records that others change too, and bringing them up to date
 //! restore               taking a session up again: resume, else load, else tell its history
 //! replay                the history as a text                                  (pure)
 //! transcript            a session as lines of JSON
@@ -10,7 +13,11 @@
 //! housekeeping          idle agents, old sessions, shutting down
 //! ```
 
+mod amend;
 mod attachment;
+mod binding;
+mod change;
+mod entry;
 mod handle;
 mod housekeeping;
 mod ledger;
@@ -18,6 +25,7 @@ mod options;
 mod replay;
 mod restore;
 mod session;
+mod stream;
 mod transcript;
 
 pub use attachment::Attachment;

@@ -3,6 +3,7 @@
 //! ```text
 //! keeper              the trait that every store implements
 //! record, event       what is kept
+//! fence               who may write                                            (pure)
 //! query               how it is found, page by page
 //! json, limits        what every store agrees to keep                          (pure)
 //! memory              a store that ends with the program
@@ -13,6 +14,7 @@
 
 mod error;
 mod event;
+mod fence;
 mod json;
 mod keeper;
 mod limits;
@@ -40,5 +42,6 @@ pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
 pub use query::{Cursor, EventPage, EventQuery, InactiveQuery, RecordPage, RecordQuery};
 pub use record::SessionRecord;
 pub use recorder::{Recorder, RecorderOptions, Unrecorded};
+pub(crate) use recorder::{number_of, place_of};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteOptions, SqliteStore, SqliteSync};

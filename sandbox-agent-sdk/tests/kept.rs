@@ -5,8 +5,16 @@
 #[allow(dead_code, reason = "it is shared with other tests")]
 mod support;
 
+#[path = "kept/amending.rs"]
+mod amending;
 #[path = "kept/attachment.rs"]
 mod attachment;
+#[path = "kept/gated.rs"]
+mod gated;
+#[path = "kept/giving_up.rs"]
+mod giving_up;
+#[path = "kept/history.rs"]
+mod history;
 #[path = "kept/housekeeping.rs"]
 mod housekeeping;
 #[path = "kept/keeping.rs"]
@@ -17,5 +25,7 @@ mod recording;
 mod restore;
 #[path = "kept/transcript.rs"]
 mod transcript;
+#[path = "kept/two_programs.rs"]
+mod two_programs;
 #[path = "kept/world.rs"]
 mod world;

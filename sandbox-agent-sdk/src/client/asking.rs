@@ -167,16 +167,17 @@ impl Asking {
             // It was asked before the session ended, and whoever asked is gone.
             return asked.leave();
         }
-        let Asked { method, params, size, responder } = asked;
+        let place = asked.place.clone().filter(|_| self.shared.is_some());
+        let Asked { method, params, size, responder, .. } = asked;
         match &*method {
             "session/request_permission" => {
-                self.permission(PermissionRequest::new(params, size, responder));
+                self.permission(PermissionRequest::new(params, size, responder), place.as_deref());
             }
             ELICITATION | REQUEST_QUESTION => {
                 let request = QuestionRequest::new(&method, params, size, responder);
                 let session = request.session_id().map(str::to_owned);
                 // One that nobody sees is dropped here, which cancels it.
-                if self.hub.publish(&Event::Question(request)) == 0 {
+                if self.hub.publish_at(&Event::Question(request), place.as_deref()) == 0 {
                     self.warn(session);
                 }
             }
@@ -187,11 +188,11 @@ impl Asking {
         }
     }
 
-    fn permission(&mut self, request: PermissionRequest) {
+    fn permission(&mut self, request: PermissionRequest, place: Option<&str>) {
         if request.obey(&self.policy.decide(&request)) {
             return;
         }
-        if self.hub.publish(&Event::Permission(request.clone())) > 0 {
+        if self.hub.publish_at(&Event::Permission(request.clone()), place) > 0 {
             return;
         }
         let session = request.session_id().map(str::to_owned);

@@ -40,8 +40,17 @@ impl Drop for InFlight<'_> {
 impl Connection {
     /// A call that every server has and that needs no session.
     pub(super) async fn call(&self, method: &str, params: Value) -> Result<Value, Error> {
+        self.call_with(method, params, wire::RequestOptions::new()).await
+    }
+
+    pub(super) async fn call_with(
+        &self,
+        method: &str,
+        params: Value,
+        options: wire::RequestOptions,
+    ) -> Result<Value, Error> {
         self.check()?;
-        let request = self.wire.request_raw(method, &params, wire::RequestOptions::new());
+        let request = self.wire.request_raw(method, &params, options);
         self.finish(method, None, request).await
     }
 
@@ -64,7 +73,12 @@ impl Connection {
             }
             _ => {
                 self.check()?;
-                let request = self.wire.request_raw(method, &params, wire::RequestOptions::new());
+                let mut options = wire::RequestOptions::new();
+                if method == RESUME {
+                    // What is told of the session before this is old then, above all that it has ended.
+                    options = options.ordered(true);
+                }
+                let request = self.wire.request_raw(method, &params, options);
                 self.finish(method, session, request).await
             }
         };

@@ -74,6 +74,7 @@ impl Connection {
             asking,
             patience: options.timeouts.termination,
             exit: Exit::default(),
+            shared_stream: endpoint.kind == ServerKind::Shared,
             last_event: None,
             away: false,
         };
@@ -107,7 +108,9 @@ impl Connection {
         });
         let metadata = SessionMetadata::new().with_agent(&self.agent);
         metadata.write_into(&mut params).map_err(|error| Error::config(error.to_string()))?;
-        let answer = self.call("initialize", params).await?;
+        // Where others are heard too, it has to be known what was said before this client came.
+        let options = wire::RequestOptions::new().ordered(self.kind == ServerKind::Shared);
+        let answer = self.call_with("initialize", params, options).await?;
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
         self.shared.learned.clear();
@@ -178,6 +181,11 @@ impl Connection {
     /// Whether calls can be made over it.
     pub(super) fn is_usable(&self) -> bool {
         self.state().is_usable()
+    }
+
+    /// Whether nobody waits for an answer.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.shared.in_flight.load(Ordering::Acquire) == 0
     }
 
     /// Why no call can be made, if none can.

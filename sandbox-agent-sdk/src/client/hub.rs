@@ -26,10 +26,12 @@ mod tests;
 
 /// Sees everything before anybody else does, and while nothing else can happen. It must not wait, nor use the hub.
 pub(crate) trait Observer: fmt::Debug + Send + Sync {
-    /// Something happened.
-    fn happened(&self, event: &Event);
+    /// Something happened; with its place in the stream, where every client of the server finds it in the same one.
+    fn happened(&self, event: &Event, place: Option<&str>);
     /// A turn is over, and so is everything it reported.
     fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>);
+    /// An answer tells of a session.
+    fn answered(&self, session: &str, patch: &Patch);
 }
 
 /// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
@@ -89,9 +91,14 @@ impl Hub {
 
     /// Gives an event to everybody whom it concerns, and says to how many subscribers.
     pub(crate) fn publish(&self, event: &Event) -> usize {
+        self.publish_at(event, None)
+    }
+
+    /// Gives out an event that has a place in the stream.
+    pub(crate) fn publish_at(&self, event: &Event, place: Option<&str>) -> usize {
         let mut state = self.lock();
         if let Some(observer) = self.observer.get() {
-            observer.happened(event);
+            observer.happened(event, place);
         }
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         for queue in &state.subscribers {
@@ -164,6 +171,9 @@ impl Hub {
 
     /// Takes in what the answer to a call tells of a session; `began` is when the call did.
     pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
+        if let Some(observer) = self.observer.get() {
+            observer.answered(id, &patch);
+        }
         self.adopt(id).answer(patch, began, self.tick());
     }
 
@@ -273,6 +283,16 @@ impl Hub {
 
     /// Ends one session. The first end counts, and is the only one that is told of.
     pub(crate) fn end_session(&self, id: &str, report: TerminationReport) -> TerminationInfo {
+        self.end_session_at(id, report, None)
+    }
+
+    /// Ends one session by a notice that has a place in the stream.
+    pub(crate) fn end_session_at(
+        &self,
+        id: &str,
+        report: TerminationReport,
+        place: Option<&str>,
+    ) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
             let book = state.known_or_stranger(id, self.tick());
@@ -289,7 +309,7 @@ impl Hub {
         if deserted {
             self.tell_end(id);
         }
-        self.publish(&ended_event(id, &info, Origin::Live));
+        self.publish_at(&ended_event(id, &info, Origin::Live), place);
         info
     }
 
@@ -368,6 +388,11 @@ impl Hub {
             queue.end();
         }
         book.turn_state.send_replace(TurnState::Idle);
+    }
+
+    /// Whether no turn is running.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.lock().sessions.values().all(|book| *book.turn_state.borrow() == TurnState::Idle)
     }
 
     /// What a session is doing, as it changes.

@@ -275,6 +275,24 @@ impl Inner {
         }
     }
 
+    /// Ends the connection, if no call is being made over it and no turn is running. A turn that begins at this moment
+    /// either comes first, or finds no connection and is not sent.
+    pub(crate) async fn disconnect_if_quiet(&self) -> bool {
+        let connection = {
+            let mut life = self.life();
+            let Phase::Connected(connection) = &life.phase else { return false };
+            let connection = Arc::clone(connection);
+            if !connection.is_quiet() || !self.hub.is_quiet() {
+                return false;
+            }
+            life.phase = Phase::Idle(None);
+            life.closing = Some(Closing { connection: Arc::clone(&connection), asked: true });
+            connection
+        };
+        self.finish_closing(&connection).await;
+        true
+    }
+
     async fn finish_closing(&self, connection: &Arc<Connection>) {
         connection.close().await;
         let mut life = self.life();

@@ -86,6 +86,8 @@ pub(super) struct Pump {
     /// How long the rest of an account of the agent's end may take.
     pub(super) patience: Duration,
     pub(super) exit: Exit,
+    /// Whether other clients of the server see the same stream.
+    pub(super) shared_stream: bool,
     /// The last event that was given out.
     pub(super) last_event: Option<wire::EventId>,
     /// Whether the stream was lost and has not come back.
@@ -150,7 +152,9 @@ impl Pump {
                 self.gave_out(&update.meta);
                 let raw = update.content.raw();
                 let origin = Origin::from_wire(update.meta.origin);
-                self.hub.publish(&Event::Update(Update::read(raw.to_value(), origin, raw.as_bytes().len())));
+                let place = self.place(&update.meta, raw.as_bytes());
+                let event = Event::Update(Update::read(raw.to_value(), origin, raw.as_bytes().len()));
+                self.hub.publish_at(&event, place.as_deref());
             }
             wire::Event::Notification(notification) => self.notified(&notification),
             wire::Event::State(state) => self.changed(&state),
@@ -197,7 +201,10 @@ impl Pump {
         let params = notification.params.to_value();
         let origin = Origin::from_wire(notification.meta.origin);
         match notification.method.as_str() {
-            "_sandboxagent/session/ended" => self.session_ended(params, origin),
+            "_sandboxagent/session/ended" => {
+                let place = self.place(&notification.meta, notification.params.as_bytes());
+                self.session_ended(params, origin, place.as_deref());
+            }
             "_adapter/agent_exited" if origin == Origin::Live => {
                 self.report(TerminationReport::from_agent_exited(&params), None);
             }
@@ -212,17 +219,25 @@ impl Pump {
             }
             "$/cancel_request" => {}
             method => {
-                self.hub.publish(&Event::Other { method: method.to_owned(), params, origin });
+                let place = self.place(&notification.meta, notification.params.as_bytes());
+                let event = Event::Other { method: method.to_owned(), params, origin };
+                self.hub.publish_at(&event, place.as_deref());
             }
         }
     }
 
-    fn session_ended(&mut self, params: Value, origin: Origin) {
+    /// The place of an event in a stream that others see too: its number, and what it looks like.
+    fn place(&self, meta: &wire::Meta, content: &[u8]) -> Option<String> {
+        let number = meta.event_id.as_ref().filter(|_| self.shared_stream)?.as_number()?;
+        Some(place(number, content))
+    }
+
+    fn session_ended(&mut self, params: Value, origin: Origin, place: Option<&str>) {
         let report = TerminationReport::from_session_ended(&params);
         let named = report.and_then(|report| Some((report.session_id()?.to_owned(), report)));
         match named {
             Some((id, report)) if origin == Origin::Live => {
-                self.hub.end_session(&id, report);
+                self.hub.end_session_at(&id, report, place);
             }
             // An old end says nothing about the session as it is now: it may have been taken up again since.
             Some((id, report)) => {
@@ -305,6 +320,17 @@ impl Pump {
         }
         self.wire.end(Error::ended(None, info, true));
     }
+}
+
+/// What programs that see the same event call it, whoever they are and whenever they were built.
+pub(super) fn place(number: u64, content: &[u8]) -> String {
+    /// So much tells contents apart, beside their length and their number.
+    const PRINTED_BYTES: usize = 4096;
+    let printed = &content[..content.len().min(PRINTED_BYTES)];
+    let hash = printed.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{number}-{:x}-{hash:016x}", content.len())
 }
 
 /// Why a connection was lost; `None` if it was given up by this program.

@@ -43,6 +43,7 @@ impl Weight for Event {
             Self::QuestionCompleted { id } => id.len(),
             Self::Connection(ConnectionState::AgentEnded(info)) => end_size(info),
             Self::Unrecorded(unrecorded) => unrecorded.session_id.len(),
+            Self::TakenOver { session_id } => session_id.len(),
             Self::Malformed { reason, start } => reason.len() + start.len(),
             Self::AnswerLost { method, error } => method.len() + error_size(error),
             Self::Other { method, params, .. } => method.len() + json_size(params),
@@ -58,7 +59,9 @@ impl Weight for Event {
     fn class(&self) -> Class {
         match self {
             Self::Permission(_) | Self::Question(_) => Class::Request,
-            Self::Connection(_) | Self::SessionEnded(_) | Self::Unrecorded(_) => Class::News,
+            Self::Connection(_) | Self::SessionEnded(_) | Self::Unrecorded(_) | Self::TakenOver { .. } => {
+                Class::News
+            }
             _ => Class::Report,
         }
     }

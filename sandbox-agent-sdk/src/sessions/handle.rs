@@ -4,8 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::ledger::Ledger;
-use super::restore::Restored;
+use tokio::sync::oneshot;
+
+use super::amend::Amendment;
+use super::binding::Owed;
+use super::ledger::{Alone, Ledger, TakenUp};
+use super::restore::{Restored, Wish};
 use super::session::StoredSession;
 use crate::random::random_id;
 use crate::{
@@ -61,12 +65,40 @@ impl Sessions {
     /// As [`create`](Self::create); [`StoreError::Exists`] if there is one of this id.
     pub async fn create_as(&self, id: impl Into<String>, new: NewSession) -> Result<StoredSession, Error> {
         let id = id.into();
-        let gate = self.ledger.gate(&id);
-        let _alone = gate.lock().await;
-        self.create_alone(id, new).await
+        let alone = self.ledger.gate(&id).lock_owned().await;
+        let (created, _alone) = self.create_alone(id, new, alone).await?;
+        created
     }
 
-    async fn create_alone(&self, id: String, new: NewSession) -> Result<StoredSession, Error> {
+    /// Does something to its end, whether somebody waits for that or not: in between, nobody would store what happens,
+    /// or a session of the agent would be left behind. The gate is given back with what became of it.
+    pub(super) async fn see_through<T: Send + 'static>(
+        &self,
+        alone: Alone,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Result<(T, Alone), Error> {
+        let (done, outcome) = oneshot::channel();
+        let started = self.client.inner().spawn(async move {
+            // A caller that went away needs no answer.
+            let _ = done.send((task.await, alone));
+        });
+        if !started {
+            return Err(Error::NotConnected);
+        }
+        outcome.await.map_err(|_| Error::NotConnected)
+    }
+
+    async fn create_alone(
+        &self,
+        id: String,
+        new: NewSession,
+        alone: Alone,
+    ) -> Result<(Result<StoredSession, Error>, Alone), Error> {
+        let sessions = self.clone();
+        self.see_through(alone, async move { sessions.create_through(id, new).await }).await
+    }
+
+    async fn create_through(&self, id: String, new: NewSession) -> Result<StoredSession, Error> {
         let mut record = SessionRecord::new(&id, "unknown", SystemTime::now().into());
         if self.ledger.store.get(&id).await?.is_some() {
             return Err(StoreError::Exists { id }.into());
@@ -78,8 +110,8 @@ impl Sessions {
         record.resumable = can.resume_session || can.load_session;
         record.title = new.given().title().map(str::to_owned);
         record.init = new.to_kept();
-        record.config_options = session.raw().get("configOptions").cloned();
-        record.modes = session.raw().get("modes").cloned();
+        record.epoch = 1;
+        Amendment::of_answer(session.raw()).apply(&mut record);
         match self.ledger.store.put(record).await {
             Ok(record) => self.ledger.recorder().know(&record),
             Err(error) => {
@@ -88,7 +120,8 @@ impl Sessions {
                 return Err(error.into());
             }
         }
-        self.ledger.bind(&id, session.id(), false);
+        let (epoch, since, owed, live) = (1, 0, Owed::Nothing, true);
+        self.ledger.bind_new(&TakenUp { id: &id, agent_session: session.id(), epoch, since, owed, live });
         Ok(StoredSession::new(self.clone(), id, Some(new)))
     }
 
@@ -158,30 +191,32 @@ impl Sessions {
         new: NewSession,
     ) -> Result<StoredSession, Error> {
         let id = id.into();
-        let gate = self.ledger.gate(&id);
-        let _alone = gate.lock().await;
-        match self.ledger.store.get(&id).await? {
-            None => self.create_alone(id, new).await,
-            Some(record) => {
-                self.resume_alone(record, Some(&new)).await?;
-                Ok(StoredSession::new(self.clone(), id, Some(new)))
+        let mut alone = self.ledger.gate(&id).lock_owned().await;
+        if self.ledger.store.get(&id).await?.is_none() {
+            let (created, gate) = self.create_alone(id.clone(), new.clone(), alone).await?;
+            match created {
+                // Another program was quicker.
+                Err(Error::Store(StoreError::Exists { .. })) => alone = gate,
+                created => return created,
             }
         }
+        self.resume_alone(&id, Some(&new), alone).await?;
+        Ok(StoredSession::new(self.clone(), id, Some(new)))
     }
 
-    /// Takes a session up again. Whoever calls this holds its gate.
+    /// Takes a session up again, unless this program has it.
     pub(super) async fn resume_alone(
         &self,
-        record: SessionRecord,
+        id: &str,
         new: Option<&NewSession>,
+        alone: Alone,
     ) -> Result<Option<Restored>, Error> {
+        let record = self.ledger.record(id).await?;
+        let mut wish =
+            Wish { id: id.to_owned(), new: new.cloned(), action: UserAction::Resume, support: None };
         match record.status {
-            SessionStatus::Active => {
-                if self.ledger.binding(&record.id).is_some_and(|binding| binding.live) {
-                    return Ok(None);
-                }
-                Ok(Some(self.restore(&record, new).await?.1))
-            }
+            SessionStatus::Active if self.ledger.current(&record).is_some() => return Ok(None),
+            SessionStatus::Active => {}
             SessionStatus::Suspended => {
                 let can = self.connected(&record.agent).await?;
                 let by_agent = can.resume_session || can.load_session;
@@ -189,18 +224,13 @@ impl Sessions {
                 let mut support = record.resume_support(by_agent || replay);
                 support.by_session |= replay;
                 record.status.after(StatusEvent::Resume(support))?;
-                let (_, how) = self.restore(&record, new).await?;
-                let resumed = self.ledger.change(&record.id, |record| {
-                    if record.status != SessionStatus::Active {
-                        record.status = record.status.after(StatusEvent::Resume(support))?;
-                    }
-                    Ok(())
-                });
-                resumed.await?;
-                Ok(Some(how))
+                wish.support = Some(support);
             }
-            status => Err(Error::NotAllowed { action: UserAction::Resume, status }),
+            status => return Err(Error::NotAllowed { action: UserAction::Resume, status }),
         }
+        let sessions = self.clone();
+        let (restored, _alone) = self.see_through(alone, async move { sessions.restore(wish).await }).await?;
+        restored.map(Some)
     }
 
     /// Puts a session away. Nothing else ever does, and there is no way back.
@@ -232,8 +262,9 @@ impl Sessions {
     /// # Errors
     /// [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<bool, Error> {
+        let deleted = self.ledger.store.delete(id).await?;
         self.ledger.unbind(id);
-        Ok(self.ledger.store.delete(id).await?)
+        Ok(deleted)
     }
 
     /// Waits until everything that happened so far is in the store.

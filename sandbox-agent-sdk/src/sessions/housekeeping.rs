@@ -1,12 +1,15 @@
 //! Idle agents, old sessions, shutting down.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::handle::Sessions;
 use crate::{
     Error, InactiveQuery, RecordQuery, RetentionPolicy, ServerKind, SessionRecord, SessionStatus,
-    StatusEvent, Timestamp, TurnState,
+    StatusEvent, StoreError, Timestamp, TurnState,
 };
+
+/// Nobody keeps house more often than this, whatever the policy says.
+const SHORTEST_CHECK: Duration = Duration::from_millis(10);
 
 /// Which sessions are suspended when a program shuts down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,11 +67,9 @@ impl Sessions {
     ) -> Result<Vec<SessionRecord>, Error> {
         let mut deleted = Vec::new();
         for record in self.expired(policy, now).await? {
-            // It may have been taken up since it was found.
-            let present = self.ledger.store.get(&record.id).await?;
-            if present.is_some_and(|present| is_expired(policy, &present, now))
-                && self.delete(&record.id).await?
-            {
+            // It may have been taken up since it was found, and is not deleted then.
+            if self.ledger.store.delete_unchanged(&record).await? {
+                self.ledger.unbind(&record.id);
                 deleted.push(record);
             }
         }
@@ -92,7 +93,8 @@ impl Sessions {
     /// Ends the agents of sessions in which nothing has happened for too long, and tells of which. The sessions stay
     /// active: the next prompt has the agent take them up again.
     ///
-    /// Where all sessions share one agent process with the connection, it is ended once all of them are idle.
+    /// Where all sessions share one agent process with the connection, it is ended once nothing has happened in any of
+    /// them for as long, be they kept or not. A turn that begins meanwhile either keeps the agent alive or is not sent.
     ///
     /// # Errors
     /// The first that ending one of them came with.
@@ -103,20 +105,15 @@ impl Sessions {
         }
         let kind = self.client().capabilities().map(|capabilities| capabilities.server);
         if kind == Some(ServerKind::PerAgent) {
-            let live = self.ledger.bound().into_iter().filter(|(_, binding)| binding.live).count();
-            if idle.len() < live {
-                return Ok(Vec::new());
-            }
-            self.ledger.fall_asleep();
-            self.client().disconnect().await?;
-            return Ok(idle);
+            return self.end_idle_agent(policy, now, idle).await;
         }
         let mut ended = Vec::new();
         for id in idle {
             let gate = self.ledger.gate(&id);
             let _alone = gate.lock().await;
-            // A turn may have begun while the others were ended.
-            let Some(binding) = self.ledger.binding(&id) else { continue };
+            // A turn may have begun while the others were ended, or another program has taken the session up.
+            let Some(record) = self.ledger.store.get(&id).await? else { continue };
+            let Some(binding) = self.ledger.current(&record) else { continue };
             if !self.idle(policy, now).contains(&id) {
                 continue;
             }
@@ -132,13 +129,42 @@ impl Sessions {
         Ok(ended)
     }
 
+    /// Ends the one agent of the connection, if everything in it is idle.
+    async fn end_idle_agent(
+        &self,
+        policy: &RetentionPolicy,
+        now: Timestamp,
+        idle: Vec<String>,
+    ) -> Result<Vec<String>, Error> {
+        // Whoever has one of these is about to begin something.
+        let gates: Vec<_> = idle.iter().map(|id| self.ledger.gate(id)).collect();
+        let mut alone = Vec::new();
+        for gate in &gates {
+            match gate.try_lock() {
+                Ok(locked) => alone.push(locked),
+                Err(_) => return Ok(Vec::new()),
+            }
+        }
+        let live = self.ledger.bound().into_iter().filter(|(_, binding)| binding.live).count();
+        let last = self.ledger.last_active();
+        let quiet = last.is_none_or(|last| policy.is_agent_idle(SessionStatus::Active, last, now));
+        if idle.len() < live || !quiet {
+            return Ok(Vec::new());
+        }
+        self.ledger.set_asleep(true);
+        if !self.client().inner().disconnect_if_quiet().await {
+            self.ledger.set_asleep(false);
+            return Ok(Vec::new());
+        }
+        drop(alone);
+        self.ledger.flush().await?;
+        Ok(idle)
+    }
+
     /// Keeps house for as long as this is awaited: ends idle agents and deletes what has outlived its time, again and
     /// again. Run it on a task of your own, and end that to end it.
     pub async fn keep_house(&self, policy: RetentionPolicy) {
-        let mut ticks = tokio::time::interval(policy.idle_check);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
             let now = SystemTime::now().into();
             if let Err(error) = self.end_idle(&policy, now).await {
                 tracing::warn!(%error, "idle agents could not be ended");
@@ -146,6 +172,7 @@ impl Sessions {
             if let Err(error) = self.delete_expired(&policy, now).await {
                 tracing::warn!(%error, "old sessions could not be deleted");
             }
+            tokio::time::sleep(policy.idle_check.max(SHORTEST_CHECK)).await;
         }
     }
 
@@ -162,23 +189,13 @@ impl Sessions {
         disconnected.and(flushed).map(|()| count)
     }
 
+    /// Suspends sessions. One that cannot be suspended does not keep the others from it.
     async fn suspend(&self, which: Suspend) -> Result<usize, Error> {
-        let mut ids = Vec::new();
-        match which {
-            Suspend::Own => ids.extend(self.ledger.bound().into_iter().map(|(id, _)| id)),
-            Suspend::All => {
-                let mut query = RecordQuery::all().statuses([SessionStatus::Active]).limit(crate::MAX_PAGE);
-                loop {
-                    let page = self.ledger.store.list(&query).await?;
-                    ids.extend(page.records.into_iter().map(|record| record.id));
-                    match page.next {
-                        Some(next) => query = query.after(next),
-                        None => break,
-                    }
-                }
-            }
-        }
-        let mut suspended = 0;
+        let ids = match which {
+            Suspend::Own => self.ledger.bound().into_iter().map(|(id, _)| id).collect(),
+            Suspend::All => self.active().await?,
+        };
+        let (mut suspended, mut failure) = (0, None);
         for id in ids {
             let mut was_active = false;
             let changed = self.ledger.change(&id, |record| {
@@ -190,11 +207,25 @@ impl Sessions {
             match changed.await {
                 Ok(_) => suspended += usize::from(was_active),
                 // It was deleted meanwhile.
-                Err(Error::Store(crate::StoreError::NotFound { .. })) => {}
-                Err(error) => return Err(error),
+                Err(Error::Store(StoreError::NotFound { .. })) => {}
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
-        Ok(suspended)
+        failure.map_or(Ok(suspended), Err)
+    }
+
+    /// The active sessions of the store.
+    async fn active(&self) -> Result<Vec<String>, Error> {
+        let mut ids = Vec::new();
+        let mut query = RecordQuery::all().statuses([SessionStatus::Active]).limit(crate::MAX_PAGE);
+        loop {
+            let page = self.ledger.store.list(&query).await?;
+            ids.extend(page.records.into_iter().map(|record| record.id));
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => return Ok(ids),
+            }
+        }
     }
 }
 

@@ -1,24 +1,27 @@
 //! Which kept session is which session of the agent, and what happens in it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
+use super::amend::{Amender, Amendment};
+use super::binding::{Binding, Owed};
+use super::change::change;
+use super::entry::{Early, Entry};
 use super::replay::ReplayLimits;
+use super::stream::Stream;
 use crate::client::{Hub, Observer};
+use crate::snapshot::Patch;
+use crate::store::number_of;
 use crate::{
     ConnectionState, Error, Event, LostReason, MemoryStore, Origin, Recorder, RecorderOptions, SessionRecord,
-    SessionStore, StoreError, StoredEventKind, Timestamp, TurnOutcome,
+    SessionStore, StoreError, StoredEventKind, Timestamp, TurnOutcome, UpdateKind,
 };
 
-/// How many sessions that nobody keeps are remembered, and how many events of each: the answer that names a session may
-/// come after its first events.
-const STRANGERS: usize = 32;
-const STRANGER_EVENTS: usize = 256;
-/// How often a change is tried again that others were quicker with.
-const CONFLICTS: usize = 32;
+/// From how many on the gates are looked through for those that nobody holds.
+const GATES: usize = 1024;
 
 /// The sessions of one client that are kept.
 #[derive(Debug)]
@@ -27,20 +30,27 @@ pub(crate) struct Ledger {
     pub(super) replay: ReplayLimits,
     options: RecorderOptions,
     hub: Weak<Hub>,
-    /// Started with the first session that is bound, which is when there is a runtime.
+    /// For those who tell it something and must not keep it.
+    this: Weak<Self>,
+    /// Both are started with the first session that is bound, which is when there is a runtime.
     recorder: OnceLock<Recorder>,
+    amender: OnceLock<Amender>,
     /// Guards who is who; held for a look-up, and never while anything waits.
     books: Mutex<Books>,
 }
+
+/// Whoever holds this may take up the session or begin a turn in it.
+pub(super) type Alone = tokio::sync::OwnedMutexGuard<()>;
 
 #[derive(Debug, Default)]
 struct Books {
     bound: HashMap<String, Binding>,
     /// The kept session of each session of the agent.
     kept: HashMap<String, String>,
-    /// What came for sessions that nobody keeps, the longest known first.
-    strangers: VecDeque<(String, VecDeque<Event>)>,
-    /// One at a time may take up a session or begin a turn in it.
+    /// Sessions that this program has let go of in the middle of a turn, whose end only it will know.
+    leaving: HashMap<String, String>,
+    early: Early,
+    stream: Stream,
     gates: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
     /// How often the stream of events was lost, and whether it still is.
     losses: u64,
@@ -49,19 +59,21 @@ struct Books {
     asleep: bool,
     /// Whether the session that the client attaches to was taken.
     expected: bool,
+    /// When something last happened in any session, kept or not.
+    last_active: Option<Timestamp>,
 }
 
-/// A kept session and its session of the agent.
-#[derive(Debug, Clone)]
-pub(super) struct Binding {
-    pub(super) agent_session: String,
-    /// Whether the agent has the session, as far as is known.
+/// How a session is taken up.
+#[derive(Debug)]
+pub(super) struct TakenUp<'a> {
+    pub(super) id: &'a str,
+    pub(super) agent_session: &'a str,
+    /// How often it has been taken up now, and the last index it had before.
+    pub(super) epoch: u64,
+    pub(super) since: u64,
+    pub(super) owed: Owed,
+    /// Whether the agent has it.
     pub(super) live: bool,
-    /// Whether the agent has to be told the history first.
-    pub(super) replay: bool,
-    pub(super) last_active: Timestamp,
-    /// How often the stream had been lost when it was bound.
-    losses: u64,
 }
 
 impl Ledger {
@@ -72,8 +84,16 @@ impl Ledger {
         hub: &Arc<Hub>,
     ) -> Arc<Self> {
         let store = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
-        let (recorder, books) = (OnceLock::new(), Mutex::default());
-        let ledger = Arc::new(Self { store, replay, options, hub: Arc::downgrade(hub), recorder, books });
+        let ledger = Arc::new_cyclic(|this| Self {
+            store,
+            replay,
+            options,
+            hub: Arc::downgrade(hub),
+            this: Weak::clone(this),
+            recorder: OnceLock::new(),
+            amender: OnceLock::new(),
+            books: Mutex::default(),
+        });
         hub.observe(Arc::<Self>::clone(&ledger));
         ledger
     }
@@ -82,21 +102,41 @@ impl Ledger {
     pub(super) fn recorder(&self) -> &Recorder {
         self.recorder.get_or_init(|| {
             let hub = Weak::clone(&self.hub);
-            let tell = move |unrecorded| {
+            let lost = move |unrecorded| {
                 if let Some(hub) = hub.upgrade() {
                     hub.publish(&Event::Unrecorded(unrecorded));
                 }
             };
-            Recorder::start_with(Arc::clone(&self.store), self.options.clone(), Box::new(tell))
+            let this = Weak::clone(&self.this);
+            let taken = move |record: &SessionRecord| {
+                let ledger = this.upgrade()?;
+                ledger.let_go(&record.id, record.epoch);
+                ledger.books().stream.until(record.taken_at.as_deref()?)
+            };
+            let (store, options) = (Arc::clone(&self.store), self.options.clone());
+            Recorder::start_telling(store, options, Box::new(lost), Box::new(taken))
         })
+    }
+
+    fn amend(&self, id: &str, epoch: u64, amendment: Amendment) {
+        if amendment.is_empty() {
+            return;
+        }
+        let amender = self.amender.get_or_init(|| Amender::start(Arc::clone(&self.store)));
+        amender.amend(id, epoch, amendment);
     }
 
     /// Waits until everything that happened is stored.
     pub(crate) async fn flush(&self) -> Result<(), Error> {
-        match self.recorder.get() {
-            Some(recorder) => Ok(recorder.flush().await?),
+        let recorded = match self.recorder.get() {
+            Some(recorder) => recorder.flush().await,
             None => Ok(()),
-        }
+        };
+        let amended = match self.amender.get() {
+            Some(amender) => amender.flush().await,
+            None => Ok(()),
+        };
+        Ok(recorded.and(amended)?)
     }
 
     /// Waits until everything that happened is stored, and tells what became of one session.
@@ -114,11 +154,25 @@ impl Ledger {
         }
     }
 
+    /// Waits until everything that happened is stored, or was given up and told of. It is bounded: a store that stands
+    /// still is no reason to wait for ever.
+    pub(super) async fn settle_in_time(&self) -> Result<(), Error> {
+        let Some(recorder) = self.recorder.get() else { return Ok(()) };
+        match tokio::time::timeout(self.options.patience, recorder.settle()).await {
+            Ok(()) => Ok(()),
+            Err(_) => {
+                let late =
+                    std::io::Error::new(std::io::ErrorKind::TimedOut, "events still wait to be stored");
+                Err(StoreError::Unavailable(Arc::new(late)).into())
+            }
+        }
+    }
+
     /// One at a time: whoever holds this may take up the session or begin a turn in it.
     pub(super) fn gate(&self, id: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut books = self.books();
         // Those that nobody holds are made again when they are needed.
-        if books.gates.len() > 1024 {
+        if books.gates.len() > GATES {
             books.gates.retain(|_, gate| Arc::strong_count(gate) > 1);
         }
         Arc::clone(books.gates.entry(id.to_owned()).or_default())
@@ -128,54 +182,118 @@ impl Ledger {
         self.books().bound.get(id).cloned()
     }
 
+    /// The session as it is bound here, if the agent has it as far as is known and nobody else has taken it up since.
+    pub(super) fn current(&self, record: &SessionRecord) -> Option<Binding> {
+        let binding = self.binding(&record.id)?;
+        if binding.epoch < record.epoch {
+            self.let_go(&record.id, record.epoch);
+        }
+        let same = binding.epoch == record.epoch
+            && record.agent_session_id.as_deref() == Some(binding.agent_session.as_str());
+        (same && binding.live).then_some(binding)
+    }
+
     /// The sessions that this program has used.
     pub(super) fn bound(&self) -> Vec<(String, Binding)> {
         self.books().bound.iter().map(|(id, binding)| (id.clone(), binding.clone())).collect()
     }
 
-    /// The agent has the session under this id from now on, and what came for it already is taken down.
-    pub(super) fn bind(&self, id: &str, agent_session: &str, replay: bool) {
-        self.recorder();
+    /// The agent has made the session under this id, and what came for it already is taken down.
+    pub(super) fn bind_new(&self, taken: &TakenUp<'_>) {
         let mut books = self.books();
+        let mut early = books.early.recall(taken.agent_session);
+        early.extend(books.early.release(taken.agent_session));
+        self.bind(&mut books, taken, early, HashSet::new());
+    }
+
+    /// The agent has taken the session up under this id, and what was held back since is taken down, unless somebody
+    /// who had the session before has stored it.
+    pub(super) fn bind_held(&self, taken: &TakenUp<'_>, mut stored: HashSet<String>) {
+        let mut books = self.books();
+        // What came earlier was somebody else's to store.
+        books.early.recall(taken.agent_session);
+        let mut held = books.early.release(taken.agent_session);
+        held.retain(|entry| !entry.place.as_ref().is_some_and(|place| stored.remove(place)));
+        self.bind(&mut books, taken, held, stored);
+    }
+
+    fn bind(&self, books: &mut Books, taken: &TakenUp<'_>, early: Vec<Entry>, stored: HashSet<String>) {
+        self.recorder().claim(taken.id, taken.epoch, taken.since);
         books.asleep = false;
-        if let Some(before) = books.bound.get(id).map(|before| before.agent_session.clone()) {
+        if let Some(before) = books.bound.get(taken.id).map(|before| before.agent_session.clone()) {
             books.kept.remove(&before);
         }
-        books.kept.insert(agent_session.to_owned(), id.to_owned());
-        let binding = Binding {
-            agent_session: agent_session.to_owned(),
-            live: true,
-            replay,
-            last_active: SystemTime::now().into(),
-            losses: books.losses,
-        };
-        books.bound.insert(id.to_owned(), binding);
-        let place = books.strangers.iter().position(|(stranger, _)| stranger == agent_session);
-        let early = place.and_then(|place| books.strangers.remove(place));
-        for event in early.into_iter().flat_map(|(_, events)| events) {
-            self.take_down(id, &event);
+        books.kept.insert(taken.agent_session.to_owned(), taken.id.to_owned());
+        let mut binding = Binding::new(taken.agent_session, taken.epoch, taken.owed, books.losses);
+        binding.stored = stored;
+        binding.live = taken.live;
+        books.bound.insert(taken.id.to_owned(), binding);
+        for entry in early {
+            self.record_entry(taken.id, entry);
         }
     }
 
     /// This program is done with the session: nothing of it is taken down any more.
     pub(super) fn unbind(&self, id: &str) {
+        self.books().unbind(id);
+        if let Some(recorder) = self.recorder.get() {
+            recorder.disclaim(id);
+        }
+    }
+
+    /// Another program has taken the session up, so this one lets go of it and says so.
+    fn let_go(&self, id: &str, epoch: u64) {
+        {
+            let mut books = self.books();
+            if books.bound.get(id).is_none_or(|binding| binding.epoch >= epoch) {
+                return;
+            }
+            books.unbind(id);
+        }
+        tracing::debug!(session = id, "another program has taken a session up");
+        if let Some(hub) = self.hub.upgrade() {
+            hub.publish(&Event::TakenOver { session_id: id.to_owned() });
+        }
+    }
+
+    /// Holds back what comes for a session of the agent, until it is bound or this is dropped. Gives the last place in
+    /// the stream before that, too.
+    pub(super) fn hold(self: &Arc<Self>, agent_session: &str) -> (Hold, String) {
+        let hold = self.hold_later(agent_session);
         let mut books = self.books();
-        if let Some(binding) = books.bound.remove(id) {
-            books.kept.remove(&binding.agent_session);
+        books.early.hold(agent_session);
+        (hold, books.stream.last().unwrap_or(Stream::BEGINNING).to_owned())
+    }
+
+    /// Prepares to [hold back](Self::hold_back) what comes for a session of the agent, until this is dropped.
+    pub(super) fn hold_later(self: &Arc<Self>, agent_session: &str) -> Hold {
+        Hold { ledger: Arc::clone(self), agent_session: agent_session.to_owned() }
+    }
+
+    pub(super) fn hold_back(&self, agent_session: &str) {
+        self.books().early.hold(agent_session);
+    }
+
+    /// The number of the last event of the stream.
+    pub(super) fn reached(&self) -> Option<u64> {
+        self.books().stream.last().and_then(number_of)
+    }
+
+    /// A turn begins.
+    pub(super) fn begin_turn(&self, id: &str) {
+        let mut books = self.books();
+        books.last_active = Some(SystemTime::now().into());
+        if let Some(binding) = books.bound.get_mut(id) {
+            binding.begin_turn();
         }
     }
 
-    /// The agent knows the history now.
-    pub(super) fn replayed(&self, id: &str) {
+    /// A turn that was to begin did not.
+    pub(super) fn refuse_turn(&self, id: &str, why: &Error) {
         if let Some(binding) = self.books().bound.get_mut(id) {
-            binding.replay = false;
+            binding.end_turn(&Err(why.clone()));
         }
-    }
-
-    pub(super) fn touch(&self, id: &str) {
-        if let Some(binding) = self.books().bound.get_mut(id) {
-            binding.last_active = SystemTime::now().into();
-        }
+        self.recorder().record(id, StoredEventKind::TurnEnded, outcome_payload(&Err(why.clone())));
     }
 
     /// The agent no longer has the session, or will not.
@@ -185,13 +303,18 @@ impl Ledger {
         }
     }
 
+    /// When something last happened in any session, kept or not.
+    pub(super) fn last_active(&self) -> Option<Timestamp> {
+        self.books().last_active
+    }
+
     /// Whether this is the first time that somebody asks.
     pub(super) fn expect_once(&self) -> bool {
         !std::mem::replace(&mut self.books().expected, true)
     }
 
-    pub(super) fn fall_asleep(&self) {
-        self.books().asleep = true;
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.books().asleep = asleep;
     }
 
     pub(super) fn is_asleep(&self) -> bool {
@@ -202,19 +325,9 @@ impl Ledger {
     pub(super) async fn change(
         &self,
         id: &str,
-        mut change: impl FnMut(&mut SessionRecord) -> Result<(), Error>,
+        alter: impl FnMut(&mut SessionRecord) -> Result<(), Error>,
     ) -> Result<SessionRecord, Error> {
-        let mut conflict = StoreError::Conflict { id: id.to_owned() };
-        for _ in 0..CONFLICTS {
-            let mut record = self.record(id).await?;
-            change(&mut record)?;
-            match self.store.put(record).await {
-                Ok(record) => return Ok(record),
-                Err(error @ StoreError::Conflict { .. }) => conflict = error,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(conflict.into())
+        change(&*self.store, id, alter).await
     }
 
     pub(super) async fn record(&self, id: &str) -> Result<SessionRecord, Error> {
@@ -222,24 +335,9 @@ impl Ledger {
         Ok(record.ok_or_else(|| StoreError::NotFound { id: id.to_owned() })?)
     }
 
-    /// Takes an event of a session down, if it is new and worth it.
-    fn take_down(&self, id: &str, event: &Event) {
-        if event.origin() != Origin::Live {
-            return;
-        }
-        let (kind, payload) = match event {
-            Event::Update(update) => (StoredEventKind::Update, update.raw().clone()),
-            Event::SessionEnded(ended) => (StoredEventKind::Ended, json!(ended.termination)),
-            Event::Permission(request) => (StoredEventKind::Permission, request.raw().clone()),
-            Event::Question(request) => (StoredEventKind::Question, request.raw().clone()),
-            Event::Other { method, params, .. } => {
-                (StoredEventKind::Notification, json!({"method": method, "params": params}))
-            }
-            Event::Gap(gap) => (StoredEventKind::Gap, json!({"from": gap.from, "to": gap.to})),
-            Event::Lagged(count) => (StoredEventKind::Lost, json!({ "count": count })),
-            _ => return,
-        };
-        self.recorder().record(id, kind, payload);
+    fn record_entry(&self, id: &str, entry: Entry) {
+        let Entry { kind, payload, place } = entry;
+        self.recorder().record_at(id, kind, payload, place.as_deref());
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -247,16 +345,36 @@ impl Ledger {
     }
 }
 
+/// Holds back what comes for a session of the agent.
+#[derive(Debug)]
+pub(super) struct Hold {
+    ledger: Arc<Ledger>,
+    agent_session: String,
+}
+
+impl Drop for Hold {
+    /// Whoever has bound the session has taken what was held; otherwise it goes where it would have gone.
+    fn drop(&mut self) {
+        let mut books = self.ledger.books();
+        let held = books.early.release(&self.agent_session);
+        if let Some(id) = books.kept.get(&self.agent_session) {
+            held.into_iter().for_each(|entry| self.ledger.record_entry(id, entry));
+        }
+    }
+}
+
 impl Books {
+    fn unbind(&mut self, id: &str) {
+        let Some(binding) = self.bound.remove(id) else { return };
+        self.kept.remove(&binding.agent_session);
+        if binding.in_turn {
+            self.leaving.insert(binding.agent_session, id.to_owned());
+        }
+    }
+
     /// Nothing that the agent had is there any more, as far as is known.
     fn lose_all(&mut self) {
         self.bound.values_mut().for_each(|binding| binding.live = false);
-    }
-
-    /// The server began anew. What was bound since the stream was lost was bound to the new one.
-    fn lose_older(&mut self) {
-        let losses = self.losses;
-        self.bound.values_mut().for_each(|binding| binding.live &= binding.losses >= losses);
     }
 
     /// The stream of events is there, or is not.
@@ -264,72 +382,115 @@ impl Books {
         self.losses += u64::from(away && !self.away);
         self.away = away;
     }
+}
 
-    /// Keeps an event of a session that nobody keeps yet.
-    fn remember(&mut self, session: &str, event: &Event) {
-        if event.origin() != Origin::Live || !matches!(event, Event::Update(_) | Event::Other { .. }) {
-            return;
-        }
-        let place = self.strangers.iter().position(|(stranger, _)| stranger == session);
-        let events = match place {
-            Some(place) => self.strangers.get_mut(place),
-            None => {
-                if self.strangers.len() == STRANGERS {
-                    self.strangers.pop_front();
+impl Ledger {
+    /// Something happened that is not of one session.
+    fn happened_to_all(&self, books: &mut Books, event: &Event) {
+        match event {
+            Event::ServerRestarted => {
+                books.stream = Stream::default();
+                let losses = books.losses;
+                books.bound.values_mut().for_each(|binding| binding.lose_if_older(losses));
+                if let Some(recorder) = self.recorder.get() {
+                    recorder.restarted();
                 }
-                self.strangers.push_back((session.to_owned(), VecDeque::new()));
-                self.strangers.back_mut()
             }
-        };
-        if let Some((_, events)) = events.filter(|(_, events)| events.len() < STRANGER_EVENTS) {
-            events.push_back(event.clone());
+            Event::Connection(ConnectionState::Reconnecting { .. }) => books.notice(true),
+            Event::Reconnected { .. } => books.notice(false),
+            Event::Connection(
+                ConnectionState::AgentEnded(_) | ConnectionState::Disconnected | ConnectionState::Lost(_),
+            ) => books.lose_all(),
+            Event::Gap(_) | Event::Lagged(_) => {
+                for (id, _) in books.bound.iter().filter(|(_, binding)| binding.live) {
+                    if let Some(entry) = Entry::of(event, None) {
+                        self.record_entry(id, entry);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 }
 
 impl Observer for Ledger {
-    fn happened(&self, event: &Event) {
+    fn happened(&self, event: &Event, place: Option<&str>) {
         let mut books = self.books();
-        let Some(session) = event.session_id() else {
-            match event {
-                Event::ServerRestarted => books.lose_older(),
-                Event::Connection(ConnectionState::Reconnecting { .. }) => books.notice(true),
-                Event::Reconnected { .. } => books.notice(false),
-                Event::Connection(
-                    ConnectionState::AgentEnded(_) | ConnectionState::Disconnected | ConnectionState::Lost(_),
-                ) => books.lose_all(),
-                Event::Gap(_) | Event::Lagged(_) => {
-                    let live = books.bound.iter().filter(|(_, binding)| binding.live);
-                    live.for_each(|(id, _)| self.take_down(id, event));
-                }
-                _ => {}
-            }
-            return;
-        };
-        let Some(id) = books.kept.get(session).cloned() else { return books.remember(session, event) };
-        if let Some(binding) = books.bound.get_mut(&id) {
-            if event.origin() == Origin::Live {
-                binding.last_active = SystemTime::now().into();
-            }
-            if matches!(event, Event::SessionEnded(ended) if ended.origin == Origin::Live) {
-                binding.live = false;
+        if let Some(place) = place {
+            books.stream.pass(place);
+        }
+        let Some(session) = event.session_id() else { return self.happened_to_all(&mut books, event) };
+        if event.origin() == Origin::Live {
+            books.last_active = Some(SystemTime::now().into());
+        }
+        let id = books.kept.get(session).cloned();
+        let binding = id.as_ref().and_then(|id| books.bound.get_mut(id));
+        if let (Some(id), Some(binding)) = (&id, binding) {
+            binding.notice(event);
+            self.amend(id, binding.epoch, amendment(event));
+            if place.is_some_and(|place| binding.stored.remove(place)) {
+                return;
             }
         }
-        self.take_down(&id, event);
+        if books.early.take(session, event, place) {
+            return;
+        }
+        match id {
+            Some(id) => {
+                if let Some(entry) = Entry::of(event, place) {
+                    self.record_entry(&id, entry);
+                }
+            }
+            None => books.early.remember(session, event, place),
+        }
     }
 
     fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>) {
         let mut books = self.books();
-        let Some(id) = books.kept.get(session).cloned() else { return };
-        if let Some(binding) = books.bound.get_mut(&id) {
-            binding.last_active = SystemTime::now().into();
+        books.last_active = Some(SystemTime::now().into());
+        let leaving = books.leaving.remove(session);
+        let Some(id) = books.kept.get(session).cloned().or(leaving) else { return };
+        if let Some(binding) = books.bound.get_mut(&id).filter(|binding| binding.agent_session == session) {
+            let told = binding.end_turn(outcome);
             binding.live &= !outcome.as_ref().is_err_and(is_unknown_session);
+            self.amend(&id, binding.epoch, Amendment { told, ..Amendment::default() });
         }
-        let payload = match outcome {
-            Ok(outcome) => json!({"stopReason": outcome.stop_reason, "answer": outcome.raw}),
-            Err(error) => json!({"error": error.to_string(), "termination": error.termination()}),
-        };
-        self.recorder().record(&id, StoredEventKind::TurnEnded, payload);
+        self.recorder().record(&id, StoredEventKind::TurnEnded, outcome_payload(outcome));
+    }
+
+    fn answered(&self, session: &str, patch: &Patch) {
+        let books = self.books();
+        let Some(id) = books.kept.get(session) else { return };
+        if let Some(binding) = books.bound.get(id) {
+            let (config_options, mode) = (patch.options_as_sent(), patch.mode().map(str::to_owned));
+            self.amend(id, binding.epoch, Amendment { config_options, mode, ..Amendment::default() });
+        }
+    }
+}
+
+/// What an event changes in the record of its session.
+fn amendment(event: &Event) -> Amendment {
+    let mut amendment = Amendment::default();
+    match event {
+        Event::Update(update) if update.origin() == Origin::Live => match update.kind() {
+            UpdateKind::ConfigOptions(_) => {
+                amendment.config_options = update.raw().get("configOptions").cloned()
+            }
+            UpdateKind::Mode { id } => amendment.mode = Some(id.clone()),
+            _ => {}
+        },
+        Event::SessionEnded(ended) if ended.origin == Origin::Live => {
+            amendment.termination = Some(ended.termination.clone());
+        }
+        _ => {}
+    }
+    amendment
+}
+
+fn outcome_payload(outcome: &Result<TurnOutcome, Error>) -> Value {
+    match outcome {
+        Ok(outcome) => json!({"stopReason": outcome.stop_reason, "answer": outcome.raw}),
+        Err(error) => json!({"error": error.to_string(), "termination": error.termination()}),
     }
 }
 

@@ -1,15 +1,31 @@
 //! Taking a session up again.
 
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
+use super::amend::Amendment;
+use super::binding::Owed;
 use super::handle::Sessions;
-use super::ledger::is_unknown_session;
+use super::ledger::{TakenUp, is_unknown_session};
 use super::replay::{history, tells};
+use crate::random::random_below;
+use crate::store::{number_of, place_of};
 use crate::{
-    Capabilities, ConnectionState, Error, EventQuery, NewSession, ServerKind, SessionRecord, StoredEventKind,
+    Capabilities, ConnectionState, Error, EventQuery, NewSession, ResumeSupport, ServerKind, Session,
+    SessionRecord, SessionStatus, StatusEvent, StoreError, StoredEventKind, UserAction,
 };
+
+/// How many events a server keeps for those who come late, so that nobody can be further behind.
+const RING: u64 = 1024;
+/// How often a session is tried to be taken up that others take up at the same moment, and how long to wait in between,
+/// about.
+const RIVALS: u32 = 6;
+const RIVAL_WAIT: Duration = Duration::from_millis(5);
+/// How many pages of events are looked through for those that tell an agent anything.
+const SPANS: usize = 64;
 
 /// How a session was taken up again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,6 +45,28 @@ impl Restored {
             Self::Resumed => "resume",
             Self::Loaded => "load",
             Self::Replayed => "replay",
+        }
+    }
+}
+
+/// Which session is to be taken up, and for what.
+#[derive(Debug, Clone)]
+pub(super) struct Wish {
+    pub(super) id: String,
+    /// What it was made of in this program, with its tool servers.
+    pub(super) new: Option<NewSession>,
+    pub(super) action: UserAction,
+    /// What is there to resume it, if it is suspended.
+    pub(super) support: Option<ResumeSupport>,
+}
+
+impl Wish {
+    /// Whether its status allows it, which others may change at any time.
+    fn check(&self, record: &SessionRecord) -> Result<(), Error> {
+        match record.status {
+            SessionStatus::Active => Ok(()),
+            SessionStatus::Suspended if self.support.is_some() => Ok(()),
+            status => Err(Error::NotAllowed { action: self.action, status }),
         }
     }
 }
@@ -58,47 +96,182 @@ impl Sessions {
 
     /// Has the agent take a session up again: it resumes it, or else loads it, or else gets a new one that is told what
     /// went before. Whoever calls this holds the gate of the session.
-    pub(super) async fn restore(
+    pub(super) async fn restore(&self, wish: Wish) -> Result<Restored, Error> {
+        let ledger = &self.ledger;
+        for attempt in 1..=RIVALS {
+            // What happened here has to be there, to be told and to be told apart from what others have stored.
+            ledger.settle_in_time().await?;
+            let record = ledger.record(&wish.id).await?;
+            wish.check(&record)?;
+            let can = self.connected(&record.agent).await?;
+            if can.server == ServerKind::PerAgent && can.agent != record.agent {
+                let (wanted, present) = (&record.agent, &can.agent);
+                let what = format!(
+                    "the session belongs to the agent `{wanted}`, and this client talks to `{present}`"
+                );
+                return Err(Error::config(what));
+            }
+            match self.take_over(&wish, &can, &record).await {
+                // Somebody else wants it at the same moment; one of the two is last, and has it.
+                Err(Error::Store(StoreError::TakenOver { .. })) if attempt < RIVALS => {
+                    let wait = RIVAL_WAIT * (1 + random_below(8));
+                    tokio::time::sleep(wait * attempt).await;
+                }
+                taken => return taken,
+            }
+        }
+        // The last attempt returned.
+        Err(Error::NotConnected)
+    }
+
+    /// Waits until everything that has arrived was given out.
+    async fn catch_up(&self) {
+        if let Some(connection) = self.client().inner().present() {
+            connection.between_events(|| {}).await;
+        }
+    }
+
+    /// Takes a session up.
+    ///
+    /// First this program becomes the one that stores what happens in the session, so that nobody else takes the history
+    /// for news that an agent tells when it loads. Whatever the agent then does, what happens is stored from here.
+    async fn take_over(
         &self,
+        wish: &Wish,
+        can: &Capabilities,
         record: &SessionRecord,
-        given: Option<&NewSession>,
-    ) -> Result<(SessionRecord, Restored), Error> {
-        let can = self.connected(&record.agent).await?;
-        if can.server == ServerKind::PerAgent && can.agent != record.agent {
-            let (wanted, present) = (&record.agent, &can.agent);
-            let what =
-                format!("the session belongs to the agent `{wanted}`, and this client talks to `{present}`");
-            return Err(Error::config(what));
-        }
-        let new = given.cloned().unwrap_or_else(|| NewSession::from_kept(&record.init));
-        let new = if can.agent == record.agent { new } else { new.agent(&record.agent) };
-        let mut restored = None;
-        if let Some(agent_session) = &record.agent_session_id {
-            restored = self.take_up(&can, agent_session, &new).await?;
-        }
-        let (agent_session, how) = match (restored, &record.agent_session_id) {
-            (Some(how), Some(agent_session)) => (agent_session.clone(), how),
-            _ => (self.client().new_session(new).await?.id().to_owned(), Restored::Replayed),
-        };
-        let replay = match how {
-            // A session that has no history has nothing to be told.
-            Restored::Replayed => record.last_index > 0,
-            _ => record.replay_pending,
-        };
-        let kept = self.ledger.change(&record.id, |record| {
-            record.agent_session_id = Some(agent_session.clone());
-            record.resumable = can.resume_session || can.load_session;
-            record.replay_pending = replay;
-            record.termination = None;
+    ) -> Result<Restored, Error> {
+        let ledger = &self.ledger;
+        let old_session = record.agent_session_id.as_deref();
+        self.catch_up().await;
+        let (hold, place) = old_session.map(|session| ledger.hold(session)).unzip();
+        let place = place.filter(|_| can.server == ServerKind::Shared);
+        let owner = ledger.change(&record.id, |record| {
+            wish.check(record)?;
+            record.epoch += 1;
+            record.taken_at.clone_from(&place);
             Ok(())
         });
-        let kept = kept.await?;
-        self.ledger.recorder().know(&kept);
-        self.ledger.bind(&record.id, &agent_session, replay);
-        let payload = json!({"by": how.as_str(), "agentSessionId": agent_session});
-        self.ledger.recorder().record(&record.id, StoredEventKind::Restored, payload);
+        let owner = owner.await?;
+        ledger.recorder().know(&owner);
+        let stored = async || self.stored_by_others(&owner, can.server).await;
+        let mut taken = TakenUp {
+            id: &record.id,
+            agent_session: "",
+            epoch: owner.epoch,
+            since: owner.last_index,
+            owed: Owed::Nothing,
+            live: true,
+        };
+        let restored = self.reopen(wish, can, &owner).await;
+        let (session, how, kept) = match restored {
+            Ok(restored) => restored,
+            Err(error) => {
+                if let Some(session) = old_session {
+                    (taken.agent_session, taken.live) = (session, false);
+                    ledger.bind_held(&taken, stored().await?);
+                }
+                return Err(error);
+            }
+        };
+        taken.agent_session = session.id();
+        taken.owed = if kept.replay_pending { Owed::History } else { Owed::Nothing };
+        match how {
+            Restored::Replayed => ledger.bind_new(&taken),
+            _ => ledger.bind_held(&taken, stored().await?),
+        }
+        drop(hold);
+        if session.termination().is_some() {
+            // The agent has ended since it answered.
+            ledger.lose(&record.id);
+        }
+        let payload = json!({"by": how.as_str(), "agentSessionId": session.id()});
+        ledger.recorder().record(&record.id, StoredEventKind::Restored, payload);
         tracing::debug!(session = record.id, by = how.as_str(), "a session was taken up again");
-        Ok((kept, how))
+        Ok(how)
+    }
+
+    /// Has the agent open a session again, and writes down how.
+    async fn reopen(
+        &self,
+        wish: &Wish,
+        can: &Capabilities,
+        owner: &SessionRecord,
+    ) -> Result<(Session, Restored, SessionRecord), Error> {
+        let new = wish.new.clone().unwrap_or_else(|| NewSession::from_kept(&owner.init));
+        let new = if can.agent == owner.agent { new } else { new.agent(&owner.agent) };
+        let mut restored = None;
+        if let Some(agent_session) = &owner.agent_session_id {
+            restored = self.take_up(can, agent_session, &new).await?;
+        }
+        let (session, how) = match restored {
+            Some(restored) => restored,
+            None => (self.client().new_session(new).await?, Restored::Replayed),
+        };
+        let kept = self.ledger.change(&owner.id, |record| {
+            if record.epoch != owner.epoch {
+                return Err(StoreError::TakenOver { id: record.id.clone(), epoch: record.epoch }.into());
+            }
+            wish.check(record)?;
+            if let (SessionStatus::Suspended, Some(support)) = (record.status, wish.support) {
+                record.status = record.status.after(StatusEvent::Resume(support))?;
+            }
+            record.agent_session_id = Some(session.id().to_owned());
+            record.resumable = can.resume_session || can.load_session;
+            record.replay_pending |= how == Restored::Replayed;
+            record.termination = None;
+            Amendment::of_answer(session.raw()).apply(record);
+            Ok(())
+        });
+        match kept.await {
+            Ok(kept) => Ok((session, how, kept)),
+            Err(error) => {
+                if how == Restored::Replayed {
+                    // Nobody will hold it, so it should not go on. What becomes of that does not matter to the caller.
+                    let _ = self.client().terminate_session(session.id()).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The places of what others have stored of a session and this program has yet to read, because it reads its stream
+    /// more slowly. Nobody else can write any more, so that this is all there is.
+    async fn stored_by_others(
+        &self,
+        owner: &SessionRecord,
+        kind: ServerKind,
+    ) -> Result<HashSet<String>, Error> {
+        let mut stored = HashSet::new();
+        if kind != ServerKind::Shared {
+            return Ok(stored);
+        }
+        self.catch_up().await;
+        let reached = self.ledger.reached();
+        let read = owner.taken_at.as_deref().and_then(number_of);
+        let mut furthest = None;
+        let mut query = EventQuery::of(&owner.id).after(owner.last_index.saturating_sub(RING));
+        query = query.limit(crate::MAX_PAGE);
+        loop {
+            let page = self.ledger.store.events(&query).await?;
+            for event in page.events.iter().filter(|event| event.index <= owner.last_index) {
+                let place = place_of(&event.id);
+                let number = number_of(place);
+                furthest = furthest.max(number);
+                if number > read {
+                    stored.insert(place.to_owned());
+                }
+            }
+            match page.next.filter(|next| *next < owner.last_index) {
+                Some(next) => query = query.after(next),
+                None => break,
+            }
+        }
+        // Numbers that the stream has not come to are of a time before the server restarted.
+        if furthest > reached {
+            stored.clear();
+        }
+        Ok(stored)
     }
 
     /// Has the agent resume or load its session; `None` if it can do neither, or does not have it.
@@ -107,20 +280,20 @@ impl Sessions {
         can: &Capabilities,
         agent_session: &str,
         new: &NewSession,
-    ) -> Result<Option<Restored>, Error> {
+    ) -> Result<Option<(Session, Restored)>, Error> {
         let client = self.client();
         if can.resume_session {
             match client.resume_session(agent_session, new.clone()).await {
                 // Where the agent cannot do what it says, the session was loaded.
-                Ok(session) if !session.history().is_empty() => return Ok(Some(Restored::Loaded)),
-                Ok(_) => return Ok(Some(Restored::Resumed)),
+                Ok(session) if !session.history().is_empty() => return Ok(Some((session, Restored::Loaded))),
+                Ok(session) => return Ok(Some((session, Restored::Resumed))),
                 Err(error) if refuses(&error) => tracing::debug!(%error, "a session cannot be resumed"),
                 Err(error) => return Err(error),
             }
         }
         if can.load_session {
             match client.load_session(agent_session, new.clone()).await {
-                Ok(_) => return Ok(Some(Restored::Loaded)),
+                Ok(session) => return Ok(Some((session, Restored::Loaded))),
                 Err(error) if refuses(&error) => tracing::debug!(%error, "a session cannot be loaded"),
                 Err(error) => return Err(error),
             }
@@ -129,21 +302,23 @@ impl Sessions {
     }
 
     /// The recent history as a text for the agent.
-    pub(super) async fn history(&self, record: &SessionRecord) -> Result<Option<String>, Error> {
+    pub(super) async fn history(&self, id: &str) -> Result<Option<String>, Error> {
         let limits = self.ledger.replay;
+        let mut end = self.ledger.record(id).await?.last_index;
+        let mut telling = VecDeque::new();
         // Not every event tells anything, so that more are read than are told, though not all of a long life.
-        let span = (limits.max_events as u64).saturating_mul(8).clamp(64, 8192);
-        let mut query =
-            EventQuery::of(&record.id).after(record.last_index.saturating_sub(span)).limit(crate::MAX_PAGE);
-        let mut events = Vec::new();
-        loop {
-            let page = self.ledger.store.events(&query).await?;
-            events.extend(page.events.into_iter().filter(tells));
-            match page.next {
-                Some(next) => query = query.after(next),
-                None => return Ok(history(&events, limits)),
+        for _ in 0..SPANS {
+            let start = end.saturating_sub(crate::MAX_PAGE as u64);
+            let page =
+                self.ledger.store.events(&EventQuery::of(id).after(start).limit(crate::MAX_PAGE)).await?;
+            let of_span = page.events.into_iter().filter(|event| event.index <= end && tells(event));
+            of_span.rev().for_each(|event| telling.push_front(event));
+            if start == 0 || telling.len() >= limits.max_events {
+                break;
             }
+            end = start;
         }
+        Ok(history(telling.make_contiguous(), limits))
     }
 }
 

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use serde_json::json;
 
+use super::binding::Owed;
 use super::handle::Sessions;
-use super::restore::Restored;
+use super::ledger::Alone;
+use super::restore::{Restored, Wish};
 use crate::{
     Content, Error, EventPage, EventQuery, Events, NewSession, Prompt, Session, SessionRecord,
     StoredEventKind, Turn, TurnState, UserAction,
@@ -79,10 +81,8 @@ impl StoredSession {
     /// [`Error::Status`] if it is suspended and the agent does not support taking it up, [`Error::NotAllowed`] if it is
     /// archived or has failed, and what else can go wrong.
     pub async fn resume(&self) -> Result<Option<Restored>, Error> {
-        let gate = self.sessions.ledger.gate(&self.id);
-        let _alone = gate.lock().await;
-        let record = self.record().await?;
-        self.sessions.resume_alone(record, self.new.as_deref()).await
+        let alone = self.sessions.ledger.gate(&self.id).lock_owned().await;
+        self.sessions.resume_alone(&self.id, self.new.as_deref(), alone).await
     }
 
     /// Gives the session something to do.
@@ -97,63 +97,51 @@ impl StoredSession {
         let (session, prompt) = (self.clone(), prompt.into());
         Box::pin(async move {
             session.refuse_second_turn()?;
-            let gate = session.sessions.ledger.gate(&session.id);
-            let _alone = gate.lock().await;
+            let alone = session.sessions.ledger.gate(&session.id).lock_owned().await;
             session.refuse_second_turn()?;
-            session.prompt_alone(prompt).await
+            session.prompt_alone(prompt, alone).await
         })
     }
 
-    async fn prompt_alone(&self, prompt: Prompt) -> Result<Turn, Error> {
+    async fn prompt_alone(&self, prompt: Prompt, mut alone: Alone) -> Result<Turn, Error> {
         let ledger = &self.sessions.ledger;
-        let mut record = self.record().await?;
+        let record = self.record().await?;
         if !record.status.accepts_input() {
             return Err(Error::NotAllowed { action: UserAction::Send, status: record.status });
         }
-        let mut binding = ledger.binding(&self.id).filter(|binding| binding.live);
-        if binding.is_none() {
-            (record, _) = self.sessions.restore(&record, self.new.as_deref()).await?;
-            binding = ledger.binding(&self.id);
+        if ledger.current(&record).is_none() {
+            let (id, new) = (self.id.to_string(), self.new.as_deref().cloned());
+            let wish = Wish { id, new, action: UserAction::Send, support: None };
+            let sessions = self.sessions.clone();
+            let restoring = async move { sessions.restore(wish).await };
+            let (restored, gate) = self.sessions.see_through(alone, restoring).await?;
+            restored?;
+            alone = gate;
         }
-        let binding = binding.ok_or(Error::NotConnected)?;
+        let binding = ledger.binding(&self.id).ok_or(Error::NotConnected)?;
         let mut told = prompt.clone();
-        if binding.replay {
+        if binding.owed != Owed::Nothing {
             // Everything that happened has to be there to be told.
-            ledger.settle().await;
-            record = self.record().await.unwrap_or(record);
-            if let Some(history) = self.sessions.history(&record).await? {
+            ledger.settle_in_time().await?;
+            if let Some(history) = self.sessions.history(&self.id).await? {
                 told = prompt.clone().after(Content::text_of(history));
             }
         }
-        ledger.touch(&self.id);
+        // Nothing waits from here on: what is stored was sent, and what is sent is stored.
+        ledger.begin_turn(&self.id);
         ledger.recorder().record(&self.id, StoredEventKind::Prompt, json!({"prompt": prompt.to_value()}));
         let turn = self.sessions.client().session(&binding.agent_session).prompt(told);
-        if binding.replay {
-            self.clear_replay(&turn);
+        drop(alone);
+        let refused = match &*turn.watch().borrow() {
+            Some(Err(error @ Error::TurnInProgress { .. })) => Some(error.clone()),
+            _ => None,
+        };
+        if let Some(error) = refused {
+            // Somebody who does not know that the session is kept has begun one.
+            ledger.refuse_turn(&self.id, &error);
+            return Err(Error::TurnInProgress { session_id: self.id.to_string() });
         }
         Ok(turn)
-    }
-
-    /// Once the agent has answered, it knows the history.
-    fn clear_replay(&self, turn: &Turn) {
-        let (ledger, id) = (Arc::clone(&self.sessions.ledger), Arc::clone(&self.id));
-        let mut outcome = turn.watch();
-        let clearing = async move {
-            let answered = outcome.wait_for(Option::is_some).await;
-            if !answered.is_ok_and(|outcome| matches!(&*outcome, Some(Ok(_)))) {
-                return;
-            }
-            ledger.replayed(&id);
-            let cleared = ledger.change(&id, |record| {
-                record.replay_pending = false;
-                Ok(())
-            });
-            if let Err(error) = cleared.await {
-                tracing::warn!(%error, session = &*id, "the agent will be told its history once more");
-            }
-        };
-        // Without a runtime no turn has begun either.
-        self.sessions.client().inner().spawn(clearing);
     }
 
     fn refuse_second_turn(&self) -> Result<(), Error> {

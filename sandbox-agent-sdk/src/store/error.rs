@@ -28,6 +28,14 @@ pub enum StoreError {
         /// The session.
         id: String,
     },
+    /// Somebody else has taken the session up since, and writes what happens in it. Nothing was changed.
+    #[error("session `{id}` was taken up by somebody else")]
+    TakenOver {
+        /// The session.
+        id: String,
+        /// How often it has been taken up now.
+        epoch: u64,
+    },
     /// What was given cannot be kept. Nothing was changed.
     #[error("it cannot be kept: {0}")]
     Invalid(String),

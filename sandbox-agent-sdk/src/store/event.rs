@@ -57,6 +57,10 @@ pub struct NewEvent {
     /// another moment is another one, and does not get the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_made_at: Option<Timestamp>,
+    /// Under which [taking up](super::SessionRecord::epoch) of the session it was taken down. If the session was taken up
+    /// by somebody else since, the event is refused; without this it is not.
+    #[serde(skip)]
+    pub epoch: Option<u64>,
 }
 
 impl NewEvent {
@@ -76,6 +80,7 @@ impl NewEvent {
             kind: kind.into(),
             payload: payload.into(),
             session_made_at: None,
+            epoch: None,
         }
     }
 
@@ -126,6 +131,6 @@ impl StoredEvent {
     #[must_use]
     pub fn into_new(self) -> NewEvent {
         let Self { id, session_id, recorded_at, kind, payload, .. } = self;
-        NewEvent { id, session_id, recorded_at, kind, payload, session_made_at: None }
+        NewEvent { id, session_id, recorded_at, kind, payload, session_made_at: None, epoch: None }
     }
 }

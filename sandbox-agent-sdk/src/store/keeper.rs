@@ -36,6 +36,18 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
     /// Deletes a session with its events, and tells whether there was one.
     fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool>;
 
+    /// Deletes a session as [`delete`](Self::delete) does, if nobody has written to it, or to its record, since this
+    /// record was read. A store that others write to should do both in one; what is here looks first and then deletes.
+    fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let found = self.get(&record.id).await?;
+            let unchanged = |found: &SessionRecord| {
+                (found.revision, found.last_index) == (record.revision, record.last_index)
+            };
+            Ok(found.as_ref().is_some_and(unchanged) && self.delete(&record.id).await?)
+        })
+    }
+
     /// Writes a new record with everything that happened in the session, all of it or nothing, whatever becomes of the
     /// call and of the program. The events get the indexes 1, 2, 3 and so on.
     ///
@@ -51,6 +63,7 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// Fails with [`StoreError::NotFound`] if the session of one of them is not there, or is not the one that was made
     /// at [the moment it names](NewEvent::session_made_at).
+    /// Fails with [`StoreError::TakenOver`] if one names an [epoch](NewEvent::epoch) that is not the one of its session.
     fn append(&self, events: Vec<NewEvent>) -> Answer<'_, Vec<u64>>;
 
     /// A page of the events of a session, in their order. It is empty if there is no such session.

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 
+use super::fence::check_epoch;
 use super::record::check_import;
 use super::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
@@ -128,9 +129,9 @@ impl MemoryStore {
     ) -> Result<Vec<u64>, StoreError> {
         for event in &events {
             let kept = sessions.get(&event.session_id);
-            if !kept.is_some_and(|kept| event.belongs_to(kept.record.created_at)) {
-                return Err(StoreError::NotFound { id: event.session_id.clone() });
-            }
+            let kept = kept.filter(|kept| event.belongs_to(kept.record.created_at));
+            let kept = kept.ok_or_else(|| StoreError::NotFound { id: event.session_id.clone() })?;
+            check_epoch(event, kept.record.epoch)?;
         }
         let mut indexes = Vec::with_capacity(events.len());
         for event in events {
@@ -224,6 +225,16 @@ impl SessionStore for MemoryStore {
 
     fn delete<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
         let deleted = self.with(|sessions| Ok(sessions.remove(id).is_some()));
+        Box::pin(std::future::ready(deleted))
+    }
+
+    fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> BoxFuture<'a, Result<bool, StoreError>> {
+        let deleted = self.with(|sessions| {
+            let unchanged = |kept: &Kept| {
+                (kept.record.revision, kept.record.last_index) == (record.revision, record.last_index)
+            };
+            Ok(sessions.get(&record.id).is_some_and(unchanged) && sessions.remove(&record.id).is_some())
+        });
         Box::pin(std::future::ready(deleted))
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::fence::{check_epoch, epoch_of};
 use super::rows::unsigned;
 use super::{NewEvent, StoreError};
 use crate::Timestamp;
@@ -11,12 +12,16 @@ use crate::Timestamp;
 pub(super) struct Head {
     pub(super) last_index: u64,
     pub(super) made_at: Timestamp,
+    /// How often it was taken up.
+    pub(super) epoch: u64,
 }
 
 impl Head {
-    /// From a row with the id of a session, its last index, and when it was made.
-    pub(super) fn of_row((id, last_index, made_at): (String, i64, i64)) -> (String, Self) {
-        (id, Self { last_index: unsigned(last_index), made_at: Timestamp::from_millis(unsigned(made_at)) })
+    /// From a row with the id of a session, its last index, when it was made, and its record.
+    pub(super) fn of_row<D: AsRef<[u8]>>(row: (String, i64, i64, D)) -> (String, Self) {
+        let (id, last_index, made_at, document) = row;
+        let made_at = Timestamp::from_millis(unsigned(made_at));
+        (id, Self { last_index: unsigned(last_index), made_at, epoch: epoch_of(document.as_ref()) })
     }
 }
 
@@ -54,6 +59,7 @@ pub(super) fn place<'a>(
         let (session, key) = (event.session_id.as_str(), (event.session_id.as_str(), event.id.as_str()));
         let head = sessions.get(session).filter(|head| event.belongs_to(head.made_at));
         let head = head.ok_or_else(|| StoreError::NotFound { id: session.to_owned() })?;
+        check_epoch(event, head.epoch)?;
         let known = present.get(&key).or_else(|| batch.get(&key)).copied();
         let index = known.unwrap_or_else(|| {
             let (last, latest) = placed.heads.entry(session).or_insert((head.last_index, event.recorded_at));
@@ -81,7 +87,7 @@ mod tests {
     fn what_is_there_keeps_its_place_and_the_rest_follows_without_holes() {
         let made_at = Timestamp::from_millis(7);
         let sessions = [("s", 10), ("t", 0)]
-            .map(|(id, last_index)| (id.to_owned(), Head { last_index, made_at }))
+            .map(|(id, last_index)| (id.to_owned(), Head { last_index, made_at, epoch: 0 }))
             .into();
         let present = Present::from([(("s".to_owned(), "b".to_owned()), 4)]);
         let events = [

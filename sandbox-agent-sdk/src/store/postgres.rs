@@ -115,7 +115,7 @@ impl PostgresStore {
         let mut transaction = self.pool.begin().await.map_err(failure)?;
         // The rows are locked until the end of the transaction: whoever else writes to the sessions comes later.
         let named: Vec<&str> = sessions(events).into_iter().collect();
-        let rows: Vec<(String, i64, i64)> =
+        let rows: Vec<(String, i64, i64, String)> =
             sqlx::query_as(LOCK_HEADS).bind(named).fetch_all(&mut *transaction).await.map_err(failure)?;
         let heads = rows.into_iter().map(Head::of_row).collect();
         let present = present(&mut transaction, events).await?;
@@ -137,7 +137,7 @@ const INSERT_SESSION: &str = "INSERT INTO sandbox_agent_sessions \
                               (id, agent, status, created_at, last_active, last_index, revision, document) \
                               VALUES ($1, $2, $3, $4, $5, $6, 1, $7) ON CONFLICT (id) DO NOTHING";
 /// In one order for all writers, so that no two wait for each other.
-const LOCK_HEADS: &str = "SELECT id, last_index, created_at FROM sandbox_agent_sessions WHERE id = ANY($1) \
+const LOCK_HEADS: &str = "SELECT id, last_index, created_at, document FROM sandbox_agent_sessions WHERE id = ANY($1) \
                           ORDER BY id FOR UPDATE";
 const UPDATE_HEADS: &str = "UPDATE sandbox_agent_sessions AS kept SET last_index = head.last_index, \
                             last_active = GREATEST(kept.last_active, head.last_active) \
@@ -279,6 +279,20 @@ impl SessionStore for PostgresStore {
             let delete = "DELETE FROM sandbox_agent_sessions WHERE id = $1";
             let done = sqlx::query(delete).bind(id).execute(&self.pool).await.map_err(failure)?;
             Ok(done.rows_affected() > 0)
+        })
+    }
+
+    fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let delete =
+                "DELETE FROM sandbox_agent_sessions WHERE id = $1 AND revision = $2 AND last_index = $3";
+            let done = sqlx::query(delete)
+                .bind(&record.id)
+                .bind(signed(record.revision))
+                .bind(signed(record.last_index))
+                .execute(&self.pool)
+                .await;
+            done.map(|done| done.rows_affected() > 0).map_err(failure)
         })
     }
 

@@ -24,6 +24,14 @@ pub struct SessionRecord {
     /// Where it stands.
     #[serde(deserialize_with = "stored_status")]
     pub status: SessionStatus,
+    /// How often it was taken up. Whoever took it up last writes what happens in it: events of an
+    /// [earlier time](super::NewEvent::epoch) are refused.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The last place in the server's stream that whoever took it up had read then: everything behind it is theirs to
+    /// store. `None` where nobody else sees the stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_at: Option<String>,
     /// The session's id with the agent. It changes when the agent cannot take the session up again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_session_id: Option<String>,
@@ -36,13 +44,13 @@ pub struct SessionRecord {
     /// What the session was made of. Tool servers are not kept: they may hold secrets.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub init: Map<String, Value>,
-    /// The session's options as the agent told them when it was made.
+    /// The session's options, as the agent told them last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_options: Option<Value>,
-    /// The session's modes as the agent told them when it was made.
+    /// The session's modes, as the agent told them last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modes: Option<Value>,
-    /// How its agent ended, for an application that wants to keep it here; the end itself is kept as an event.
+    /// How its agent ended, until the session is taken up again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination: Option<TerminationInfo>,
     /// Whether the agent has to be told what went before, because it was a new one that took the session up.
@@ -71,6 +79,8 @@ impl SessionRecord {
             id: id.into(),
             agent: agent.into(),
             status: SessionStatus::Active,
+            epoch: 0,
+            taken_at: None,
             agent_session_id: None,
             resumable: false,
             title: None,

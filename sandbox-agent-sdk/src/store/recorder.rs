@@ -13,6 +13,7 @@ use super::{SessionRecord, SessionStore, StoreError, StoredEventKind};
 use crate::Timestamp;
 use crate::random::random_id;
 
+mod claims;
 mod losses;
 mod options;
 mod queue;
@@ -20,6 +21,7 @@ mod queue;
 mod tests;
 mod writer;
 
+pub(crate) use claims::{number_of, place_of};
 pub use options::RecorderOptions;
 
 /// Events that were not stored, or are not known to be: the store was too slow for too long, refused them, or was given
@@ -36,6 +38,9 @@ pub struct Unrecorded {
 }
 
 type Listener = Box<dyn Fn(Unrecorded) + Send + Sync>;
+/// Is told of sessions that somebody else has taken up, and says up to which number of the stream what was seen here is
+/// this program's to store; without one, all of it is.
+pub(crate) type TakenListener = Box<dyn Fn(&SessionRecord) -> Option<u64> + Send + Sync>;
 
 /// Takes events down without ever waiting, and writes them in batches.
 ///
@@ -61,6 +66,8 @@ struct Shared {
     settled: watch::Sender<u64>,
     /// Whom to tell of events that were not stored. It must not wait.
     listener: Listener,
+    /// Whom to tell of sessions that somebody else has taken up. It must not wait either.
+    taken: TakenListener,
 }
 
 impl Recorder {
@@ -72,6 +79,16 @@ impl Recorder {
     /// Starts a recorder that tells somebody of every loss, from a task that does nothing else. The listener must not
     /// wait.
     pub fn start_with(store: Arc<dyn SessionStore>, options: RecorderOptions, listener: Listener) -> Self {
+        Self::start_telling(store, options, listener, Box::new(|_| None))
+    }
+
+    /// Starts a recorder that tells, besides, of sessions that somebody else has taken up.
+    pub(crate) fn start_telling(
+        store: Arc<dyn SessionStore>,
+        options: RecorderOptions,
+        listener: Listener,
+        taken: TakenListener,
+    ) -> Self {
         let shared = Arc::new(Shared {
             patience: options.patience,
             queue: Mutex::new(Queue::new(options, random_id())),
@@ -79,6 +96,7 @@ impl Recorder {
             lost: Notify::new(),
             settled: watch::Sender::new(0),
             listener,
+            taken,
         });
         let mut tasks = JoinSet::new();
         let ending = Ending(Arc::clone(&shared));
@@ -106,9 +124,35 @@ impl Recorder {
 
     /// Takes down that something happened in a session just now. It never waits.
     pub fn record(&self, session_id: &str, kind: StoredEventKind, payload: serde_json::Value) {
+        self.record_at(session_id, kind, payload, None);
+    }
+
+    /// This program has taken a session up: what happens in it is written under this epoch, behind this index.
+    pub(crate) fn claim(&self, session_id: &str, epoch: u64, since: u64) {
+        self.shared.lock().claims.insert(session_id, epoch, since);
+    }
+
+    /// This program has let go of a session.
+    pub(crate) fn disclaim(&self, session_id: &str) {
+        self.shared.lock().claims.remove(session_id);
+    }
+
+    /// The server began to count anew.
+    pub(crate) fn restarted(&self) {
+        self.shared.lock().claims.restarted();
+    }
+
+    /// Takes something down with its place in the server's stream, which every program that sees it knows it by.
+    pub(crate) fn record_at(
+        &self,
+        session_id: &str,
+        kind: StoredEventKind,
+        payload: serde_json::Value,
+        place: Option<&str>,
+    ) {
         let is_loss = {
             let mut queue = self.shared.lock();
-            queue.push(session_id, now(), kind, payload);
+            queue.push(session_id, now(), kind, payload, place);
             queue.has_untold()
         };
         self.shared.filled.notify_one();

@@ -143,7 +143,7 @@ impl SqliteStore {
     ) -> Result<Option<Vec<u64>>, StoreError> {
         let failure = |error| self.failure(error);
         let mut transaction = self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(failure)?;
-        let rows: Vec<(String, i64, i64)> = sqlx::query_as(SELECT_HEADS)
+        let rows: Vec<(String, i64, i64, Bytes)> = sqlx::query_as(SELECT_HEADS)
             .bind(json(&sessions(events))?)
             .fetch_all(&mut *transaction)
             .await
@@ -222,13 +222,14 @@ fn json(values: &impl Serialize) -> Result<String, StoreError> {
 
 const INSERT_SESSION: &str = "INSERT INTO sessions (id, agent, status, created_at, last_active, last_index, revision, \
                               document) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7) ON CONFLICT (id) DO NOTHING";
-const SELECT_HEADS: &str = "SELECT id, last_index, created_at FROM sessions \
+const SELECT_HEADS: &str = "SELECT id, last_index, created_at, document FROM sessions \
                             WHERE id IN (SELECT value FROM json_each(?1))";
 const UPDATE_HEADS: &str = "UPDATE sessions SET last_index = head.last_index, \
                             last_active = max(sessions.last_active, head.last_active) FROM \
                             (SELECT value ->> 0 AS id, value ->> 1 AS last_index, value ->> 2 AS last_active \
                             FROM json_each(?1)) AS head WHERE sessions.id = head.id";
 const DELETE: &str = "DELETE FROM sessions WHERE id = ?1";
+const DELETE_UNCHANGED: &str = "DELETE FROM sessions WHERE id = ?1 AND revision = ?2 AND last_index = ?3";
 const SELECT_PRESENT: &str = "SELECT session_id, id, position FROM events WHERE (session_id, id) IN \
                               (SELECT value ->> 0, value ->> 1 FROM json_each(?1))";
 const SELECT_EVENTS: &str = "SELECT position, id, recorded_at, kind, payload FROM events \
@@ -352,6 +353,18 @@ impl SessionStore for SqliteStore {
     fn delete<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
             let done = sqlx::query(DELETE).bind(id).execute(&self.writer).await;
+            done.map(|done| done.rows_affected() > 0).map_err(|error| self.failure(error))
+        })
+    }
+
+    fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let done = sqlx::query(DELETE_UNCHANGED)
+                .bind(&record.id)
+                .bind(signed(record.revision))
+                .bind(signed(record.last_index))
+                .execute(&self.writer)
+                .await;
             done.map(|done| done.rows_affected() > 0).map_err(|error| self.failure(error))
         })
     }

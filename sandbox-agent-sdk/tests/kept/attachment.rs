@@ -3,18 +3,10 @@
 use std::time::Duration;
 
 use mock_server::{Script, Step};
-use sandbox_agent_sdk::{Attachment, DropPolicy, Error, NewSession, ServerKind, StoredEventKind};
+use sandbox_agent_sdk::{Attachment, DropPolicy, Error, Event, NewSession, ServerKind, StoredEventKind};
 
-use crate::support::within;
-use crate::world::{Ability, World, agent, said, stored};
-
-/// An agent that counts slowly enough for somebody to leave in between.
-fn counting(to: usize) -> Script {
-    Script::new(move |_| {
-        let count = |n| [Step::Say(format!("{n} ")), Step::Wait(Duration::from_millis(3))];
-        (1..=to).flat_map(count).collect()
-    })
-}
+use crate::support::{event, within};
+use crate::world::{Ability, World, agent, counting, said, stored};
 
 #[tokio::test]
 async fn another_program_gets_exactly_the_rest() {
@@ -91,4 +83,64 @@ async fn a_client_that_attaches_to_nothing_says_so() {
     let unknown = r#"{"sessionId":"gone","agent":"mock","agentSessionId":"x","index":3}"#;
     let client = world.options().await.attach(serde_json::from_str(unknown).unwrap()).build().unwrap();
     assert!(matches!(client.sessions().attached().await, Err(Error::Store(_))));
+}
+
+#[tokio::test]
+async fn what_the_server_no_longer_has_when_a_program_attaches_is_told_as_a_gap() {
+    let script = Script::new(|turn| match turn.params["prompt"][0]["text"].as_str() {
+        Some("flood") => vec![Step::Flood { updates: 1_500, bytes: 4 }],
+        _ => vec![Step::Say("here".to_owned())],
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    let (client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(within(session.prompt("one")).await.unwrap().outcome()).await.unwrap();
+    let attachment = within(session.detach()).await.unwrap();
+    let plain = within(client.new_session(NewSession::in_dir("/"))).await.unwrap();
+    within(plain.prompt("flood").outcome()).await.unwrap();
+    drop((client, sessions, plain));
+
+    let client = world.options().await.attach(attachment).auto_connect(false).build().unwrap();
+    let mut events = client.events();
+    within(client.connect()).await.unwrap();
+    let gap = event(&mut events, |event| match event {
+        Event::Gap(gap) => Some(gap),
+        _ => None,
+    });
+    assert!(gap.await.count() > 100);
+    let session = within(client.sessions().attached()).await.unwrap();
+    let answer = within(async { session.prompt("two").await?.text().await }).await;
+    assert_eq!(answer.unwrap(), "here");
+    client.sessions().flush().await.unwrap();
+    let kept = stored(&world.store().await, "mine").await;
+    assert_eq!(kept.iter().filter(|event| event.kind == StoredEventKind::Gap).count(), 1);
+    assert_eq!(said(&kept), ["here", "here"]);
+}
+
+#[tokio::test]
+async fn an_attachment_that_somebody_was_quicker_with_is_let_go_of() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(within(session.prompt("one")).await.unwrap().outcome()).await.unwrap();
+    let attachment = within(session.detach()).await.unwrap();
+    let (_quicker, quicker_sessions) = world.program().await;
+    let quicker = within(quicker_sessions.resume("mine")).await.unwrap();
+    within(within(quicker.prompt("two")).await.unwrap().outcome()).await.unwrap();
+    quicker_sessions.flush().await.unwrap();
+
+    let client = world.options().await.attach(attachment).build().unwrap();
+    let mut events = client.events();
+    let session = within(client.sessions().attached()).await.unwrap();
+    let taken = event(&mut events, |event| match event {
+        Event::TakenOver { session_id } => Some(session_id),
+        _ => None,
+    });
+    assert_eq!(taken.await, "mine");
+    let answer = within(async { session.prompt("three").await?.text().await }).await;
+    assert_eq!(answer.unwrap(), "re: three; ");
+    client.sessions().flush().await.unwrap();
+    quicker_sessions.flush().await.unwrap();
+    let kept = stored(&world.store().await, "mine").await;
+    assert_eq!(said(&kept), ["re: one; ", "re: two; ", "re: three; "]);
 }

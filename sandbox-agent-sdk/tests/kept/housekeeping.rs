@@ -2,11 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use mock_server::{Script, Step};
 use sandbox_agent_sdk::{
-    NewSession, RecordQuery, RetentionPolicy, SessionRecord, SessionStatus, SessionStore, Suspend, Timestamp,
+    Error, NewEvent, NewSession, RecordQuery, RetentionPolicy, ServerKind, SessionRecord, SessionStatus,
+    SessionStore, Suspend, Timestamp, TurnState,
 };
 
-use crate::support::{KINDS, within};
+use crate::gated::Gated;
+use crate::support::{KINDS, options, within};
 use crate::world::{Ability, World, agent, said, stored};
 
 const DAY: u64 = 24 * 60 * 60 * 1000;
@@ -127,4 +130,132 @@ async fn a_task_of_the_application_keeps_house_until_it_is_ended() {
     house.abort();
     assert!(house.await.unwrap_err().is_cancelled());
     assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
+}
+
+#[tokio::test]
+async fn an_agent_is_not_ended_while_anything_goes_on_in_it_kept_or_not() {
+    for kind in KINDS {
+        let world = World::new(kind, Script::steps(vec![Step::WaitForCancel])).await;
+        let (client, sessions) = world.program().await;
+        within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let plain = within(client.new_session(NewSession::in_dir("/"))).await.unwrap();
+        let mut turn = plain.prompt("for a long time");
+        let policy = RetentionPolicy::default();
+        let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
+        let ended = within(sessions.end_idle(&policy, later)).await.unwrap();
+        // Where each session can be ended alone, the other one need not suffer either way.
+        let alone = kind == ServerKind::Shared;
+        assert_eq!(ended, if alone { vec!["s"] } else { vec![] }, "{kind}");
+        assert_eq!(plain.turn_state(), TurnState::Running, "{kind}");
+        within(plain.cancel()).await.unwrap();
+        within(turn.outcome()).await.unwrap();
+        let ended = within(sessions.end_idle(&policy, later)).await.unwrap();
+        assert_eq!(ended, if alone { vec![] } else { vec!["s"] }, "{kind}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_begins_while_idle_agents_are_ended_is_not_cut_off() {
+    let mut policy = RetentionPolicy::default();
+    policy.idle = Duration::ZERO;
+    let later = Timestamp::from(SystemTime::now()).saturating_add(Duration::from_secs(3600));
+    for kind in KINDS {
+        let world = World::new(kind, agent(Ability::Resume)).await;
+        let (client, sessions) = world.program().await;
+        let kept = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        for round in 0..15 {
+            let text = format!("kept {round}");
+            let prompting = async { kept.prompt(text.as_str()).await?.text().await };
+            let (answer, ended) =
+                within(async { tokio::join!(prompting, sessions.end_idle(&policy, later)) }).await;
+            assert_eq!(answer.unwrap(), format!("re: {text}; "), "{kind}");
+            ended.unwrap();
+            if kind == ServerKind::Shared {
+                continue;
+            }
+            let woken = within(async { kept.prompt("awake").await?.text().await }).await;
+            assert_eq!(woken.unwrap(), "re: awake; ");
+            // A session that is not kept fails before anything is sent, or not at all.
+            let plain = within(client.new_session(NewSession::in_dir("/"))).await.unwrap();
+            let text = format!("plain {round}");
+            let mut turn = None;
+            let beginning = async { turn.insert(plain.prompt(text.as_str())).outcome().await };
+            let (outcome, ended) =
+                within(async { tokio::join!(beginning, sessions.end_idle(&policy, later)) }).await;
+            ended.unwrap();
+            let sent = world.server.messages("session/prompt");
+            let sent = sent.iter().any(|prompt| prompt["params"]["prompt"][0]["text"] == text.as_str());
+            match outcome {
+                Ok(_) => assert!(sent),
+                Err(Error::NotConnected) => assert!(!sent, "it was not sent"),
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        sessions.flush().await.unwrap();
+        let kept = stored(&**sessions.store(), "s").await;
+        for round in 0..15 {
+            let text = format!("re: kept {round}; ");
+            assert_eq!(said(&kept).iter().filter(|said| **said == text).count(), 1, "{kind}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn times_of_any_size_are_safe() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+    for (idle, check) in [
+        (Duration::MAX, Duration::ZERO),
+        (Duration::MAX, Duration::MAX),
+        (Duration::ZERO, Duration::ZERO),
+        (Duration::from_nanos(1), Duration::from_nanos(1)),
+    ] {
+        let period = idle;
+        let mut policy = RetentionPolicy::default();
+        (policy.idle, policy.idle_check) = (idle, check);
+        (policy.suspended, policy.resumable, policy.error) = (period, period, period);
+        // It never ends by itself, and must not end by a panic either.
+        let house = tokio::time::timeout(Duration::from_millis(50), sessions.keep_house(policy)).await;
+        assert!(house.is_err());
+        let ends = Timestamp::from_millis(u64::MAX);
+        for now in [Timestamp::from_millis(0), ends] {
+            sessions.expired(&policy, now).await.unwrap();
+            assert!(sessions.idle(&policy, now).len() <= 1);
+        }
+    }
+    assert_eq!(sessions.get("s").await.unwrap().unwrap().status, SessionStatus::Active);
+}
+
+#[tokio::test]
+async fn what_is_taken_up_between_the_look_and_the_deletion_is_not_deleted() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    for taken_up in [true, false] {
+        let inner = std::sync::Arc::new(world.store().await);
+        let store = Gated::new(world.store().await);
+        let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+        let mut record = SessionRecord::new("s", "mock", Timestamp::from_millis(1));
+        record.status = SessionStatus::Error;
+        let record = inner.put(record).await.unwrap();
+        let other = std::sync::Arc::clone(&inner);
+        *store.after_look.lock().unwrap() = Some(Box::new(move || {
+            Box::pin(async move {
+                if taken_up {
+                    let mut record = record;
+                    record.title = Some("somebody looks into it".to_owned());
+                    other.put(record).await.unwrap();
+                } else {
+                    let event = NewEvent::new("e", "s", Timestamp::from_millis(2), "note", ());
+                    other.append(vec![event]).await.unwrap();
+                }
+            })
+        }));
+        let now = Timestamp::from_millis(100 * DAY);
+        let deleted = client.sessions().delete_expired(&RetentionPolicy::default(), now).await.unwrap();
+        assert_eq!(deleted, []);
+        assert!(inner.get("s").await.unwrap().is_some());
+        // The next time it goes.
+        let deleted = client.sessions().delete_expired(&RetentionPolicy::default(), now).await.unwrap();
+        assert_eq!(deleted.len(), 1);
+    }
 }

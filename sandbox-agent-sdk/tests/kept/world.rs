@@ -1,6 +1,7 @@
 //! A server, a store in a file, and programs that come and go.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::{
@@ -52,6 +53,15 @@ pub(crate) fn agent(ability: Ability) -> Script {
         };
         said.iter().map(chunk).collect()
     })
+}
+
+/// An agent that can resume, and counts slowly enough for somebody to come or leave in between.
+pub(crate) fn counting(to: usize) -> Script {
+    let script = Script::new(move |_| {
+        let count = |n| [Step::Say(format!("{n} ")), Step::Wait(Duration::from_millis(3))];
+        (1..=to).flat_map(count).collect()
+    });
+    script.initialize(Ability::Resume.initialize())
 }
 
 pub(crate) struct World {

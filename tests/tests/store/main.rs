@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod checks;
+mod epochs;
 mod flaky;
 mod hostile;
 mod postgres;
@@ -52,6 +53,10 @@ conformance! {
         imports_a_session_whole_or_not_at_all,
         keeps_nothing_of_an_import_that_is_dropped,
         goes_on_after_a_call_that_was_dropped_wherever_it_was,
+    }
+    epochs {
+        refuses_events_of_whoever_had_the_session_before,
+        deletes_only_what_nobody_has_written_to,
     }
     hostile {
         reads_whatever_it_took_however_deeply_it_is_nested,

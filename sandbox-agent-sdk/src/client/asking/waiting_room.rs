@@ -6,6 +6,8 @@ use acp_http_client as wire;
 use serde_json::Value;
 use tokio::time::{Duration, Instant};
 
+use crate::client::pump::place;
+
 /// How long the name of a session may come after what the session asks, before the agent is taken to wait for an answer.
 pub(super) const NAMING: Duration = Duration::from_secs(2);
 /// How many requests may wait.
@@ -19,12 +21,16 @@ pub(super) struct Asked {
     /// The size of the parameters, as they came.
     pub(super) size: usize,
     pub(super) responder: wire::Responder,
+    /// What every client that sees it knows it by: its id, and what it asks.
+    pub(super) place: Option<String>,
 }
 
 impl Asked {
     pub(super) fn new(request: &wire::AgentRequest, responder: wire::Responder) -> Self {
         let (method, params) = (request.method().to_owned(), request.params());
-        Self { method, size: params.as_bytes().len(), params: params.to_value(), responder }
+        let (id, content) = (request.id().as_json().as_bytes(), params.as_bytes());
+        let place = Some(format!("{}-{}", place(0, id), place(0, content)));
+        Self { method, size: content.len(), params: params.to_value(), responder, place }
     }
 
     /// The session that asks.

@@ -5,6 +5,7 @@ use std::mem::{Discriminant, discriminant};
 
 use serde_json::json;
 
+use super::claims::Claims;
 use super::losses::Failures;
 use super::{RecorderOptions, Unrecorded};
 use crate::Timestamp;
@@ -32,6 +33,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// An event that stands for itself.
+    #[cfg(test)]
+    pub(super) fn of(event: NewEvent) -> Self {
+        Self { event, size: 0, weight: 1, is_mark: false }
+    }
+
     pub(super) fn key(&self) -> SessionKey {
         (self.event.session_id.clone(), self.event.session_made_at)
     }
@@ -49,6 +56,8 @@ pub(super) struct Queue {
     /// What tells the ids of this recorder's events from those of all others.
     prefix: String,
     waiting: VecDeque<Entry>,
+    /// The sessions that this program has taken up.
+    pub(super) claims: Claims,
     /// What these and those that are being written take.
     bytes: usize,
     /// How many events of each session are being written.
@@ -78,6 +87,7 @@ impl Queue {
             options,
             prefix,
             waiting: VecDeque::new(),
+            claims: Claims::default(),
             bytes: 0,
             writing: BTreeMap::new(),
             taken: 0,
@@ -110,6 +120,7 @@ impl Queue {
         at: Timestamp,
         kind: StoredEventKind,
         payload: serde_json::Value,
+        place: Option<&str>,
     ) {
         let weight = weight(&kind, &payload);
         let made_at = self.made.get(session).copied();
@@ -140,12 +151,13 @@ impl Queue {
         if !self.lost.is_empty() {
             self.mark(&key(), at);
         }
-        self.enter(Entry { event, size, weight, is_mark: false }, made_at);
+        self.enter(Entry { event, size, weight, is_mark: false }, made_at, place);
     }
 
-    fn enter(&mut self, mut entry: Entry, made_at: Option<Timestamp>) {
+    fn enter(&mut self, mut entry: Entry, made_at: Option<Timestamp>, place: Option<&str>) {
         self.taken += 1;
         entry.event.id = format!("{}-{}", self.prefix, self.taken);
+        self.claims.mark(&mut entry.event, place);
         entry.event.session_made_at = made_at;
         self.bytes += entry.size;
         self.waiting.push_back(entry);
@@ -155,7 +167,7 @@ impl Queue {
     fn mark(&mut self, key: &SessionKey, at: Timestamp) {
         let Some(Lost { count, .. }) = self.lost.remove(key) else { return };
         let event = NewEvent::new(UNNAMED, &key.0, at, StoredEventKind::Lost, json!({ "count": count }));
-        self.enter(Entry { event, size: 0, weight: count, is_mark: true }, key.1);
+        self.enter(Entry { event, size: 0, weight: count, is_mark: true }, key.1, None);
     }
 
     /// Puts events in the place of all that were lost.

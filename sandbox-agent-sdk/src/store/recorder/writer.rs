@@ -1,13 +1,14 @@
 //! The task that writes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
 
 use super::Shared;
+use super::claims::place_of;
 use super::queue::{Entry, SessionKey};
-use crate::store::{SessionStore, StoreError};
+use crate::store::{EventQuery, SessionStore, StoreError};
 
 /// How long to wait before a store that failed is tried again, at first and at most.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
@@ -40,6 +41,8 @@ enum Verdict {
 impl Verdict {
     fn of(error: &StoreError) -> Self {
         match error {
+            // Whoever was to give way could not find out how far.
+            StoreError::TakenOver { .. } => Self::Passing,
             StoreError::Unavailable(_) | StoreError::Conflict { .. } => Self::Passing,
             StoreError::Closed => Self::Over,
             StoreError::NotFound { .. } | StoreError::ReadOnly { .. } => Self::Session,
@@ -79,14 +82,30 @@ impl Writer {
         // The events of one session stay in their order; a piece is split until it is known what is wrong with it.
         let mut pieces = VecDeque::from([batch]);
         while let Some(piece) = pieces.pop_front() {
+            if piece.is_empty() {
+                continue;
+            }
             let events = piece.iter().map(|entry| entry.event.clone()).collect();
             let error = match self.store.append(events).await {
-                Ok(_) => {
+                Ok(indexes) => {
+                    self.shared.lock().claims.wrote(&piece, &indexes);
                     (works, tries, wait) = (true, 0, FIRST_WAIT);
                     self.shared.written(&piece);
                     continue;
                 }
                 Err(error) => error,
+            };
+            let piece = match &error {
+                StoreError::TakenOver { id, .. } if Instant::now() < deadline => {
+                    match self.give_way(piece, id).await {
+                        Ok(left) => {
+                            pieces.push_front(left);
+                            continue;
+                        }
+                        Err(piece) => piece,
+                    }
+                }
+                _ => piece,
             };
             let verdict = Verdict::of(&error);
             let is_worth_it = match verdict {
@@ -106,6 +125,36 @@ impl Writer {
             match split(piece, verdict) {
                 Ok(parts) => parts.into_iter().rev().for_each(|part| pieces.push_front(part)),
                 Err(piece) => self.shared.give_up(&piece, &error),
+            }
+        }
+    }
+}
+
+impl Writer {
+    /// Somebody else has taken a session up, and what is left to be written of it is not all this program's any more.
+    /// Gives what is; all of it, if that cannot be found out.
+    async fn give_way(&self, piece: Vec<Entry>, id: &str) -> Result<Vec<Entry>, Vec<Entry>> {
+        let Ok(Some(record)) = self.store.get(id).await else { return Err(piece) };
+        let since = self.shared.lock().claims.since(id);
+        let Ok(stored) = self.stored_places(id, since).await else { return Err(piece) };
+        let until = (self.shared.taken)(&record);
+        let mut queue = self.shared.lock();
+        let (left, theirs) = queue.claims.give_way(piece, &record, &stored, until);
+        // Whoever has the session stores them, or has.
+        queue.written(&theirs);
+        Ok(left)
+    }
+
+    /// The places of what was stored in a session behind this index.
+    async fn stored_places(&self, session: &str, since: u64) -> Result<HashSet<String>, StoreError> {
+        let mut query = EventQuery::of(session).after(since).limit(crate::MAX_PAGE);
+        let mut places = HashSet::new();
+        loop {
+            let page = self.store.events(&query).await?;
+            places.extend(page.events.iter().map(|event| place_of(&event.id).to_owned()));
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => return Ok(places),
             }
         }
     }

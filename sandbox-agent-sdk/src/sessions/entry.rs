@@ -1,0 +1,112 @@
+//! What is stored of what happens, and what waits to be.
+
+use std::collections::{HashMap, VecDeque};
+
+use serde_json::{Value, json};
+
+use crate::{Event, Origin, StoredEventKind};
+
+/// How many sessions that nobody keeps are remembered, and how many events of each: the answer that names a session may
+/// come after its first events.
+const STRANGERS: usize = 32;
+const STRANGER_EVENTS: usize = 256;
+/// How many events are held back of a session that is being taken up, or left. What does not fit is counted.
+const HELD_EVENTS: usize = 8192;
+
+/// What is stored of an event.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) kind: StoredEventKind,
+    pub(super) payload: Value,
+    /// What every program that sees it calls it, if it has a place in a stream that others see.
+    pub(super) place: Option<String>,
+}
+
+impl Entry {
+    /// What is stored of an event, if it is new and worth it.
+    pub(super) fn of(event: &Event, place: Option<&str>) -> Option<Self> {
+        if event.origin() != Origin::Live {
+            return None;
+        }
+        let (kind, payload) = match event {
+            Event::Update(update) => (StoredEventKind::Update, update.raw().clone()),
+            Event::SessionEnded(ended) => (StoredEventKind::Ended, json!(ended.termination)),
+            Event::Permission(request) => (StoredEventKind::Permission, request.raw().clone()),
+            Event::Question(request) => (StoredEventKind::Question, request.raw().clone()),
+            Event::Other { method, params, .. } => {
+                (StoredEventKind::Notification, json!({"method": method, "params": params}))
+            }
+            Event::Gap(gap) => (StoredEventKind::Gap, json!({"from": gap.from, "to": gap.to})),
+            Event::Lagged(count) => (StoredEventKind::Lost, json!({ "count": count })),
+            _ => return None,
+        };
+        Some(Self { kind, payload, place: place.map(str::to_owned) })
+    }
+
+    fn lost(count: u64) -> Self {
+        Self { kind: StoredEventKind::Lost, payload: json!({ "count": count }), place: None }
+    }
+}
+
+/// Events of sessions that nobody here stores, or does not store yet.
+#[derive(Debug, Default)]
+pub(super) struct Early {
+    /// What came for sessions that nobody keeps, the longest known first.
+    strangers: VecDeque<(String, VecDeque<Entry>)>,
+    /// What came for sessions that are being taken up or left, and how many did not fit.
+    held: HashMap<String, (Vec<Entry>, u64)>,
+}
+
+impl Early {
+    /// Holds back what comes for a session from now on.
+    pub(super) fn hold(&mut self, session: &str) {
+        self.held.entry(session.to_owned()).or_default();
+    }
+
+    /// Gives what was held back of a session, and holds nothing back any more.
+    pub(super) fn release(&mut self, session: &str) -> Vec<Entry> {
+        let (mut entries, missed) = self.held.remove(session).unwrap_or_default();
+        entries.extend((missed > 0).then(|| Entry::lost(missed)));
+        entries
+    }
+
+    /// Keeps an event if its session's events are held back.
+    pub(super) fn take(&mut self, session: &str, event: &Event, place: Option<&str>) -> bool {
+        let Some((entries, missed)) = self.held.get_mut(session) else { return false };
+        match Entry::of(event, place) {
+            Some(entry) if entries.len() < HELD_EVENTS => entries.push(entry),
+            Some(_) => *missed += 1,
+            None => {}
+        }
+        true
+    }
+
+    /// Remembers an event of a session that nobody keeps, for a moment.
+    pub(super) fn remember(&mut self, session: &str, event: &Event, place: Option<&str>) {
+        if !matches!(event, Event::Update(_) | Event::Other { .. }) {
+            return;
+        }
+        let Some(entry) = Entry::of(event, place) else { return };
+        let known = self.strangers.iter().position(|(stranger, _)| stranger == session);
+        let entries = match known {
+            Some(known) => self.strangers.get_mut(known),
+            None => {
+                if self.strangers.len() == STRANGERS {
+                    self.strangers.pop_front();
+                }
+                self.strangers.push_back((session.to_owned(), VecDeque::new()));
+                self.strangers.back_mut()
+            }
+        };
+        if let Some((_, entries)) = entries.filter(|(_, entries)| entries.len() < STRANGER_EVENTS) {
+            entries.push_back(entry);
+        }
+    }
+
+    /// Gives what is remembered of a session that nobody kept, and forgets it.
+    pub(super) fn recall(&mut self, session: &str) -> Vec<Entry> {
+        let known = self.strangers.iter().position(|(stranger, _)| stranger == session);
+        let recalled = known.and_then(|known| self.strangers.remove(known));
+        recalled.map(|(_, entries)| entries.into()).unwrap_or_default()
+    }
+}

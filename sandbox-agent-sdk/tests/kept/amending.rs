@@ -1,0 +1,64 @@
+//! What a record says of what happens.
+
+use mock_server::{Script, Step};
+use sandbox_agent_sdk::NewSession;
+use serde_json::json;
+
+use crate::support::{KINDS, within};
+use crate::world::{Ability, World, agent};
+
+#[tokio::test]
+async fn the_last_end_of_the_agent_is_in_the_record_until_the_session_is_taken_up_again() {
+    for kind in KINDS {
+        for ability in Ability::ALL {
+            let world = World::new(kind, agent(ability)).await;
+            let (_client, sessions) = world.program().await;
+            let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+            within(within(session.prompt("die")).await.unwrap().outcome()).await.unwrap_err();
+            sessions.flush().await.unwrap();
+            let end = session.record().await.unwrap().termination.unwrap();
+            assert_eq!(end.exit_code, Some(3), "{kind} {ability:?}");
+            within(async { session.prompt("go on").await?.text().await }).await.unwrap();
+            sessions.flush().await.unwrap();
+            assert_eq!(session.record().await.unwrap().termination, None, "{kind} {ability:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn options_and_modes_follow_what_the_agent_says_in_few_writes() {
+    const TIMES: usize = 300;
+    let options = |value: &str| {
+        json!([{"id": "model", "name": "Model", "category": "model", "type": "select",
+        "currentValue": value, "options": []}, {"id": "mode", "name": "Mode", "category": "mode", "type": "select",
+        "currentValue": "ask", "options": []}])
+    };
+    let steps = move |_: &mock_server::Turn| {
+        let update = move |n: usize| {
+            let options = options(&format!("model {n}"));
+            [
+                Step::Update(json!({"sessionUpdate": "config_option_update", "configOptions": options})),
+                Step::Update(
+                    json!({"sessionUpdate": "current_mode_update", "currentModeId": format!("mode {n}")}),
+                ),
+            ]
+        };
+        (1..=TIMES).flat_map(update).collect()
+    };
+    for kind in KINDS {
+        let world = World::new(kind, Script::new(steps)).await;
+        let (client, sessions) = world.program().await;
+        let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let before = session.record().await.unwrap();
+        within(within(session.prompt("change")).await.unwrap().outcome()).await.unwrap();
+        sessions.flush().await.unwrap();
+        let after = session.record().await.unwrap();
+        let options = after.config_options.unwrap();
+        assert_eq!(options[0]["currentValue"], format!("model {TIMES}"), "{kind}");
+        assert_eq!(options[1]["currentValue"], format!("mode {TIMES}"), "{kind}");
+        assert_eq!(after.modes.unwrap()["currentModeId"], format!("mode {TIMES}"), "{kind}");
+        let writes = after.revision - before.revision;
+        assert!((1..TIMES as u64 / 10).contains(&writes), "{kind}: {writes} writes");
+        client.disconnect().await.unwrap();
+    }
+}

@@ -1,0 +1,82 @@
+//! A store that waits, or does something in between, when a test wants it to.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use futures::future::BoxFuture;
+use sandbox_agent_sdk::{
+    EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
+    StoreError,
+};
+
+type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+type Between = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
+
+/// Passes everything on to another store.
+pub(crate) struct Gated {
+    store: Arc<dyn SessionStore>,
+    /// Writing events waits while this is held.
+    pub(crate) appending: tokio::sync::Mutex<()>,
+    /// What happens after the next look that finds sessions without activity.
+    pub(crate) after_look: Mutex<Option<Between>>,
+}
+
+impl Gated {
+    pub(crate) fn new(store: impl SessionStore) -> Arc<Self> {
+        let (appending, after_look) = (tokio::sync::Mutex::default(), Mutex::default());
+        Arc::new(Self { store: Arc::new(store), appending, after_look })
+    }
+}
+
+impl std::fmt::Debug for Gated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gated").finish_non_exhaustive()
+    }
+}
+
+impl SessionStore for Gated {
+    fn put(&self, record: SessionRecord) -> Answer<'_, SessionRecord> {
+        self.store.put(record)
+    }
+    fn get<'a>(&'a self, id: &'a str) -> Answer<'a, Option<SessionRecord>> {
+        self.store.get(id)
+    }
+    fn list<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, RecordPage> {
+        self.store.list(query)
+    }
+    fn count<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, u64> {
+        self.store.count(query)
+    }
+    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> Answer<'a, RecordPage> {
+        Box::pin(async move {
+            let page = self.store.inactive(query).await;
+            let found = page.as_ref().is_ok_and(|page| !page.records.is_empty());
+            let between = if found { self.after_look.lock().unwrap().take() } else { None };
+            if let Some(between) = between {
+                between().await;
+            }
+            page
+        })
+    }
+    fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
+        self.store.delete(id)
+    }
+    fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> Answer<'a, bool> {
+        self.store.delete_unchanged(record)
+    }
+    fn import(&self, record: SessionRecord, events: Vec<NewEvent>) -> Answer<'_, SessionRecord> {
+        self.store.import(record, events)
+    }
+    fn append(&self, events: Vec<NewEvent>) -> Answer<'_, Vec<u64>> {
+        Box::pin(async move {
+            let _open = self.appending.lock().await;
+            self.store.append(events).await
+        })
+    }
+    fn events<'a>(&'a self, query: &'a EventQuery) -> Answer<'a, EventPage> {
+        self.store.events(query)
+    }
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.store.close()
+    }
+}

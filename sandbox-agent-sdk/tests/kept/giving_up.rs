@@ -1,0 +1,203 @@
+//! Callers that go away in the middle, at every moment there is, and programs that are killed.
+
+use std::future::poll_fn;
+use std::process::{Command, Stdio};
+use std::task::Poll;
+use std::time::Duration;
+
+use sandbox_agent_sdk::{
+    Error, NewSession, RecordQuery, SandboxAgentClient, ServerKind, SessionStatus, SqliteStore,
+    StoredSession, Suspend,
+};
+
+use crate::support::{KINDS, timeouts, within};
+use crate::world::{Ability, World, agent, counting, said, stored};
+
+/// Polls a future so many times and drops it then, unless it is done before.
+async fn dropped_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = Box::pin(future);
+    let mut left = polls;
+    let outcome = poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    });
+    within(outcome).await
+}
+
+/// Asks until no turn is in the way.
+async fn ask(session: &StoredSession, text: &str) {
+    let answered = within(async {
+        loop {
+            let outcome = match session.prompt(text).await {
+                Ok(turn) => turn.text().await,
+                Err(error) => Err(error),
+            };
+            match outcome {
+                Err(Error::TurnInProgress { .. }) => tokio::time::sleep(Duration::from_millis(2)).await,
+                outcome => return outcome,
+            }
+        }
+    });
+    assert_eq!(answered.await.unwrap(), format!("re: {text}; "));
+}
+
+async fn check(world: &World, texts: &[String]) {
+    let kept = stored(&world.store().await, "mine").await;
+    let said = said(&kept);
+    for text in texts {
+        let text = format!("re: {text}; ");
+        assert_eq!(said.iter().filter(|said| **said == text).count(), 1, "{text}: {said:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_dropped_at_any_moment_leaves_a_session_that_goes_on() {
+    for (kind, ability) in KINDS.into_iter().zip([Ability::Load, Ability::Neither]) {
+        let world = World::new(kind, agent(ability)).await;
+        let (_client, sessions) = world.program().await;
+        within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        sessions.flush().await.unwrap();
+        let mut texts = Vec::new();
+        for polls in 0.. {
+            let (_client, sessions) = world.program().await;
+            let session = sessions.session("mine");
+            let turn = dropped_after(polls, session.prompt("dropped")).await;
+            let done = turn.is_some();
+            drop(turn);
+            texts.push(format!("after {polls}"));
+            ask(&session, &texts[polls]).await;
+            within(sessions.flush()).await.unwrap();
+            if done {
+                break;
+            }
+        }
+        assert!(texts.len() > 3, "there were several moments");
+        check(&world, &texts).await;
+    }
+}
+
+#[tokio::test]
+async fn leaving_a_session_that_is_dropped_at_any_moment_loses_nothing_of_it() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut texts = Vec::new();
+    for polls in 0.. {
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.resume("mine")).await.unwrap();
+        texts.push(format!("before {polls}"));
+        ask(&session, texts.last().unwrap()).await;
+        let done = dropped_after(polls, session.clone().detach()).await.map(Result::unwrap).is_some();
+        texts.push(format!("after {polls}"));
+        ask(&session, texts.last().unwrap()).await;
+        within(sessions.flush()).await.unwrap();
+        if done {
+            break;
+        }
+    }
+    check(&world, &texts).await;
+}
+
+#[tokio::test]
+async fn archiving_and_shutting_down_can_be_dropped_and_done_again() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    for polls in 0.. {
+        let (_client, sessions) = world.program().await;
+        let id = format!("archived {polls}");
+        let session = within(sessions.create_as(&id, NewSession::in_dir("/"))).await.unwrap();
+        let done = dropped_after(polls, session.archive()).await.is_some();
+        match within(session.archive()).await {
+            Ok(record) => assert_eq!(record.status, SessionStatus::Archived),
+            Err(Error::Status(error)) => assert_eq!(error.from(), SessionStatus::Archived),
+            Err(error) => panic!("{error:?}"),
+        }
+        if done {
+            break;
+        }
+    }
+    let (_client, sessions) = world.program().await;
+    within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    for polls in 0.. {
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.resume("mine")).await.unwrap();
+        ask(&session, &format!("round {polls}")).await;
+        let done = dropped_after(polls, sessions.shut_down(Suspend::All)).await.is_some();
+        within(sessions.shut_down(Suspend::All)).await.unwrap();
+        assert_eq!(session.record().await.unwrap().status, SessionStatus::Suspended);
+        let active = RecordQuery::all().statuses([SessionStatus::Active]);
+        assert_eq!(sessions.store().count(&active).await.unwrap(), 0);
+        if done {
+            break;
+        }
+    }
+}
+
+const URL: &str = "KEPT_TEST_SERVER_URL";
+const FILE: &str = "KEPT_TEST_STORE_FILE";
+
+/// The program that is killed: it is this test, started again.
+#[tokio::test]
+async fn a_program_that_counts() {
+    let (Ok(url), Ok(file)) = (std::env::var(URL), std::env::var(FILE)) else { return };
+    let store = SqliteStore::open(file).await.unwrap();
+    let options = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::Shared);
+    let client = options.timeouts(timeouts()).store(store).build().unwrap();
+    let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    within(turn.outcome()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_program_that_is_killed_in_the_middle_of_a_turn_leaves_a_session_for_the_next_one() {
+    const COUNT: usize = 400;
+    let world = World::new(ServerKind::Shared, counting(COUNT)).await;
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "giving_up::a_program_that_counts", "--nocapture"])
+        .env(URL, world.server.url())
+        .env(FILE, world.directory.path().join("sessions.db"))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let store = world.store().await;
+    within(async {
+        while said(&stored(&store, "mine").await).len() < 20 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before: Vec<String> = said(&stored(&store, "mine").await).into_iter().map(str::to_owned).collect();
+    let expected: Vec<String> = (1..=before.len()).map(|n| format!("{n} ")).collect();
+    assert_eq!(before, expected, "what is there is whole");
+    assert!(before.len() < COUNT, "it was killed in the middle");
+
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.resume("mine")).await.unwrap();
+    within(async {
+        loop {
+            sessions.flush().await.unwrap();
+            if said(&stored(&store, "mine").await).contains(&format!("{COUNT} ").as_str()) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let kept = stored(&store, "mine").await;
+    let numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "nothing is there twice: {numbers:?}");
+    assert_eq!(numbers[..before.len()], (1..=before.len()).collect::<Vec<_>>());
+    let since = &numbers[before.len()..];
+    assert!(since.windows(2).all(|pair| pair[0] + 1 == pair[1]), "nothing is missing since: {numbers:?}");
+    assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
+    let again = within(async { session.prompt("again").await?.outcome().await }).await;
+    again.unwrap();
+}

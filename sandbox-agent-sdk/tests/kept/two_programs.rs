@@ -1,0 +1,247 @@
+//! Two programs, one server that both see everything of, one store.
+
+use std::time::Duration;
+
+use mock_server::{Script, State, Step};
+use sandbox_agent_sdk::{
+    Error, Event, Events, NewSession, ServerKind, SessionStatus, StoreError, StoredEventKind, StoredSession,
+    UserAction,
+};
+
+use crate::gated::Gated;
+use crate::support::{event, options, within};
+use crate::world::{Ability, World, agent, counting, said, stored};
+
+async fn taken_over(events: &mut Events) -> String {
+    event(events, |event| match event {
+        Event::TakenOver { session_id } => Some(session_id),
+        _ => None,
+    })
+    .await
+}
+
+async fn ask(session: &StoredSession, text: &str) {
+    let answer = within(async { session.prompt(text).await?.text().await }).await;
+    assert_eq!(answer.unwrap(), format!("re: {text}; "));
+}
+
+#[tokio::test]
+async fn what_happens_is_stored_once_and_whoever_lost_the_session_hears_of_it() {
+    for ability in Ability::ALL {
+        let world = World::new(ServerKind::Shared, agent(ability)).await;
+        let (one, one_sessions) = world.program().await;
+        let (other, other_sessions) = world.program().await;
+        let (mut one_events, mut other_events) = (one.events(), other.events());
+        let here = within(one_sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        ask(&here, "one").await;
+        one_sessions.flush().await.unwrap();
+        let there = within(other_sessions.resume("mine")).await.unwrap();
+        ask(&there, "two").await;
+        other_sessions.flush().await.unwrap();
+        // Prompting from here takes it back.
+        ask(&here, "three").await;
+        one_sessions.flush().await.unwrap();
+        assert_eq!(taken_over(&mut one_events).await, "mine");
+        ask(&there, "four").await;
+        assert_eq!(taken_over(&mut other_events).await, "mine");
+        one_sessions.flush().await.unwrap();
+        other_sessions.flush().await.unwrap();
+        let kept = stored(&**one_sessions.store(), "mine").await;
+        assert_eq!(said(&kept), ["re: one; ", "re: two; ", "re: three; ", "re: four; "], "{ability:?}");
+        let count = |kind| kept.iter().filter(|event| event.kind == kind).count();
+        assert_eq!(count(StoredEventKind::Prompt), 4, "{ability:?}");
+        assert_eq!(count(StoredEventKind::TurnEnded), 4, "{ability:?}");
+        assert_eq!(count(StoredEventKind::Update), 8, "{ability:?}");
+        assert_eq!(here.record().await.unwrap().status, SessionStatus::Active);
+    }
+}
+
+#[tokio::test]
+async fn a_turn_goes_on_in_the_store_of_whoever_takes_the_session_up() {
+    const COUNT: usize = 80;
+    for leave_after in [1, 20, 50] {
+        let world = World::new(ServerKind::Shared, counting(COUNT)).await;
+        let store = Gated::new(world.store().await);
+        let one = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+        let mut events = one.events();
+        let here = within(one.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        // What this program sees waits to be stored until another one has taken the session up.
+        let gate = store.appending.lock().await;
+        let mut turn = within(here.prompt("count")).await.unwrap();
+        for _ in 0..leave_after {
+            within(turn.next()).await.unwrap();
+        }
+        let (_other, other_sessions) = world.program().await;
+        within(other_sessions.resume("mine")).await.unwrap();
+        if leave_after == 20 {
+            // The one that was first may be quicker, or slower.
+            within(turn.outcome()).await.unwrap();
+        }
+        drop(gate);
+        within(turn.outcome()).await.unwrap();
+        assert_eq!(taken_over(&mut events).await, "mine");
+        within(async {
+            loop {
+                one.sessions().flush().await.unwrap();
+                other_sessions.flush().await.unwrap();
+                let kept = stored(&**other_sessions.store(), "mine").await;
+                if said(&kept).contains(&"80 ")
+                    && kept.iter().any(|event| event.kind.as_str() == "turn_ended")
+                {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        one.sessions().flush().await.unwrap();
+        let kept = stored(&**other_sessions.store(), "mine").await;
+        let mut numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>(), "left after {leave_after}");
+        let count = |kind| kept.iter().filter(|event| event.kind == kind).count();
+        assert_eq!((count(StoredEventKind::Prompt), count(StoredEventKind::TurnEnded)), (1, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_looks_at_the_record_and_not_only_at_what_it_remembers() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let (_one, one_sessions) = world.program().await;
+    let (_other, other_sessions) = world.program().await;
+    let archived = within(one_sessions.create_as("archived", NewSession::in_dir("/"))).await.unwrap();
+    let deleted = within(one_sessions.create_as("deleted", NewSession::in_dir("/"))).await.unwrap();
+    ask(&archived, "one").await;
+    ask(&deleted, "one").await;
+    one_sessions.flush().await.unwrap();
+    other_sessions.archive("archived").await.unwrap();
+    other_sessions.delete("deleted").await.unwrap();
+    let refused = within(archived.prompt("two")).await.unwrap_err();
+    assert!(matches!(
+        refused,
+        Error::NotAllowed { action: UserAction::Send, status: SessionStatus::Archived }
+    ));
+    let refused = within(deleted.prompt("two")).await.unwrap_err();
+    assert!(matches!(refused, Error::Store(StoreError::NotFound { id }) if id == "deleted"));
+    assert_eq!(world.server.messages("session/prompt").len(), 2);
+}
+
+#[tokio::test]
+async fn two_programs_that_want_one_session_at_once_both_get_it_and_there_is_one() {
+    for ability in Ability::ALL {
+        for round in 0..3 {
+            let world = World::new(ServerKind::Shared, agent(ability)).await;
+            let (_one, one_sessions) = world.program().await;
+            let (_other, other_sessions) = world.program().await;
+            let new = || NewSession::in_dir("/");
+            let (here, there) = within(async {
+                tokio::join!(
+                    one_sessions.resume_or_create("mine", new()),
+                    other_sessions.resume_or_create("mine", new())
+                )
+            })
+            .await;
+            let (here, there) = (here.unwrap(), there.unwrap());
+            assert_eq!(one_sessions.badge_count().await.unwrap(), 1);
+            ask(&here, "one").await;
+            one_sessions.flush().await.unwrap();
+            ask(&there, "two").await;
+            one_sessions.flush().await.unwrap();
+            other_sessions.flush().await.unwrap();
+            let kept = stored(&**one_sessions.store(), "mine").await;
+            assert_eq!(said(&kept), ["re: one; ", "re: two; "], "{ability:?} {round}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_same_number_and_words_after_a_restart_are_another_event() {
+    // Everything the server sends has the same number and the same content in both of its lives.
+    let world = World::new(ServerKind::Shared, Script::steps(vec![Step::Say("the same".to_owned())])).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut answers = 0;
+    for life in 0..3 {
+        for _ in 0..3 {
+            let answer = within(async { session.prompt("again").await?.text().await }).await;
+            match answer {
+                Ok(text) => {
+                    assert_eq!(text, "the same");
+                    answers += 1;
+                }
+                Err(error) => assert!(life > 0, "{error:?}"),
+            }
+        }
+        world.server.restart(State::Kept).await;
+    }
+    assert!(answers >= 6, "{answers}");
+    sessions.flush().await.unwrap();
+    assert_eq!(said(&stored(&**sessions.store(), "mine").await).len(), answers);
+}
+
+#[tokio::test]
+async fn an_end_that_was_told_before_the_session_was_taken_up_is_old() {
+    // Another client has the agent die, and the session is taken up before this one has read of its end.
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let (_one, one_sessions) = world.program().await;
+    let here = within(one_sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    for round in 0..5 {
+        let (_other, other_sessions) = world.program().await;
+        let there: StoredSession = other_sessions.session("mine");
+        let error = within(async { there.prompt("die").await?.text().await }).await.unwrap_err();
+        assert!(error.termination().is_some(), "{error:?}");
+        other_sessions.flush().await.unwrap();
+        assert!(there.record().await.unwrap().termination.is_some());
+        ask(&here, &format!("round {round}")).await;
+        ask(&here, &format!("again {round}")).await;
+        one_sessions.flush().await.unwrap();
+        assert!(here.record().await.unwrap().termination.is_none(), "it was taken up again");
+    }
+    let kept = stored(&**one_sessions.store(), "mine").await;
+    assert_eq!(kept.iter().filter(|event| event.kind == StoredEventKind::Ended).count(), 5);
+    assert_eq!(said(&kept).len(), 15);
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_take_a_session_up_stores_what_happens_in_it_all_the_same() {
+    const COUNT: usize = 80;
+    let made = std::sync::atomic::AtomicBool::new(false);
+    let script = counting(COUNT).on_request(move |method, _| {
+        let refused = match method {
+            "session/resume" => true,
+            "session/new" => made.swap(true, std::sync::atomic::Ordering::SeqCst),
+            _ => false,
+        };
+        let fail = Step::Fail { code: -32603, message: "not now".to_owned(), data: None };
+        refused.then(|| vec![fail])
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    let (one, one_sessions) = world.program().await;
+    let mut events = one.events();
+    let here = within(one_sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(here.prompt("count")).await.unwrap();
+    for _ in 0..10 {
+        within(turn.next()).await.unwrap();
+    }
+    let (_other, other_sessions) = world.program().await;
+    let refused = within(other_sessions.resume("mine")).await.unwrap_err();
+    assert!(matches!(refused, Error::Rpc { .. }), "{refused:?}");
+    assert_eq!(taken_over(&mut events).await, "mine");
+    within(turn.outcome()).await.unwrap();
+    within(async {
+        loop {
+            one_sessions.flush().await.unwrap();
+            other_sessions.flush().await.unwrap();
+            let kept = stored(&**other_sessions.store(), "mine").await;
+            if said(&kept).contains(&"80 ") && kept.iter().any(|event| event.kind.as_str() == "turn_ended") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let kept = stored(&**other_sessions.store(), "mine").await;
+    let mut numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>());
+}
