@@ -114,14 +114,15 @@ impl Sessions {
         let attached = tokio::runtime::Handle::try_current().is_ok() && self.ledger.expect_once();
         if attached && attachment.stream_position.is_some() {
             let owed = if attachment.replay_pending { Owed::History } else { Owed::Nothing };
-            self.ledger.bind_new(&TakenUp {
+            let taken = TakenUp {
                 id: &attachment.session_id,
                 agent_session: &attachment.agent_session_id,
                 epoch: attachment.epoch,
                 since: attachment.index,
                 owed,
                 live: true,
-            });
+            };
+            self.ledger.bind_new(&taken, None);
         }
     }
 

@@ -121,7 +121,8 @@ impl Sessions {
             }
         }
         let (epoch, since, owed, live) = (1, 0, Owed::Nothing, true);
-        self.ledger.bind_new(&TakenUp { id: &id, agent_session: session.id(), epoch, since, owed, live });
+        let taken = TakenUp { id: &id, agent_session: session.id(), epoch, since, owed, live };
+        self.ledger.bind_new(&taken, None);
         Ok(StoredSession::new(self.clone(), id, Some(new)))
     }
 

@@ -4,21 +4,23 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
-
+use self::observing::outcome_payload;
 use super::amend::{Amender, Amendment};
 use super::binding::{Binding, Owed};
 use super::change::change;
 use super::entry::{Early, Entry};
 use super::replay::ReplayLimits;
 use super::stream::Stream;
-use crate::client::{Hub, Observer};
-use crate::snapshot::Patch;
+use crate::client::Hub;
 use crate::store::number_of;
 use crate::{
-    ConnectionState, Error, Event, LostReason, MemoryStore, Origin, Recorder, RecorderOptions, SessionRecord,
-    SessionStore, StoreError, StoredEventKind, Timestamp, TurnOutcome, UpdateKind,
+    Error, Event, MemoryStore, Recorder, RecorderOptions, SessionRecord, SessionStore, StoreError,
+    StoredEventKind, Timestamp,
 };
+
+mod observing;
+
+pub(super) use self::observing::is_unknown_session;
 
 /// From how many on the gates are looked through for those that nobody holds.
 const GATES: usize = 1024;
@@ -45,7 +47,7 @@ pub(super) type Alone = tokio::sync::OwnedMutexGuard<()>;
 #[derive(Debug, Default)]
 struct Books {
     bound: HashMap<String, Binding>,
-    /// The kept session of each session of the agent.
+    /// The kept session of each session of the agent, also of those that were its session before.
     kept: HashMap<String, String>,
     /// Sessions that this program has let go of in the middle of a turn, whose end only it will know.
     leaving: HashMap<String, String>,
@@ -198,12 +200,16 @@ impl Ledger {
         self.books().bound.iter().map(|(id, binding)| (id.clone(), binding.clone())).collect()
     }
 
-    /// The agent has made the session under this id, and what came for it already is taken down.
-    pub(super) fn bind_new(&self, taken: &TakenUp<'_>) {
+    /// The agent has made the session under this id, and what came for it already is taken down. What it was before, if
+    /// it was another one, is listened to as well: somebody's turn may go on in it.
+    pub(super) fn bind_new(&self, taken: &TakenUp<'_>, before: Option<&str>) {
         let mut books = self.books();
-        let mut early = books.early.recall(taken.agent_session);
-        early.extend(books.early.release(taken.agent_session));
+        let mut early = before.map(|before| books.early.release(before)).unwrap_or_default();
+        early.extend(books.early.recall(taken.agent_session));
         self.bind(&mut books, taken, early, HashSet::new());
+        if let Some(before) = before {
+            books.kept.insert(before.to_owned(), taken.id.to_owned());
+        }
     }
 
     /// The agent has taken the session up under this id, and what was held back since is taken down, unless somebody
@@ -220,9 +226,6 @@ impl Ledger {
     fn bind(&self, books: &mut Books, taken: &TakenUp<'_>, early: Vec<Entry>, stored: HashSet<String>) {
         self.recorder().claim(taken.id, taken.epoch, taken.since);
         books.asleep = false;
-        if let Some(before) = books.bound.get(taken.id).map(|before| before.agent_session.clone()) {
-            books.kept.remove(&before);
-        }
         books.kept.insert(taken.agent_session.to_owned(), taken.id.to_owned());
         let mut binding = Binding::new(taken.agent_session, taken.epoch, taken.owed, books.losses);
         binding.stored = stored;
@@ -366,7 +369,7 @@ impl Drop for Hold {
 impl Books {
     fn unbind(&mut self, id: &str) {
         let Some(binding) = self.bound.remove(id) else { return };
-        self.kept.remove(&binding.agent_session);
+        self.kept.retain(|_, kept| kept != id);
         if binding.in_turn {
             self.leaving.insert(binding.agent_session, id.to_owned());
         }
@@ -381,134 +384,5 @@ impl Books {
     fn notice(&mut self, away: bool) {
         self.losses += u64::from(away && !self.away);
         self.away = away;
-    }
-}
-
-impl Ledger {
-    /// Something happened that is not of one session.
-    fn happened_to_all(&self, books: &mut Books, event: &Event) {
-        match event {
-            Event::ServerRestarted => {
-                books.stream = Stream::default();
-                let losses = books.losses;
-                books.bound.values_mut().for_each(|binding| binding.lose_if_older(losses));
-                if let Some(recorder) = self.recorder.get() {
-                    recorder.restarted();
-                }
-            }
-            Event::Connection(ConnectionState::Reconnecting { .. }) => books.notice(true),
-            Event::Reconnected { .. } => books.notice(false),
-            Event::Connection(
-                ConnectionState::AgentEnded(_) | ConnectionState::Disconnected | ConnectionState::Lost(_),
-            ) => books.lose_all(),
-            Event::Gap(_) | Event::Lagged(_) => {
-                for (id, _) in books.bound.iter().filter(|(_, binding)| binding.live) {
-                    if let Some(entry) = Entry::of(event, None) {
-                        self.record_entry(id, entry);
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-impl Observer for Ledger {
-    fn happened(&self, event: &Event, place: Option<&str>) {
-        let mut books = self.books();
-        if let Some(place) = place {
-            books.stream.pass(place);
-        }
-        let Some(session) = event.session_id() else { return self.happened_to_all(&mut books, event) };
-        if event.origin() == Origin::Live {
-            books.last_active = Some(SystemTime::now().into());
-        }
-        let id = books.kept.get(session).cloned();
-        let binding = id.as_ref().and_then(|id| books.bound.get_mut(id));
-        if let (Some(id), Some(binding)) = (&id, binding) {
-            binding.notice(event);
-            self.amend(id, binding.epoch, amendment(event));
-            if place.is_some_and(|place| binding.stored.remove(place)) {
-                return;
-            }
-        }
-        if books.early.take(session, event, place) {
-            return;
-        }
-        match id {
-            Some(id) => {
-                if let Some(entry) = Entry::of(event, place) {
-                    self.record_entry(&id, entry);
-                }
-            }
-            None => books.early.remember(session, event, place),
-        }
-    }
-
-    fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>) {
-        let mut books = self.books();
-        books.last_active = Some(SystemTime::now().into());
-        let leaving = books.leaving.remove(session);
-        let Some(id) = books.kept.get(session).cloned().or(leaving) else { return };
-        if let Some(binding) = books.bound.get_mut(&id).filter(|binding| binding.agent_session == session) {
-            let told = binding.end_turn(outcome);
-            binding.live &= !outcome.as_ref().is_err_and(is_unknown_session);
-            self.amend(&id, binding.epoch, Amendment { told, ..Amendment::default() });
-        }
-        self.recorder().record(&id, StoredEventKind::TurnEnded, outcome_payload(outcome));
-    }
-
-    fn answered(&self, session: &str, patch: &Patch) {
-        let books = self.books();
-        let Some(id) = books.kept.get(session) else { return };
-        if let Some(binding) = books.bound.get(id) {
-            let (config_options, mode) = (patch.options_as_sent(), patch.mode().map(str::to_owned));
-            self.amend(id, binding.epoch, Amendment { config_options, mode, ..Amendment::default() });
-        }
-    }
-}
-
-/// What an event changes in the record of its session.
-fn amendment(event: &Event) -> Amendment {
-    let mut amendment = Amendment::default();
-    match event {
-        Event::Update(update) if update.origin() == Origin::Live => match update.kind() {
-            UpdateKind::ConfigOptions(_) => {
-                amendment.config_options = update.raw().get("configOptions").cloned()
-            }
-            UpdateKind::Mode { id } => amendment.mode = Some(id.clone()),
-            _ => {}
-        },
-        Event::SessionEnded(ended) if ended.origin == Origin::Live => {
-            amendment.termination = Some(ended.termination.clone());
-        }
-        _ => {}
-    }
-    amendment
-}
-
-fn outcome_payload(outcome: &Result<TurnOutcome, Error>) -> Value {
-    match outcome {
-        Ok(outcome) => json!({"stopReason": outcome.stop_reason, "answer": outcome.raw}),
-        Err(error) => json!({"error": error.to_string(), "termination": error.termination()}),
-    }
-}
-
-/// Whether a failure says that the session, or everything, is gone on the other side.
-pub(super) fn is_unknown_session(error: &Error) -> bool {
-    /// What agents say of a session that they do not have.
-    const NOT_FOUND: i64 = -32002;
-    match error {
-        Error::AgentEnded(_) | Error::ServerRestarted { .. } | Error::NotConnected => true,
-        Error::ConnectionEnded { reason, .. } => *reason != LostReason::Unauthorized,
-        Error::Http(http) => matches!(http.status, 400 | 404 | 410),
-        Error::Rpc { error, .. } => {
-            let words = error.message.to_lowercase();
-            error.code == NOT_FOUND
-                || (words.contains("session") && (words.contains("not found") || words.contains("unknown")))
-                || error.data.as_ref().and_then(|data| data.get("sessionId")).is_some_and(Value::is_string)
-                    && words.contains("not found")
-        }
-        _ => false,
     }
 }

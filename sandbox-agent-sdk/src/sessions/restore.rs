@@ -167,7 +167,8 @@ impl Sessions {
         let (session, how, kept) = match restored {
             Ok(restored) => restored,
             Err(error) => {
-                if let Some(session) = old_session {
+                let rival = matches!(error, Error::Store(StoreError::TakenOver { .. }));
+                if let Some(session) = old_session.filter(|_| !rival) {
                     (taken.agent_session, taken.live) = (session, false);
                     ledger.bind_held(&taken, stored().await?);
                 }
@@ -177,7 +178,7 @@ impl Sessions {
         taken.agent_session = session.id();
         taken.owed = if kept.replay_pending { Owed::History } else { Owed::Nothing };
         match how {
-            Restored::Replayed => ledger.bind_new(&taken),
+            Restored::Replayed => ledger.bind_new(&taken, old_session),
             _ => ledger.bind_held(&taken, stored().await?),
         }
         drop(hold);

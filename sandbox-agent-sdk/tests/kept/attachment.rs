@@ -12,7 +12,7 @@ use crate::world::{Ability, World, agent, counting, said, stored};
 async fn another_program_gets_exactly_the_rest() {
     const COUNT: usize = 60;
     for leave_after in [1, 7, 30] {
-        let world = World::new(ServerKind::Shared, counting(COUNT)).await;
+        let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
         let options = world.options().await.on_turn_drop(DropPolicy::Detach);
         let client = options.build().unwrap();
         let sessions = client.sessions();
@@ -77,7 +77,7 @@ async fn an_attached_session_can_be_prompted_on_every_kind_of_server() {
 
 #[tokio::test]
 async fn a_client_that_attaches_to_nothing_says_so() {
-    let world = World::new(ServerKind::Shared, counting(1)).await;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, 1)).await;
     let (_client, sessions) = world.program().await;
     assert!(matches!(sessions.attached().await, Err(Error::Config(_))));
     let unknown = r#"{"sessionId":"gone","agent":"mock","agentSessionId":"x","index":3}"#;

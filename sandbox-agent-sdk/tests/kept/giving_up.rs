@@ -157,7 +157,7 @@ async fn a_program_that_counts() {
 #[tokio::test]
 async fn a_program_that_is_killed_in_the_middle_of_a_turn_leaves_a_session_for_the_next_one() {
     const COUNT: usize = 400;
-    let world = World::new(ServerKind::Shared, counting(COUNT)).await;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "giving_up::a_program_that_counts", "--nocapture"])
         .env(URL, world.server.url())

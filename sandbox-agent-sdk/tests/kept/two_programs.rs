@@ -59,8 +59,9 @@ async fn what_happens_is_stored_once_and_whoever_lost_the_session_hears_of_it() 
 #[tokio::test]
 async fn a_turn_goes_on_in_the_store_of_whoever_takes_the_session_up() {
     const COUNT: usize = 80;
-    for leave_after in [1, 20, 50] {
-        let world = World::new(ServerKind::Shared, counting(COUNT)).await;
+    let moments = [1, 20, 50].into_iter();
+    for (leave_after, ability) in moments.flat_map(|n| [(n, Ability::Resume), (n, Ability::Neither)]) {
+        let world = World::new(ServerKind::Shared, counting(ability, COUNT)).await;
         let store = Gated::new(world.store().await);
         let one = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
         let mut events = one.events();
@@ -98,7 +99,7 @@ async fn a_turn_goes_on_in_the_store_of_whoever_takes_the_session_up() {
         let kept = stored(&**other_sessions.store(), "mine").await;
         let mut numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
         numbers.sort_unstable();
-        assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>(), "left after {leave_after}");
+        assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>(), "left after {leave_after}, {ability:?}");
         let count = |kind| kept.iter().filter(|event| event.kind == kind).count();
         assert_eq!((count(StoredEventKind::Prompt), count(StoredEventKind::TurnEnded)), (1, 1));
     }
@@ -206,7 +207,7 @@ async fn an_end_that_was_told_before_the_session_was_taken_up_is_old() {
 async fn a_program_that_cannot_take_a_session_up_stores_what_happens_in_it_all_the_same() {
     const COUNT: usize = 80;
     let made = std::sync::atomic::AtomicBool::new(false);
-    let script = counting(COUNT).on_request(move |method, _| {
+    let script = counting(Ability::Resume, COUNT).on_request(move |method, _| {
         let refused = match method {
             "session/resume" => true,
             "session/new" => made.swap(true, std::sync::atomic::Ordering::SeqCst),

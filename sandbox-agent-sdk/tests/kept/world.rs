@@ -55,13 +55,13 @@ pub(crate) fn agent(ability: Ability) -> Script {
     })
 }
 
-/// An agent that can resume, and counts slowly enough for somebody to come or leave in between.
-pub(crate) fn counting(to: usize) -> Script {
+/// An agent that counts slowly enough for somebody to come or leave in between.
+pub(crate) fn counting(ability: Ability, to: usize) -> Script {
     let script = Script::new(move |_| {
         let count = |n| [Step::Say(format!("{n} ")), Step::Wait(Duration::from_millis(3))];
         (1..=to).flat_map(count).collect()
     });
-    script.initialize(Ability::Resume.initialize())
+    script.initialize(ability.initialize())
 }
 
 pub(crate) struct World {

@@ -1,0 +1,147 @@
+//! What the ledger sees.
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::{Books, Ledger};
+use crate::client::Observer;
+use crate::sessions::amend::Amendment;
+use crate::sessions::entry::Entry;
+use crate::sessions::stream::Stream;
+use crate::snapshot::Patch;
+use crate::{ConnectionState, Error, Event, LostReason, Origin, StoredEventKind, TurnOutcome, UpdateKind};
+
+impl Ledger {
+    /// Something happened that is not of one session.
+    fn happened_to_all(&self, books: &mut Books, event: &Event) {
+        match event {
+            Event::ServerRestarted => {
+                books.stream = Stream::default();
+                let losses = books.losses;
+                books.bound.values_mut().for_each(|binding| binding.lose_if_older(losses));
+                if let Some(recorder) = self.recorder.get() {
+                    recorder.restarted();
+                }
+            }
+            Event::Connection(ConnectionState::Reconnecting { .. }) => books.notice(true),
+            Event::Reconnected { .. } => books.notice(false),
+            Event::Connection(
+                ConnectionState::AgentEnded(_) | ConnectionState::Disconnected | ConnectionState::Lost(_),
+            ) => books.lose_all(),
+            Event::Gap(_) | Event::Lagged(_) => {
+                for (id, _) in books.bound.iter().filter(|(_, binding)| binding.live) {
+                    if let Some(entry) = Entry::of(event, None) {
+                        self.record_entry(id, entry);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Observer for Ledger {
+    fn happened(&self, event: &Event, place: Option<&str>) {
+        let mut books = self.books();
+        if let Some(place) = place {
+            books.stream.pass(place);
+        }
+        let Some(session) = event.session_id() else { return self.happened_to_all(&mut books, event) };
+        if event.origin() == Origin::Live {
+            books.last_active = Some(SystemTime::now().into());
+        }
+        let id = books.kept.get(session).cloned();
+        let binding = id.as_ref().and_then(|id| books.bound.get_mut(id));
+        if let (Some(id), Some(binding)) = (&id, binding) {
+            if binding.agent_session == session {
+                binding.notice(event);
+                self.amend(id, binding.epoch, amendment(event));
+            } else if matches!(event, Event::SessionEnded(_)) {
+                // It goes on in another session of the agent.
+                return;
+            }
+            if place.is_some_and(|place| binding.stored.remove(place)) {
+                return;
+            }
+        }
+        if books.early.take(session, event, place) {
+            return;
+        }
+        match id {
+            Some(id) => {
+                if let Some(entry) = Entry::of(event, place) {
+                    self.record_entry(&id, entry);
+                }
+            }
+            None => books.early.remember(session, event, place),
+        }
+    }
+
+    fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>) {
+        let mut books = self.books();
+        books.last_active = Some(SystemTime::now().into());
+        let leaving = books.leaving.remove(session);
+        let Some(id) = books.kept.get(session).cloned().or(leaving) else { return };
+        if let Some(binding) = books.bound.get_mut(&id).filter(|binding| binding.agent_session == session) {
+            let told = binding.end_turn(outcome);
+            binding.live &= !outcome.as_ref().is_err_and(is_unknown_session);
+            self.amend(&id, binding.epoch, Amendment { told, ..Amendment::default() });
+        }
+        self.recorder().record(&id, StoredEventKind::TurnEnded, outcome_payload(outcome));
+    }
+
+    fn answered(&self, session: &str, patch: &Patch) {
+        let books = self.books();
+        let Some(id) = books.kept.get(session) else { return };
+        if let Some(binding) = books.bound.get(id).filter(|binding| binding.agent_session == session) {
+            let (config_options, mode) = (patch.options_as_sent(), patch.mode().map(str::to_owned));
+            self.amend(id, binding.epoch, Amendment { config_options, mode, ..Amendment::default() });
+        }
+    }
+}
+
+/// What an event changes in the record of its session.
+fn amendment(event: &Event) -> Amendment {
+    let mut amendment = Amendment::default();
+    match event {
+        Event::Update(update) if update.origin() == Origin::Live => match update.kind() {
+            UpdateKind::ConfigOptions(_) => {
+                amendment.config_options = update.raw().get("configOptions").cloned()
+            }
+            UpdateKind::Mode { id } => amendment.mode = Some(id.clone()),
+            _ => {}
+        },
+        Event::SessionEnded(ended) if ended.origin == Origin::Live => {
+            amendment.termination = Some(ended.termination.clone());
+        }
+        _ => {}
+    }
+    amendment
+}
+
+pub(super) fn outcome_payload(outcome: &Result<TurnOutcome, Error>) -> Value {
+    match outcome {
+        Ok(outcome) => json!({"stopReason": outcome.stop_reason, "answer": outcome.raw}),
+        Err(error) => json!({"error": error.to_string(), "termination": error.termination()}),
+    }
+}
+
+/// Whether a failure says that the session, or everything, is gone on the other side.
+pub(in crate::sessions) fn is_unknown_session(error: &Error) -> bool {
+    /// What agents say of a session that they do not have.
+    const NOT_FOUND: i64 = -32002;
+    match error {
+        Error::AgentEnded(_) | Error::ServerRestarted { .. } | Error::NotConnected => true,
+        Error::ConnectionEnded { reason, .. } => *reason != LostReason::Unauthorized,
+        Error::Http(http) => matches!(http.status, 400 | 404 | 410),
+        Error::Rpc { error, .. } => {
+            let words = error.message.to_lowercase();
+            error.code == NOT_FOUND
+                || (words.contains("session") && (words.contains("not found") || words.contains("unknown")))
+                || error.data.as_ref().and_then(|data| data.get("sessionId")).is_some_and(Value::is_string)
+                    && words.contains("not found")
+        }
+        _ => false,
+    }
+}
