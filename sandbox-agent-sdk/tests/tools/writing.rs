@@ -149,3 +149,44 @@ async fn writers_of_one_file_do_not_mix() {
     assert_eq!(words.len(), 1);
     assert_eq!(names(&place), BTreeSet::from(["f".to_owned()]));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_finished_has_no_name() {
+    let place = Place::new();
+    let text = "x".repeat(3 << 20);
+    let stop = Arc::new(AtomicBool::new(false));
+    let watcher = {
+        let (stop, root, whole) = (Arc::clone(&stop), place.root(), text.len() as u64);
+        std::thread::spawn(move || {
+            let mut looks = 0;
+            while !stop.load(Ordering::Relaxed) {
+                for entry in std::fs::read_dir(&root).unwrap().flatten() {
+                    // It may have got another name meanwhile.
+                    let Ok(metadata) = entry.path().symlink_metadata() else { continue };
+                    assert_eq!(metadata.len(), whole, "{}", entry.path().display());
+                }
+                looks += 1;
+            }
+            looks
+        })
+    };
+    for round in 0..40 {
+        // New files, and files in the place of others.
+        write(&place.files(), place.at(format!("f{}", round % 20)), text.clone()).await.unwrap();
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(watcher.join().unwrap() > 0);
+    assert_eq!(names(&place).len(), 20);
+}
+
+#[tokio::test]
+async fn a_file_is_written_beside_a_name_that_is_taken_by_somebody_else_meanwhile() {
+    let place = Place::new();
+    let files = place.files().max_at_once(4);
+    let writers = (0..30).map(|number| {
+        let (files, path) = (files.clone(), place.at("new"));
+        async move { write(&files, path, format!("{number}")).await.unwrap() }
+    });
+    futures::future::join_all(writers).await;
+    assert_eq!(names(&place), BTreeSet::from(["new".to_owned()]));
+}

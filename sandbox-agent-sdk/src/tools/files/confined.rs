@@ -1,5 +1,6 @@
 //! The files below directories, and no others.
 
+mod draft;
 mod read;
 mod write;
 
@@ -11,12 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions};
 use futures::future::BoxFuture;
+use tokio::sync::Semaphore;
 
 use super::{FileAccess, FileError, ReadText, TextFiles, WriteText};
 use crate::Roots;
 
 /// How many bytes are read or written at once, unless told otherwise.
 const LIMIT: u64 = 16 << 20;
+/// How many files are read or written at once, unless told otherwise. Further ones wait.
+const AT_ONCE: usize = 16;
 
 /// The files below some directories of this machine.
 ///
@@ -25,9 +29,11 @@ const LIMIT: u64 = 16 << 20;
 /// also when a directory is swapped for a link at the very moment. What is no regular file is
 /// [`FileError::NotAFile`], and opening it waits for nobody.
 ///
-/// Writing is atomic: a new file is written beside the old one and takes its place, with the permissions of the old
-/// one. Directories that are missing are made. A link is followed if it stays inside, and the file that it leads to is
-/// written.
+/// Writing is atomic: a new file is written and takes the place of the old one, with the permissions of the old one.
+/// What is not finished, as the disk is full or the program ends, leaves the old one as it was and nothing else (on
+/// systems other than Linux, and on file systems without unnamed files, a program that is killed meanwhile leaves a file
+/// `.….tmp`). Directories that are missing are made. A link is followed if it stays inside, and the file that it leads
+/// to is written.
 #[derive(Clone)]
 pub struct ConfinedFiles {
     roots: Arc<Vec<Dir>>,
@@ -35,6 +41,8 @@ pub struct ConfinedFiles {
     access: FileAccess,
     read_limit: u64,
     write_limit: u64,
+    /// How many may be used beside those that are.
+    places: Arc<Semaphore>,
 }
 
 impl ConfinedFiles {
@@ -54,6 +62,7 @@ impl ConfinedFiles {
             access: FileAccess::ReadWrite,
             read_limit: LIMIT,
             write_limit: LIMIT,
+            places: Arc::new(Semaphore::new(AT_ONCE)),
         })
     }
 
@@ -75,6 +84,14 @@ impl ConfinedFiles {
     #[must_use]
     pub fn write_limit(mut self, bytes: u64) -> Self {
         self.write_limit = bytes;
+        self
+    }
+
+    /// How many files are read or written at once; further ones wait for their turn. Default 16. Work that nobody waits
+    /// for any more counts until it is done.
+    #[must_use]
+    pub fn max_at_once(mut self, count: usize) -> Self {
+        self.places = Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
         self
     }
 
@@ -100,13 +117,13 @@ impl TextFiles for ConfinedFiles {
         let seen = Arc::clone(&abandoned.0);
         Box::pin(async move {
             let _abandoned = abandoned;
-            off_the_runtime(move || files.read_now(&request, &seen)).await
+            off_the_runtime(Arc::clone(&files.places), move || files.read_now(&request, &seen)).await
         })
     }
 
     fn write(&self, request: WriteText) -> BoxFuture<'_, Result<(), FileError>> {
         let files = self.clone();
-        Box::pin(off_the_runtime(move || files.write_now(&request)))
+        Box::pin(off_the_runtime(Arc::clone(&files.places), move || files.write_now(&request)))
     }
 
     fn access(&self) -> FileAccess {
@@ -135,15 +152,19 @@ impl Drop for Abandoned {
     }
 }
 
-/// Files block, so that they are used where blocking harms nobody.
+/// Files block, so that they are used where blocking harms nobody, and by no more at once than there are places.
 async fn off_the_runtime<T: Send + 'static>(
+    places: Arc<Semaphore>,
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, FileError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        // The runtime is shutting down, and nobody is there to hear the answer.
-        Err(_) => Err(FileError::Refused("this program is ending".to_owned())),
-    }
+    // The runtime is shutting down, and nobody is there to hear the answer.
+    let ending = || FileError::Refused("this program is ending".to_owned());
+    let place = places.acquire_owned().await.map_err(|_| ending())?;
+    let placed = move || {
+        let _place = place;
+        work()
+    };
+    tokio::task::spawn_blocking(placed).await.unwrap_or_else(|_| Err(ending()))
 }
 
 /// Options that never wait for the other side of a pipe.

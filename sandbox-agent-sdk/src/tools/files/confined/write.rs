@@ -1,18 +1,15 @@
 //! Writing.
 
 use std::ffi::OsString;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use cap_std::fs::{Dir, File, OpenOptions, Permissions};
+use cap_std::fs::{Dir, Permissions};
 
+use super::draft::Draft;
 use super::read::is_no_such_device;
 use super::{ConfinedFiles, options};
 use crate::{FileAccess, FileError, WriteText};
-
-/// How often another name is tried if one is taken.
-const TRIES: usize = 16;
 
 impl ConfinedFiles {
     pub(super) fn write_now(&self, request: &WriteText) -> Result<(), FileError> {
@@ -83,48 +80,19 @@ fn permissions_of(parent: &Dir, name: &OsString, path: &Path) -> Result<Option<P
     Ok(Some(metadata.permissions()))
 }
 
-/// Writes a new file beside the old one and puts it in its place.
+/// Writes a new file and puts it in the place of the old one.
 fn replace(
     parent: &Dir,
     name: &OsString,
     content: &[u8],
     permissions: Option<Permissions>,
 ) -> io::Result<()> {
-    let (draft, mut file) = new_file(parent, permissions.is_some())?;
-    let written = (|| {
-        file.write_all(content)?;
-        if let Some(permissions) = permissions {
-            file.set_permissions(permissions)?;
-        }
-        // The name must not come to lead to content that is not on the disk yet.
-        file.sync_all()?;
-        drop(file);
-        parent.rename(&draft, parent, name)
-    })();
-    if written.is_err() {
-        // What remains of it is of no use to anybody.
-        let _ = parent.remove_file(&draft);
+    let mut draft = Draft::new(parent, permissions.is_some())?;
+    draft.file.write_all(content)?;
+    if let Some(permissions) = permissions {
+        draft.file.set_permissions(permissions)?;
     }
-    written
-}
-
-/// A new file under a name that nobody has. Where its permissions are to be those of another file, nobody else can
-/// read it before they are.
-fn new_file(parent: &Dir, private: bool) -> io::Result<(String, File)> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    if private {
-        use cap_std::fs::OpenOptionsExt;
-        options.mode(0o600);
-    }
-    let mut tries = 0;
-    loop {
-        let name = format!(".{:016x}.tmp", RandomState::new().hash_one(tries));
-        match parent.open_with(&name, &options) {
-            Ok(file) => return Ok((name, file)),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => tries += 1,
-            Err(error) => return Err(error),
-        }
-    }
+    // The name must not come to lead to content that is not on the disk yet.
+    draft.file.sync_all()?;
+    draft.put(name)
 }

@@ -1,0 +1,110 @@
+//! A new file that is to take the place of an old one.
+
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use cap_std::fs::{Dir, File, OpenOptions};
+
+/// How often another name is tried if one is taken.
+const TRIES: usize = 16;
+
+/// A file that nobody knows of yet.
+///
+/// On Linux it has no name while it is written, where the file system can do that: whatever happens to this program
+/// meanwhile, nothing is left. Elsewhere it has a name that nobody else has, and goes with this value.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    parent: &'a Dir,
+    pub(super) file: File,
+    name: Option<String>,
+}
+
+impl<'a> Draft<'a> {
+    /// Where the permissions are to be those of another file, nobody else can read it before they are.
+    pub(super) fn new(parent: &'a Dir, private: bool) -> io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        if let Some(file) = unnamed(parent, private) {
+            return Ok(Self { parent, file, name: None });
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        if private {
+            use cap_std::fs::OpenOptionsExt;
+            options.mode(0o600);
+        }
+        let (name, file) = with_new_name(|name| parent.open_with(name, &options))?;
+        Ok(Self { parent, file, name: Some(name) })
+    }
+
+    /// Gives it the name that it is for, in place of whoever had it.
+    pub(super) fn put(mut self, name: &OsStr) -> io::Result<()> {
+        let draft = match &self.name {
+            Some(draft) => draft.clone(),
+            None => {
+                // A name that nobody has is given at one stroke.
+                match self.link(name) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                    outcome => return outcome,
+                }
+                let (draft, ()) = with_new_name(|draft| self.link(draft.as_ref()))?;
+                self.name.insert(draft).clone()
+            }
+        };
+        self.parent.rename(Path::new(&draft), self.parent, Path::new(name))?;
+        self.name = None;
+        Ok(())
+    }
+
+    /// Gives a name to a file that has none.
+    #[cfg(target_os = "linux")]
+    fn link(&self, name: &OsStr) -> io::Result<()> {
+        use std::os::fd::{AsFd, AsRawFd};
+
+        use rustix::fs::{AtFlags, CWD, linkat};
+        let file = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
+        Ok(linkat(CWD, file, self.parent, Path::new(name), AtFlags::SYMLINK_FOLLOW)?)
+    }
+
+    /// There are none elsewhere.
+    #[cfg(not(target_os = "linux"))]
+    fn link(&self, _: &OsStr) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        // What remains of it is of no use to anybody.
+        if let Some(name) = &self.name {
+            let _ = self.parent.remove_file(name);
+        }
+    }
+}
+
+/// A file without a name, where there can be one and it can be given a name later.
+#[cfg(target_os = "linux")]
+fn unnamed(parent: &Dir, private: bool) -> Option<File> {
+    use rustix::fs::{Mode, OFlags, openat};
+    if !Path::new("/proc/self/fd").exists() {
+        return None;
+    }
+    let mode = Mode::from_raw_mode(if private { 0o600 } else { 0o666 });
+    let file = openat(parent, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode).ok()?;
+    Some(File::from_std(file.into()))
+}
+
+/// Does something with a name that nobody has.
+fn with_new_name<T>(mut work: impl FnMut(&str) -> io::Result<T>) -> io::Result<(String, T)> {
+    let mut tries = 0;
+    loop {
+        let name = format!(".{:016x}.tmp", RandomState::new().hash_one(tries));
+        match work(&name) {
+            Ok(done) => return Ok((name, done)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => tries += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
