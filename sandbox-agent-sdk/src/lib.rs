@@ -9,6 +9,8 @@ mod control;
 mod error;
 mod event;
 mod extensions;
+#[cfg(unix)]
+mod family;
 mod feature;
 mod fields;
 mod files;

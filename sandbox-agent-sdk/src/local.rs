@@ -5,7 +5,8 @@
 //! find      where its program is
 //! launch    one attempt: port, token, process, health
 //! server    the handle: client, log, end
-//! keeper    the one task that owns the process group and ends it
+//! keeper    the one task that owns the processes and ends them
+//! group     the server's process and everything that came of it
 //! log       what it prints, bounded
 //! ```
 

@@ -78,13 +78,13 @@ async fn keep(
     let copy = Arc::clone(&lines);
     reading.spawn(async move { copy.read(stdout).await });
     reading.spawn(async move { lines.read(stderr).await });
-    let alone = tokio::select! {
-        status = group.wait() => status,
-        _ = stopped => None,
-    };
+    tokio::select! {
+        () = group.ended() => {}
+        _ = stopped => {}
+    }
     // A server that ended by itself may have left its agents behind.
     let status = group.end(grace).await;
-    // What is not read by then is held open by somebody who has left the group.
+    // What is not read by then is held open by somebody who cannot be found.
     let _ = timeout(LAST_WORDS, async { while reading.join_next().await.is_some() {} }).await;
-    told.send_replace(Some(LocalExit::of(alone.or(status))));
+    told.send_replace(Some(LocalExit::of(status)));
 }

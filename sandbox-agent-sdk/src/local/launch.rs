@@ -66,7 +66,7 @@ fn spawn(
     if let Some(directory) = &options.directory {
         command.current_dir(directory);
     }
-    let spawned = Group::spawn(&mut command);
+    let spawned = Group::spawn(command);
     let (group, stdout, stderr) =
         spawned.map_err(|error| LocalError::Spawn { binary: binary.to_owned(), source: Arc::new(error) })?;
     let lines = Arc::new(Lines::new(options.log));

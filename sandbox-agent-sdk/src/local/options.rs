@@ -32,6 +32,12 @@ pub struct LocalOptions {
 impl SandboxAgentClient {
     /// Starts a server on this machine, with a client of it.
     ///
+    /// The released server takes its token on its command line and in no other way, and on most systems every user can
+    /// read the command lines of all others (`ps`, `/proc`). Whoever has the token can do whatever this program's user
+    /// can. So on a machine with users who are not to be trusted, mount `/proc` with `hidepid=2`, run this program in
+    /// a container or under a PID namespace of its own, or start the server yourself behind something that asks for
+    /// another secret. The server listens on this machine's loopback interface only.
+    ///
     /// ```no_run
     /// # use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
     /// # async fn run() -> Result<(), Error> {
@@ -85,7 +91,8 @@ impl LocalOptions {
     }
 
     /// The token that the server requires. By default it is a random one. It is handed to the server on its command
-    /// line, where other users of the machine may see it.
+    /// line, where other users of the machine may see it: [`start_local`](SandboxAgentClient::start_local) says what
+    /// to do about that. Do not use one that opens anything else.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self

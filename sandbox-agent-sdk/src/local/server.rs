@@ -15,8 +15,15 @@ use crate::SandboxAgentClient;
 ///
 /// It ends with this value, and so does everything that it started: it is asked to (SIGTERM), and what is left of it
 /// after the [stop timeout](super::LocalOptions::stop_timeout) is killed. A drop does not wait for that;
-/// [`close`](Self::close) does. When the runtime goes first, everything is killed at once. Only a program that is
-/// itself killed leaves its server behind, and agents that move to a process group of their own are not found.
+/// [`close`](Self::close) does. When the runtime goes first, everything is killed at once.
+///
+/// On Linux that is really everything, also agents and tools of theirs that have a process group or a session of their
+/// own, have lost their parent or have cleared their environment: they are looked for in `/proc` until nothing more is
+/// found. What somebody else has started for them is not theirs: a container of an engine that runs already, say. On
+/// other Unix systems the process group of the server ends, and what has left it does not.
+///
+/// A program that is itself killed (SIGKILL) leaves its server behind: the next one can find it by its port or by the
+/// name of its program, and should not start a second one in the same data folder.
 #[must_use = "the server ends when this is dropped"]
 pub struct LocalServer {
     client: SandboxAgentClient,

@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sandbox_agent_sdk::{Error, LocalError, LocalOptions, NewSession, SandboxAgentClient, StartPhase};
+use sandbox_agent_sdk::{
+    Error, LocalError, LocalLog, LocalOptions, NewSession, SandboxAgentClient, StartPhase,
+};
 use sdk_tests::{LIMIT, eventually, install_agent, is_alive, within};
 use tempfile::TempDir;
 
@@ -28,6 +30,15 @@ impl Home {
         let command: Vec<String> =
             [STUB].iter().chain(agent_options).map(|word| (*word).to_owned()).collect();
         install_agent(home.path(), &command);
+        Self(home)
+    }
+
+    /// With the stub agent, which has before it started this line.
+    fn with_line(line: &str) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let line =
+            format!("cd '{}'\n{line}\nexec '{STUB}' --ignore-eof --ignore-sigterm", home.path().display());
+        install_agent(home.path(), &["/bin/sh".to_owned(), "-c".to_owned(), line]);
         Self(home)
     }
 
@@ -60,6 +71,14 @@ impl Home {
         read().expect("a process id")
     }
 }
+
+/// Ways of an agent's tool to leave everything behind that it came from, and to write its process id down.
+const STRAYS: [&str; 4] = [
+    "timeout 1000 sh -c 'echo $$ > pid; exec sleep 1000' &",
+    "setsid -f sh -c 'echo $$ > pid; exec sleep 1000' >/dev/null 2>&1",
+    "env -i setsid -f sh -c 'trap \"\" TERM; echo $$ > pid; while :; do sleep 1000; done' </dev/null >/dev/null 2>&1",
+    "setsid -f sh -c 'echo $$ > pid; kill -STOP $$; exec sleep 1000'",
+];
 
 /// The stub agent names its sessions after its process: `stub-PID-N`.
 fn agent_of(session: &str) -> u32 {
@@ -246,4 +265,104 @@ async fn a_program_that_is_not_there_is_told_with_its_place() {
     fs::write(&text, "no program").unwrap();
     let error = home.options(text).start().await.unwrap_err();
     assert!(matches!(error, LocalError::Spawn { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_an_agent_has_started_ends_with_the_server_wherever_it_has_gone() {
+    let Some(binary) = released(VERSION).await else { return };
+    for (number, line) in STRAYS.iter().enumerate() {
+        let home = Home::with_line(line);
+        let server =
+            within("the start", home.options(&binary).agent("mock").start()).await.expect("a server");
+        let made = server.client().new_session(NewSession::in_dir("/"));
+        let agent = agent_of(within("a session", made).await.unwrap().id());
+        let stray = home.pid().await;
+        assert!(is_alive(stray) && is_alive(agent));
+        if number % 2 == 0 {
+            within("closing", server.close()).await;
+            assert!(!is_alive(stray) && !is_alive(agent), "{line}");
+        } else {
+            drop(server);
+            eventually("the end of what was started", || !is_alive(stray) && !is_alive(agent)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_leaves_nothing_of_what_its_agents_have_started() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::with_line(STRAYS[2]);
+    let server = within("the start", home.options(&binary).agent("mock").start()).await.expect("a server");
+    within("a session", server.client().new_session(NewSession::in_dir("/"))).await.unwrap();
+    let stray = home.pid().await;
+    let pid = nix::unistd::Pid::from_raw(server.pid().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert_eq!(within("the end", server.ended()).await.signal, Some(9));
+    assert!(!is_alive(stray));
+}
+
+#[test]
+fn a_runtime_that_goes_first_takes_everything_with_it_that_was_started() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let home = Home::new(&[]);
+    let script = home.script(&format!("{}\nexec sleep 1000", STRAYS[1]));
+    let mut start = home.options(script).start();
+    let stray = runtime.block_on(async {
+        tokio::select! {
+            outcome = &mut start => panic!("{outcome:?}"),
+            pid = home.pid() => pid,
+        }
+    });
+    assert!(is_alive(stray));
+    // Nobody has given the start up yet, and nobody can go on with it any more.
+    runtime.shutdown_timeout(LIMIT);
+    assert!(!is_alive(stray));
+    drop(start);
+}
+
+#[tokio::test]
+async fn a_start_that_is_given_up_leaves_nothing_of_what_was_started() {
+    for line in STRAYS {
+        let home = Home::new(&[]);
+        let script = home.script(&format!("{line}\nexec sleep 1000"));
+        let start = home.options(script).start();
+        let stray = tokio::select! {
+            outcome = start => panic!("{outcome:?}"),
+            pid = home.pid() => pid,
+        };
+        eventually("the end of what was started", || !is_alive(stray)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_dies_at_its_start_leaves_nothing_of_what_it_has_started() {
+    let home = Home::new(&[]);
+    let wait = "while [ ! -s pid ]; do sleep 0.01; done";
+    let script = home.script(&format!("{}\n{wait}; echo bye; exit 4", STRAYS[3]));
+    let error = within("the start", home.options(script).start()).await.unwrap_err();
+    let LocalError::Died { exit, output } = &error else { panic!("{error:?}") };
+    assert_eq!((exit.code, output.as_slice()), (Some(4), ["bye".to_owned()].as_slice()));
+    assert!(!is_alive(home.pid().await));
+}
+
+/// This test runs itself, as its own standard error cannot be read.
+#[test]
+fn a_log_that_is_forwarded_is_on_the_standard_error_and_kept() {
+    const INNER: &str = "SDK_TESTS_FORWARDED_LOG";
+    let home = Home::new(&[]);
+    if std::env::var_os(INNER).is_some() {
+        let script = home.script("echo said on one; echo said on the other >&2; exit 3");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let start = home.options(script).log(LocalLog::Forward).start();
+        let error = runtime.block_on(within("the start", start)).unwrap_err();
+        assert_eq!(error.output().len(), 2, "{error}");
+        return;
+    }
+    let itself = std::env::current_exe().expect("a test has a program");
+    let name = "local::a_log_that_is_forwarded_is_on_the_standard_error_and_kept";
+    let mut command = std::process::Command::new(itself);
+    let output = command.args(["--exact", name, "--nocapture"]).env(INNER, "1").output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("said on one\n") && told.contains("said on the other\n"), "{told}");
 }

@@ -1,0 +1,142 @@
+//! The processes of this machine, as `/proc` lists them.
+
+use std::collections::HashSet;
+use std::fs;
+
+use rustix::process::Pid;
+
+/// How often it is looked at most. On a busy machine somebody comes all the time.
+const LOOKS: usize = 32;
+
+/// One process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) pid: Pid,
+    pub(super) parent: i32,
+    pub(super) session: i32,
+    /// When it was started, in ticks since the machine was. With the id it names a process for good.
+    pub(super) started: u64,
+    /// Whether it runs: the remnant of a process that nobody has asked about yet does not.
+    pub(super) lives: bool,
+}
+
+impl Entry {
+    pub(super) fn read(pid: Pid) -> Option<Self> {
+        parse(pid, &fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?)
+    }
+}
+
+/// The processes that were seen in a look.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    pub(super) everybody: Vec<Entry>,
+    /// Whether nobody can have been overlooked. A process that starts another one and ends, over and over, is never on
+    /// a list for long.
+    pub(super) complete: bool,
+}
+
+impl Look {
+    /// Looks until nobody has come meanwhile.
+    pub(super) fn around() -> Self {
+        let (mut seen, mut look) = (HashSet::new(), Self::default());
+        for _ in 0..LOOKS {
+            let mut newcomers = numbers();
+            newcomers.retain(|number| seen.insert(*number));
+            if newcomers.is_empty() {
+                look.complete = true;
+                break;
+            }
+            look.everybody.extend(newcomers.into_iter().filter_map(Pid::from_raw).filter_map(Entry::read));
+        }
+        look
+    }
+}
+
+/// The number of the process that was started last. It is told at once, however many processes there are.
+pub(super) fn newest() -> i32 {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().nth(4).and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+fn numbers() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The children of a process, as far as the system tells them at once.
+pub(super) fn children(of: Pid) -> Vec<Pid> {
+    let pid = of.as_raw_pid();
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|child| child.parse().ok()).filter_map(Pid::from_raw).collect()
+}
+
+/// Whether a process has this limit for real-time threads.
+pub(super) fn has_limit(pid: Pid, limit: u64) -> bool {
+    let limits = fs::read_to_string(format!("/proc/{}/limits", pid.as_raw_pid())).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max realtime timeout"));
+    line.is_some_and(|line| line.split_whitespace().any(|word| word.parse() == Ok(limit)))
+}
+
+/// Whether a process was started with a variable of this name. Of programs of other users nobody is told.
+pub(super) fn has_variable(pid: Pid, name: &str) -> bool {
+    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
+    let is_it =
+        |variable: &[u8]| variable.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
+    environment.split(|byte| *byte == 0).any(is_it)
+}
+
+/// Reads a line of `/proc/PID/stat`.
+fn parse(pid: Pid, stat: &str) -> Option<Entry> {
+    // The name of the program may hold anything, also brackets and spaces; numbers follow it.
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let session = fields.nth(1)?.parse().ok()?;
+    let threads: u64 = fields.nth(13)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
+    // A process whose first thread has ended looks like a remnant and runs on.
+    let lives = !matches!(state, "Z" | "X" | "x") || threads > 1;
+    Some(Entry { pid, parent, session, started, lives })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Pid, getpid, getppid, getsid};
+
+    use super::{Entry, Look, has_limit, has_variable, newest, parse};
+
+    #[test]
+    fn a_line_is_read_whatever_the_program_is_called() {
+        let pid = Pid::from_raw(7).unwrap();
+        for name in ["sh", "a b", ") Z 1 2 3", "((", "new\nline"] {
+            let line = format!("7 ({name}) S 3 7 5 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 98765 1000 1");
+            let entry = parse(pid, &line).unwrap();
+            assert_eq!(
+                (entry.parent, entry.session, entry.started, entry.lives),
+                (3, 5, 98765, true),
+                "{name}"
+            );
+        }
+        let state = |state: &str, threads: u32| {
+            let line =
+                format!("7 (sh) {state} 3 7 5 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 {threads} 0 98765 1000 1");
+            parse(pid, &line).unwrap().lives
+        };
+        assert!(state("T", 1) && state("D", 1) && !state("Z", 1) && !state("X", 1));
+        assert!(state("Z", 3), "its first thread has ended and others have not");
+        for broken in ["", "7", "7 (sh)", "7 (sh) S x", "7 (sh) S 1 2 3"] {
+            assert_eq!(parse(pid, broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_on_the_list() {
+        let me = Entry::read(getpid()).unwrap();
+        assert_eq!(me.parent, getppid().unwrap().as_raw_pid());
+        assert_eq!(me.session, getsid(None).unwrap().as_raw_pid());
+        assert!(me.lives && Look::around().everybody.contains(&me));
+        assert!(newest() > 0);
+        assert!(has_variable(getpid(), "PATH") && !has_variable(getpid(), "PAT"));
+        assert!(!has_limit(getpid(), 12345));
+    }
+}
