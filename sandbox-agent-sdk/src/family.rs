@@ -78,6 +78,25 @@ impl Family {
         }
     }
 
+    /// Kills the process group of the leader. Others of the family may be left; it takes no time at all.
+    #[cfg_attr(not(feature = "terminals"), allow(dead_code))]
+    pub(crate) fn strike(&self) {
+        // Whoever holds the lock is about to do the same, or is followed by somebody who is.
+        if let Ok(clues) = self.clues.try_lock()
+            && let Some(clues) = &*clues
+        {
+            strike(clues.leader());
+        }
+    }
+
+    /// Kills everybody in the family.
+    #[cfg_attr(not(feature = "terminals"), allow(dead_code))]
+    pub(crate) fn kill(&self) {
+        if let Some(clues) = &*self.lock() {
+            means::kill(&[clues]);
+        }
+    }
+
     /// Kills everybody in the family, and lets go of it.
     pub(crate) fn finish(&self) {
         Self::finish_all([self]);

@@ -135,6 +135,7 @@ pub struct ClientOptions {
     pub(crate) files: Option<Arc<dyn TextFiles>>,
     #[cfg(all(feature = "terminals", unix))]
     pub(crate) terminals: Option<TerminalOptions>,
+    max_tool_calls: Option<usize>,
     pub(crate) client_info: (String, String),
     pub(crate) auto_authenticate: bool,
     pub(crate) store: Option<Arc<dyn SessionStore>>,
@@ -164,6 +165,7 @@ impl ClientOptions {
             files: None,
             #[cfg(all(feature = "terminals", unix))]
             terminals: None,
+            max_tool_calls: None,
             client_info: (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             auto_authenticate: true,
             store: None,
@@ -291,9 +293,18 @@ impl ClientOptions {
         self
     }
 
+    /// How many calls of files and terminals may work at once on one connection: [`AgentTools::max_calls`].
+    pub fn max_tool_calls(mut self, count: usize) -> Self {
+        self.max_tool_calls = Some(count);
+        self
+    }
+
     /// What the agent behind one connection may use of this machine.
     pub(crate) fn agent_tools(&self) -> AgentTools {
         let mut tools = AgentTools::new();
+        if let Some(count) = self.max_tool_calls {
+            tools = tools.max_calls(count);
+        }
         if let Some(files) = &self.files {
             tools = tools.shared_files(Arc::clone(files));
         }

@@ -1,6 +1,9 @@
 //! The client against real servers on both faces.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[cfg(unix)]
+#[path = "tools/looking.rs"]
+mod looking;
 #[path = "client/support.rs"]
 mod support;
 

@@ -2,6 +2,8 @@
 #![cfg(unix)]
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "tools/looking.rs"]
+mod looking;
 #[path = "tools/support.rs"]
 mod support;
 
@@ -17,5 +19,7 @@ mod processes;
 mod reading;
 #[path = "tools/restrictions.rs"]
 mod restrictions;
+#[path = "tools/strays.rs"]
+mod strays;
 #[path = "tools/writing.rs"]
 mod writing;

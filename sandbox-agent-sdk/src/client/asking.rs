@@ -182,7 +182,10 @@ impl Asking {
                 }
             }
             method => match self.tools.answer(method, &params) {
-                Some(answer) => self.work(answer, responder),
+                Some(answer) => {
+                    let session = params.get("sessionId").and_then(Value::as_str).map(str::to_owned);
+                    self.work((session, method), answer, responder);
+                }
                 None => drop(responder.error(wire::RpcError::method_not_found(method))),
             },
         }
@@ -216,23 +219,30 @@ impl Asking {
         }
     }
 
-    /// Lets a tool work, for as long as somebody wants its answer.
+    /// Lets a tool work, for as long as somebody wants its answer. What it has made for one that is not wanted any more
+    /// is taken back.
     fn work(
         &mut self,
+        (session, method): (Option<String>, &str),
         answer: impl Future<Output = Result<Value, crate::RpcError>> + Send + 'static,
         mut responder: wire::Responder,
     ) {
+        let (tools, method) = (self.tools.clone(), method.to_owned());
         self.at_work.spawn(async move {
             let answer = tokio::select! {
                 biased;
-                answer = answer => answer,
                 () = responder.closed() => return,
+                answer = answer => answer,
             };
             // Whether it still arrives is the connection's to tell.
             match answer {
-                Ok(result) => responder.respond(&result),
-                Err(error) => responder.error(error.into_wire()),
-            };
+                Ok(result) => {
+                    if !responder.respond(&result) {
+                        tools.take_back(session.as_deref(), &method, &result).await;
+                    }
+                }
+                Err(error) => drop(responder.error(error.into_wire())),
+            }
         });
     }
 }

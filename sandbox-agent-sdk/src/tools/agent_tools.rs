@@ -5,22 +5,29 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::files::{FileAccess, LineRange, ReadText, TextFiles, WriteText};
 #[cfg(all(feature = "terminals", unix))]
 use super::terminals::{TerminalCommand, TerminalExit, Terminals};
 use crate::RpcError;
 
+/// How many calls may work at once, unless told otherwise.
+const MAX_CALLS: usize = 256;
+
 /// What an agent may use of this machine, behind the messages by which it asks for it.
 ///
 /// A [client](crate::ClientOptions::files) has one by itself. Use it alone to serve an agent in another way: tell the
 /// agent of the [`capabilities`](Self::capabilities), and let it [`answer`](Self::answer) what the agent asks.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 #[must_use = "tools do nothing until an agent may use them"]
 pub struct AgentTools {
     files: Option<Arc<dyn TextFiles>>,
     #[cfg(all(feature = "terminals", unix))]
     terminals: Option<Terminals>,
+    max_calls: usize,
+    /// How many calls may work beside those that do.
+    calls: Arc<Semaphore>,
 }
 
 type Answer = BoxFuture<'static, Result<Value, RpcError>>;
@@ -49,6 +56,14 @@ impl AgentTools {
         self
     }
 
+    /// How many calls may work at once, over all sessions; further ones are refused with the reason `too_many_calls`.
+    /// Waiting for the end of a command is a call, too. Default 256.
+    pub fn max_calls(mut self, count: usize) -> Self {
+        self.max_calls = count.min(Semaphore::MAX_PERMITS);
+        self.calls = Arc::new(Semaphore::new(self.max_calls));
+        self
+    }
+
     /// What the agent is to be told that it may use, as the member `clientCapabilities` has it.
     #[must_use]
     pub fn capabilities(&self) -> Value {
@@ -63,12 +78,24 @@ impl AgentTools {
         })
     }
 
-    /// Answers a request of the agent; `None` if it is none for these tools, or they are off.
+    /// Answers a request of the agent; `None` if it is none for these tools, or they are off. Whoever drops the answer
+    /// before it is there ends the work on it.
     #[must_use]
     pub fn answer(&self, method: &str, params: &Value) -> Option<Answer> {
+        let answer = self.unbounded_answer(method, params)?;
+        Some(match Arc::clone(&self.calls).try_acquire_owned() {
+            Ok(place) => Box::pin(async move {
+                let _place = place;
+                answer.await
+            }),
+            Err(_) => Box::pin(std::future::ready(Err(too_many_calls(self.max_calls)))),
+        })
+    }
+
+    fn unbounded_answer(&self, method: &str, params: &Value) -> Option<Answer> {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(action) = method.strip_prefix("terminal/") {
-            return self.terminals.clone().and_then(|terminals| terminal_answer(terminals, action, params));
+            return self.terminals.as_ref().and_then(|terminals| terminal_answer(terminals, action, params));
         }
         let files = Arc::clone(self.files.as_ref()?);
         match method {
@@ -90,6 +117,20 @@ impl AgentTools {
         }
     }
 
+    /// Takes back what an answer has given to the agent that it does not know of, as the answer did not reach it: a
+    /// terminal that nobody knows would run until the end of its session.
+    pub(crate) async fn take_back(&self, session: Option<&str>, method: &str, result: &Value) {
+        #[cfg(all(feature = "terminals", unix))]
+        if let (Some(terminals), Some(session), "terminal/create") = (&self.terminals, session, method)
+            && let Ok(id) = text(result, "terminalId")
+        {
+            // It is gone already if its session has ended meanwhile.
+            let _ = terminals.release(session, &id).await;
+        }
+        #[cfg(not(all(feature = "terminals", unix)))]
+        let _ = (session, method, result);
+    }
+
     /// Ends what a session has running.
     pub(crate) async fn end_session(&self, session: &str) {
         #[cfg(all(feature = "terminals", unix))]
@@ -104,12 +145,11 @@ impl AgentTools {
     pub(crate) async fn end_all(&self) {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(terminals) = &self.terminals {
-            terminals.release_all().await;
-            terminals.close();
+            terminals.shut().await;
         }
     }
 
-    /// Ends everything that is running, without waiting, and starts no more.
+    /// Ends everything that is running before it returns, and starts no more.
     pub(crate) fn close(&self) {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(terminals) = &self.terminals {
@@ -118,9 +158,24 @@ impl AgentTools {
     }
 }
 
+impl Default for AgentTools {
+    fn default() -> Self {
+        Self {
+            files: None,
+            #[cfg(all(feature = "terminals", unix))]
+            terminals: None,
+            max_calls: MAX_CALLS,
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+        }
+    }
+}
+
 impl fmt::Debug for AgentTools {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AgentTools").field("capabilities", &self.capabilities().to_string()).finish()
+        f.debug_struct("AgentTools")
+            .field("capabilities", &self.capabilities().to_string())
+            .field("max_calls", &self.max_calls)
+            .finish_non_exhaustive()
     }
 }
 
@@ -138,15 +193,19 @@ fn write_request(params: &Value) -> Result<WriteText, RpcError> {
 }
 
 #[cfg(all(feature = "terminals", unix))]
-fn terminal_answer(terminals: Terminals, action: &str, params: &Value) -> Option<Answer> {
+fn terminal_answer(terminals: &Terminals, action: &str, params: &Value) -> Option<Answer> {
     let session = text(params, "sessionId");
     if action == "create" {
+        // The place is taken now, so that the end of the session takes it away, whenever the work begins.
+        let place = session.map(|session| terminals.reserve(&session));
         let command = command_request(params);
         return Some(Box::pin(async move {
-            let id = terminals.create(&session?, &command?).map_err(|error| error.to_rpc())?;
+            let (place, command) = (place?, command?);
+            let id = place.and_then(|place| place.start(&command)).map_err(|error| error.to_rpc())?;
             Ok(json!({"terminalId": id}))
         }));
     }
+    let terminals = terminals.clone();
     let (id, limit) = (text(params, "terminalId"), number(params, "outputByteLimit"));
     Some(match action {
         "output" => Box::pin(async move {
@@ -162,7 +221,7 @@ fn terminal_answer(terminals: Terminals, action: &str, params: &Value) -> Option
             Ok(json!({"exitCode": exit.code, "signal": exit.signal, "exitStatus": status(&exit)}))
         }),
         "kill" => Box::pin(async move {
-            terminals.kill(&session?, &id?).map_err(|error| error.to_rpc())?;
+            terminals.kill(&session?, &id?).await.map_err(|error| error.to_rpc())?;
             Ok(json!({}))
         }),
         "release" => Box::pin(async move {
@@ -219,4 +278,9 @@ fn list<'a>(params: &'a Value, name: &str) -> Result<&'a [Value], RpcError> {
 fn invalid(name: &str) -> RpcError {
     RpcError::new(RpcError::INVALID_PARAMS, format!("the parameter `{name}` is missing or cannot be read"))
         .with_data(json!({"reason": "parameter", "parameter": name}))
+}
+
+fn too_many_calls(limit: usize) -> RpcError {
+    RpcError::new(RpcError::INTERNAL_ERROR, format!("{limit} calls are being worked on already"))
+        .with_data(json!({"reason": "too_many_calls", "limit": limit}))
 }

@@ -4,12 +4,12 @@ mod command;
 mod error;
 mod exit;
 mod options;
+mod place;
 mod process;
 mod tail;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::join_all;
@@ -19,14 +19,27 @@ pub use self::command::TerminalCommand;
 pub use self::error::TerminalError;
 pub use self::exit::TerminalExit;
 pub use self::options::TerminalOptions;
+pub(crate) use self::place::Place;
 use self::process::Process;
 
 /// Terminals: commands that were started and whose output is kept.
 ///
 /// Each belongs to a session, and no other session can use it. It is cheap to clone; when the last copy is dropped, every
-/// process is killed, with its process group. Everything here needs a Tokio runtime with its drivers on.
+/// process is killed, with everything that came of it. Everything here needs a Tokio runtime with its drivers on.
 ///
-/// A process that leaves its process group on purpose, as a daemon does, is not found again.
+/// # What is left behind
+/// Nothing, on Linux. What a command has started ends with its terminal, also if it has a process group or a session of
+/// its own, has lost its parent, its environment or its output, or is stopped: it is looked for in `/proc` until nothing
+/// more is found. For that, commands run in a session of their own (and so without a terminal to talk to), with a variable
+/// in their environment and with a limit on real-time threads of some hundred years, by which they are known. What is not
+/// ended: whatever somebody else starts for a command (a service manager, a container engine, a server that runs already),
+/// and processes of other users, whom this program may not signal (what `sudo` starts).
+///
+/// On other Unix systems the process group ends, and what has left it does not.
+///
+/// A program that is itself killed (SIGKILL) cannot end anything any more: its commands go on until they write to the
+/// pipe that nobody reads. The system can be told to end them too, but it goes by the thread that started them and not
+/// by the program, and threads of a runtime come and go.
 #[derive(Clone)]
 pub struct Terminals {
     inner: Arc<Inner>,
@@ -42,8 +55,11 @@ struct Inner {
 struct State {
     terminals: HashMap<String, Terminal>,
     tasks: JoinSet<()>,
-    /// How many are being started.
-    starting: usize,
+    /// The places of those that are being started, by a number, with their sessions. What is taken out of here is not
+    /// to start any more.
+    starting: HashMap<u64, String>,
+    /// How many places were given out.
+    places: u64,
     /// Whether no more may be started.
     closed: bool,
 }
@@ -77,26 +93,12 @@ impl Terminals {
     /// # Errors
     /// If the command may not run, or cannot.
     pub fn create(&self, session: &str, wanted: &TerminalCommand) -> Result<String, TerminalError> {
-        let options = &self.inner.options;
-        let command = options.prepare(wanted)?;
-        let place = Place::take(&self.inner)?;
-        let (process, supervisor) =
-            Process::start(command, options.limit_of(wanted)).map_err(|source| match source.kind() {
-                std::io::ErrorKind::NotFound => TerminalError::NoCommand(wanted.command.clone()),
-                _ => TerminalError::Io { command: wanted.command.clone(), source: Arc::new(source) },
-            })?;
-        let id = new_id();
-        let mut state = self.inner.lock();
-        if state.closed {
-            // Dropping the supervisor ends the process.
-            return Err(TerminalError::Closed);
-        }
-        while state.tasks.try_join_next().is_some() {}
-        state.tasks.spawn(supervisor.run());
-        state.terminals.insert(id.clone(), Terminal { session: session.to_owned(), process });
-        drop(state);
-        drop(place);
-        Ok(id)
+        self.reserve(session)?.start(wanted)
+    }
+
+    /// Takes a place for a terminal that is about to be started. The end of the session takes it away.
+    pub(crate) fn reserve(&self, session: &str) -> Result<Place, TerminalError> {
+        Place::take(&self.inner, session)
     }
 
     /// What a command has written so far: the last bytes of it, at most `limit` and at most what is kept.
@@ -126,17 +128,18 @@ impl Terminals {
         process.wait().await.ok_or_else(|| TerminalError::Unknown(id.to_owned()))
     }
 
-    /// Kills a command and everything in its process group. Its terminal stays, with what was written.
+    /// Kills a command with everything that came of it, also if the command has ended before. Its terminal stays, with
+    /// what was written.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
-    pub fn kill(&self, session: &str, id: &str) -> Result<(), TerminalError> {
-        self.find(session, id)?.kill();
+    pub async fn kill(&self, session: &str, id: &str) -> Result<(), TerminalError> {
+        self.find(session, id)?.kill().await;
         Ok(())
     }
 
-    /// Kills a command, with everything in its process group, and forgets its terminal. Whoever waits for its end is
-    /// told how it ended.
+    /// Kills a command, with everything that came of it, and forgets its terminal. Whoever waits for its end is told how
+    /// it ended. It happens also if nobody waits for this.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
@@ -149,7 +152,7 @@ impl Terminals {
 
     /// Releases every terminal of a session.
     pub async fn release_session(&self, session: &str) {
-        self.release_where(|terminal| terminal.session == session).await;
+        self.release_where(|of| of == session).await;
     }
 
     /// Releases every terminal.
@@ -157,9 +160,16 @@ impl Terminals {
         self.release_where(|_| true).await;
     }
 
-    /// Ends every terminal, at once and without waiting, and starts no more.
+    /// Kills every command with everything that came of it before it returns, and starts no more. It looks at every
+    /// process of the machine, which takes some milliseconds; [`release_all`](Self::release_all) does it elsewhere.
     pub fn close(&self) {
         self.inner.close();
+    }
+
+    /// Starts no more, and releases every terminal.
+    pub(crate) async fn shut(&self) {
+        self.inner.lock().closed = true;
+        self.release_all().await;
     }
 
     /// How many terminals there are, whether their commands run or not.
@@ -168,17 +178,22 @@ impl Terminals {
         self.inner.lock().terminals.len()
     }
 
-    async fn release_where(&self, fits: impl Fn(&Terminal) -> bool) {
+    async fn release_where(&self, fits: impl Fn(&str) -> bool) {
         let processes: Vec<_> = {
             let mut state = self.inner.lock();
-            state
-                .terminals
-                .extract_if(|_, terminal| fits(terminal))
-                .map(|(_, terminal)| terminal.process)
-                .collect()
+            state.starting.retain(|_, session| !fits(session));
+            let gone = state.terminals.extract_if(|_, terminal| fits(&terminal.session));
+            gone.map(|(_, terminal)| terminal.process).collect()
         };
-        // All are killed before any is waited for.
-        processes.iter().for_each(|process| process.end());
+        if processes.is_empty() {
+            return;
+        }
+        // One look at the machine for all of them saves many. It happens whether anybody waits for it or not.
+        processes.iter().for_each(|process| process.strike());
+        let processes = Arc::new(processes);
+        let copy = Arc::clone(&processes);
+        // When the runtime is shutting down, the supervisors go with it, and the processes with them.
+        let _ = tokio::task::spawn_blocking(move || Process::end_all(&copy)).await;
         join_all(processes.iter().map(|process| process.release())).await;
     }
 
@@ -193,11 +208,13 @@ impl Terminals {
 
 impl Inner {
     fn close(&self) {
-        let mut state = self.lock();
-        state.closed = true;
-        for (_, terminal) in state.terminals.drain() {
-            terminal.process.end();
-        }
+        let processes: Vec<_> = {
+            let mut state = self.lock();
+            state.closed = true;
+            state.starting.clear();
+            state.terminals.drain().map(|(_, terminal)| terminal.process).collect()
+        };
+        Process::end_all(&processes);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -209,38 +226,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// The right to start one more.
-struct Place<'a>(&'a Inner);
-
-impl<'a> Place<'a> {
-    fn take(inner: &'a Inner) -> Result<Self, TerminalError> {
-        let limit = inner.options.max_terminals;
-        let mut state = inner.lock();
-        if state.closed {
-            return Err(TerminalError::Closed);
-        }
-        if state.terminals.len() + state.starting >= limit {
-            return Err(TerminalError::TooMany { limit });
-        }
-        state.starting += 1;
-        drop(state);
-        Ok(Self(inner))
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.lock().starting -= 1;
-    }
-}
-
-/// The keys of a hasher come from the system's randomness, and what it makes of a number cannot be foreseen without
-/// them.
-fn new_id() -> String {
-    let random = || RandomState::new().hash_one(0u8);
-    format!("term-{:016x}{:016x}", random(), random())
 }
 
 impl fmt::Debug for Terminals {

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 
+use super::looking::{is_listed, running_below, runs};
 use super::support::{KINDS, LIMIT, client, event, options, session, within};
 
 fn root(directory: &TempDir) -> Roots {
@@ -43,12 +44,6 @@ async fn until(mut is_so: impl FnMut() -> bool) {
         }
     })
     .await;
-}
-
-fn runs(pid: &str) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
-    !matches!(state, Some("Z" | "X") | None)
 }
 
 /// What a process and its child wrote as their ids, once both are there.
@@ -210,7 +205,7 @@ async fn disconnecting_leaves_no_process_behind() {
         let (_server, client, _directory, pids) = running(kind, Vec::new()).await;
         assert!(pids.iter().all(|pid| runs(pid)), "a turn that is over ends nothing");
         within(client.disconnect()).await.unwrap();
-        assert!(!Path::new("/proc").join(&pids[0]).exists(), "not even its remnant is left");
+        assert!(!is_listed(&pids[0]), "not even its remnant is left");
         until(|| !pids.iter().any(|pid| runs(pid))).await;
     }
 }
@@ -369,4 +364,70 @@ async fn every_connection_has_terminals_of_its_own() {
     assert_eq!(server.answers()[1].answer["error"]["code"], -32002, "it went with its connection");
     within(session.prompt("start").outcome()).await.unwrap();
     assert!(server.answers()[2].result()["terminalId"].is_string(), "and new ones can be made");
+}
+
+/// What crosses the start of a command.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Crossing {
+    Cancel,
+    SessionEnd,
+    Disconnect,
+    Drop,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_command_whose_start_is_crossed_by_an_end_is_ended() {
+    for crossing in [Crossing::Cancel, Crossing::SessionEnd, Crossing::Disconnect, Crossing::Drop] {
+        let directory = tempfile::tempdir().unwrap();
+        let script = Script::new(|turn| match turn.text.as_str() {
+            "start" => vec![start("exec sleep 1000"), Step::WaitForCancel],
+            _ => vec![start("exec true")],
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        // The first start stands still where it is allowed, until the other thing has happened.
+        let (entered, mut is_in) = tokio::sync::mpsc::unbounded_channel();
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let gate = std::sync::Mutex::new(Some(gate));
+        let terminals = TerminalOptions::new(root(&directory)).allow_if(move |_| {
+            let gate = gate.lock().unwrap().take();
+            if let Some(gate) = gate {
+                entered.send(()).unwrap();
+                gate.recv_timeout(LIMIT).unwrap();
+            }
+            true
+        });
+        let client = options(&server, ServerKind::Shared).terminals(terminals).build().unwrap();
+        let (one, two) = (session(&client).await, session(&client).await);
+        let turn = one.prompt("start");
+        within(is_in.recv()).await.unwrap();
+        match crossing {
+            Crossing::Cancel => within(one.cancel()).await.unwrap(),
+            Crossing::SessionEnd => drop(within(one.terminate()).await.unwrap()),
+            Crossing::Disconnect => {
+                within(async {
+                    let (closed, ()) = tokio::join!(client.disconnect(), async {
+                        // The answer to the start is settled before the tools end.
+                        until(|| !server.answers().is_empty()).await;
+                        open.send(()).unwrap();
+                    });
+                    closed.unwrap();
+                })
+                .await
+            }
+            Crossing::Drop => {
+                drop((turn, one, two, client));
+                open.send(()).unwrap();
+                until(|| running_below(directory.path()).is_empty()).await;
+                continue;
+            }
+        }
+        // It may be open already.
+        let _ = open.send(());
+        if crossing != Crossing::Disconnect {
+            // What the first start left open is done by the time that a second one is.
+            within(two.prompt("other").outcome()).await.unwrap();
+            assert!(client.state().is_usable());
+        }
+        until(|| running_below(directory.path()).is_empty()).await;
+    }
 }

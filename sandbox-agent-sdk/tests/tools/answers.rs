@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::{AgentTools, FileError, ReadText, RpcError, TextFiles, WriteText};
+use sandbox_agent_sdk::{AgentTools, FileError, ReadText, RpcError, Terminals, TextFiles, WriteText};
 use serde_json::{Value, json};
 
 use super::support::{Place, until, within};
@@ -197,7 +197,68 @@ async fn dropping_the_tools_ends_the_terminals() {
     ask(&tools, "terminal/create", create).await.unwrap();
     let pid = || std::fs::read_to_string(place.at("pid")).unwrap_or_default().trim().to_owned();
     until(|| !pid().is_empty()).await;
-    assert!(super::support::runs(&pid()));
+    assert!(super::looking::runs(&pid()));
     drop(tools);
-    until(|| !super::support::runs(&pid())).await;
+    until(|| !super::looking::runs(&pid())).await;
+}
+
+#[tokio::test]
+async fn no_more_calls_work_at_once_than_may() {
+    let place = Place::new();
+    let tools = AgentTools::new().terminals(place.terminals()).files(place.files()).max_calls(2);
+    let create = json!({"sessionId": "s", "command": "sleep", "args": ["1000"]});
+    let id = ask(&tools, "terminal/create", create).await.unwrap()["terminalId"].clone();
+    let of = json!({"sessionId": "s", "terminalId": id});
+    let waits: Vec<_> = (0..2).map(|_| tools.answer("terminal/wait_for_exit", &of).unwrap()).collect();
+    for (method, params) in [("terminal/output", &of), ("fs/read_text_file", &json!({"path": "/x"}))] {
+        let error = ask(&tools.clone(), method, params.clone()).await.unwrap_err();
+        let data = error.data.unwrap();
+        assert_eq!((&data["reason"], &data["limit"]), (&json!("too_many_calls"), &json!(2)), "{method}");
+    }
+    drop(waits);
+    ask(&tools, "terminal/release", of).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_start_that_the_end_of_its_session_crosses_starts_nothing() {
+    let place = Place::new();
+    let terminals = place.terminals();
+    let tools = AgentTools::new().terminals(terminals.clone());
+    let create = |session: &str| {
+        let params = json!({"sessionId": session, "command": "/bin/sh", "args": ["-c", "touch started"]});
+        tools.answer("terminal/create", &params).unwrap()
+    };
+    let (crossed, other, dropped) = (create("s"), create("t"), create("t"));
+    within(terminals.release_session("s")).await;
+    let error = within(crossed).await.unwrap_err();
+    assert_eq!(error.data.unwrap()["reason"], "closed");
+    drop(dropped);
+    assert!(!place.at("started").exists() && terminals.count() == 0);
+    within(other).await.unwrap();
+    let again = create("s");
+    within(again).await.unwrap();
+    assert_eq!(terminals.count(), 2, "a session that is there again can start again");
+    let (crossed, orphan) = (create("s"), create("s"));
+    terminals.close();
+    assert_eq!(within(crossed).await.unwrap_err().data.unwrap()["reason"], "closed");
+    drop((terminals, tools));
+    assert_eq!(within(orphan).await.unwrap_err().data.unwrap()["reason"], "closed", "it keeps nothing alive");
+}
+
+#[tokio::test]
+async fn places_that_are_reserved_count_and_are_given_back() {
+    let place = Place::new();
+    let tools = AgentTools::new().terminals(Terminals::new(place.options().max_terminals(2)));
+    let params = json!({"sessionId": "s", "command": "true"});
+    for _ in 0..3 {
+        let places: Vec<_> = (0..2).map(|_| tools.answer("terminal/create", &params).unwrap()).collect();
+        let error = ask(&tools, "terminal/create", params.clone()).await.unwrap_err();
+        assert_eq!(error.data.unwrap()["reason"], "too_many");
+        drop(places);
+    }
+    ask(&tools, "terminal/create", json!({"sessionId": "s", "command": "no-such-program"}))
+        .await
+        .unwrap_err();
+    ask(&tools, "terminal/create", params.clone()).await.unwrap();
+    ask(&tools, "terminal/create", params).await.unwrap();
 }

@@ -2,7 +2,8 @@
 
 use sandbox_agent_sdk::Terminals;
 
-use super::support::{Place, is_listed, line_after, run, sh, until, within};
+use super::looking::is_listed;
+use super::support::{Place, line_after, run, sh, until, within};
 
 #[tokio::test]
 async fn both_streams_come_in_the_order_in_which_they_were_written() {

@@ -1,8 +1,10 @@
 //! Processes: how they start, end and are ended.
 
 use sandbox_agent_sdk::{TerminalCommand, TerminalError, TerminalExit};
+use serde_json::json;
 
-use super::support::{LIMIT, Place, is_listed, line_after, run, runs, sh, until, within};
+use super::looking::{is_listed, runs};
+use super::support::{LIMIT, Place, line_after, run, sh, until, within};
 
 fn shown(exit: &TerminalExit) -> (Option<i32>, Option<&str>) {
     (exit.code, exit.signal.as_deref())
@@ -78,12 +80,12 @@ async fn killing_ends_the_whole_group_and_keeps_what_was_written() {
     let child = line_after(&terminals, &id, "child ").await;
     let grandchild = line_after(&terminals, &id, "grandchild ").await;
     assert!(runs(&child) && runs(&grandchild));
-    terminals.kill("s", &id).unwrap();
+    within(terminals.kill("s", &id)).await.unwrap();
     let exit = within(terminals.wait_for_exit("s", &id)).await.unwrap();
     assert_eq!(shown(&exit), (None, Some("SIGKILL")));
     until(|| !runs(&child) && !runs(&grandchild)).await;
     assert!(terminals.output("s", &id, None).unwrap().text.starts_with("before\n"));
-    terminals.kill("s", &id).unwrap();
+    within(terminals.kill("s", &id)).await.unwrap();
     terminals.release("s", &id).await.unwrap();
 }
 
@@ -94,7 +96,7 @@ async fn a_command_that_heeds_no_signal_is_killed_all_the_same() {
     let id =
         terminals.create("s", &sh("trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done")).unwrap();
     line_after(&terminals, &id, "ready").await;
-    terminals.kill("s", &id).unwrap();
+    within(terminals.kill("s", &id)).await.unwrap();
     assert_eq!(within(terminals.wait_for_exit("s", &id)).await.unwrap().signal.as_deref(), Some("SIGKILL"));
 }
 
@@ -115,7 +117,7 @@ async fn releasing_ends_and_forgets_and_tells_those_who_wait() {
     until(|| !runs(&child)).await;
     assert_eq!(within(waiter).await.unwrap().unwrap().signal.as_deref(), Some("SIGKILL"));
     assert!(matches!(terminals.output("s", &id, None), Err(TerminalError::Unknown(_))));
-    assert!(matches!(terminals.kill("s", &id), Err(TerminalError::Unknown(_))));
+    assert!(matches!(within(terminals.kill("s", &id)).await, Err(TerminalError::Unknown(_))));
     assert!(matches!(within(terminals.wait_for_exit("s", &id)).await, Err(TerminalError::Unknown(_))));
     assert!(matches!(within(terminals.release("s", &id)).await, Err(TerminalError::Unknown(_))));
     assert_eq!(terminals.count(), 0);
@@ -221,7 +223,7 @@ async fn a_terminal_belongs_to_its_session() {
     assert!(mine != other && mine.len() > 32, "nobody can guess it");
     for id in [mine.as_str(), "", "term-1", "../x"] {
         assert!(matches!(terminals.output("other", id, None), Err(TerminalError::Unknown(_))));
-        assert!(matches!(terminals.kill("other", id), Err(TerminalError::Unknown(_))));
+        assert!(matches!(within(terminals.kill("other", id)).await, Err(TerminalError::Unknown(_))));
         assert!(matches!(within(terminals.wait_for_exit("other", id)).await, Err(TerminalError::Unknown(_))));
         assert!(matches!(within(terminals.release("other", id)).await, Err(TerminalError::Unknown(_))));
     }
@@ -259,6 +261,26 @@ async fn there_are_no_more_terminals_than_allowed() {
     let first = terminals.create("s", &sh("true")).unwrap();
     terminals.create("s", &sh("true")).unwrap();
     assert!(matches!(terminals.create("s", &sh("true")), Err(TerminalError::TooMany { limit: 2 })));
+    within(terminals.release("s", &first)).await.unwrap();
+    terminals.create("s", &sh("true")).unwrap();
+}
+
+#[tokio::test]
+async fn a_session_has_no_more_terminals_than_it_may_and_others_have_theirs() {
+    let place = Place::new();
+    let options = place.options().max_session_terminals(2).max_terminals(3);
+    let terminals = sandbox_agent_sdk::Terminals::new(options);
+    let first = terminals.create("s", &sh("true")).unwrap();
+    terminals.create("s", &sh("true")).unwrap();
+    let error = terminals.create("s", &sh("true")).unwrap_err();
+    assert!(matches!(error, TerminalError::TooManyInSession { limit: 2 }));
+    let data = error.to_rpc().data.unwrap();
+    assert_eq!((&data["reason"], &data["limit"]), (&json!("too_many_in_session"), &json!(2)));
+    terminals.create("t", &sh("true")).unwrap();
+    // Sessions that an agent makes up have nothing of their own.
+    for invented in ["u", "v", "w"] {
+        assert!(matches!(terminals.create(invented, &sh("true")), Err(TerminalError::TooMany { limit: 3 })));
+    }
     within(terminals.release("s", &first)).await.unwrap();
     terminals.create("s", &sh("true")).unwrap();
 }

@@ -113,6 +113,14 @@ pub(crate) fn sh(line: &str) -> TerminalCommand {
     TerminalCommand::new("/bin/sh").args(["-c", line])
 }
 
+/// A program in the root that is this shell script.
+pub(crate) fn script(place: &Place, name: &str, line: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = place.file(name, format!("#!/bin/sh\n{line}\n"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
 /// Runs a line to its end and gives what it wrote.
 pub(crate) async fn run(terminals: &Terminals, line: &str) -> String {
     let id = terminals.create("s", &sh(line)).unwrap();
@@ -131,16 +139,4 @@ pub(crate) async fn line_after(terminals: &Terminals, id: &str, start: &str) -> 
     })
     .await;
     found.unwrap()
-}
-
-/// Whether a process runs: it is on the system's list and not a mere remnant of one that has ended.
-pub(crate) fn runs(pid: &str) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
-    !matches!(state, Some("Z" | "X") | None)
-}
-
-/// Whether a process is on the system's list, be it as a remnant.
-pub(crate) fn is_listed(pid: &str) -> bool {
-    Path::new("/proc").join(pid).exists()
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::RpcError;
 
@@ -36,6 +36,12 @@ pub enum TerminalError {
         /// How many there may be.
         limit: usize,
     },
+    /// The session has too many terminals already.
+    #[error("the session has {limit} terminals already")]
+    TooManyInSession {
+        /// How many it may have.
+        limit: usize,
+    },
     /// The connection to the agent has ended, or was about to.
     #[error("no more terminals are made")]
     Closed,
@@ -60,8 +66,19 @@ impl TerminalError {
             Self::Environment(_) => "environment",
             Self::NoCommand(_) => "no_command",
             Self::TooMany { .. } => "too_many",
+            Self::TooManyInSession { .. } => "too_many_in_session",
             Self::Closed => "closed",
             Self::Io { .. } => "io",
+        }
+    }
+
+    /// What the agent is told besides the reason.
+    fn detail(&self) -> Option<(&'static str, Value)> {
+        match self {
+            Self::NotAllowed(command) | Self::NoCommand(command) => Some(("command", json!(command))),
+            Self::Environment(name) => Some(("variable", json!(name))),
+            Self::TooMany { limit } | Self::TooManyInSession { limit } => Some(("limit", json!(limit))),
+            _ => None,
         }
     }
 
@@ -70,13 +87,19 @@ impl TerminalError {
     pub fn to_rpc(&self) -> RpcError {
         let code = match self {
             Self::Unknown(_) => RpcError::NOT_FOUND,
-            Self::Io { .. } | Self::TooMany { .. } | Self::Closed => RpcError::INTERNAL_ERROR,
+            Self::Io { .. } | Self::TooMany { .. } | Self::TooManyInSession { .. } | Self::Closed => {
+                RpcError::INTERNAL_ERROR
+            }
             _ => RpcError::INVALID_PARAMS,
         };
         let message = match self {
             Self::Io { source, .. } => format!("{self}: {source}"),
             _ => self.to_string(),
         };
-        RpcError::new(code, message).with_data(json!({"reason": self.reason()}))
+        let mut data = json!({"reason": self.reason()});
+        if let Some((name, value)) = self.detail() {
+            data[name] = value;
+        }
+        RpcError::new(code, message).with_data(data)
     }
 }

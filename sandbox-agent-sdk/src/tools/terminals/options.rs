@@ -32,6 +32,7 @@ pub struct TerminalOptions {
     pub(super) output_limit: usize,
     pub(super) max_output_limit: usize,
     pub(super) max_terminals: usize,
+    pub(super) max_session_terminals: usize,
 }
 
 #[derive(Clone)]
@@ -59,6 +60,7 @@ impl TerminalOptions {
             output_limit: 1 << 20,
             max_output_limit: 16 << 20,
             max_terminals: 64,
+            max_session_terminals: 32,
         }
     }
 
@@ -116,6 +118,12 @@ impl TerminalOptions {
     /// Default 64.
     pub fn max_terminals(mut self, count: usize) -> Self {
         self.max_terminals = count;
+        self
+    }
+
+    /// How many terminals one session may have at once, whether their commands run or not. Default 32.
+    pub fn max_session_terminals(mut self, count: usize) -> Self {
+        self.max_session_terminals = count;
         self
     }
 
@@ -222,6 +230,7 @@ impl fmt::Debug for TerminalOptions {
             .field("shell", &self.shell)
             .field("output_limit", &self.output_limit)
             .field("max_terminals", &self.max_terminals)
+            .field("max_session_terminals", &self.max_session_terminals)
             .finish_non_exhaustive()
     }
 }

@@ -5,7 +5,6 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::net::unix::pipe::Receiver;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
@@ -13,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use super::TerminalExit;
 use super::tail::Tail;
+use crate::family::{Family, off_the_runtime};
 
 /// How much is read at once.
 const PIECE: usize = 64 << 10;
@@ -25,9 +25,7 @@ pub(super) struct Process {
     /// Guards what it wrote; held for a push or a copy.
     output: Mutex<Tail>,
     exit: watch::Sender<Option<TerminalExit>>,
-    /// Guards the right to signal the process group; held for a signal. It is gone before the process is taken off the
-    /// system's list: from then on the number may be that of somebody else.
-    group: Mutex<Option<Pid>>,
+    family: Arc<Family>,
     released: Notify,
     gone: watch::Sender<bool>,
 }
@@ -39,29 +37,24 @@ pub(super) struct Supervisor {
     child: Child,
     pipe: Option<Receiver>,
     children: SignalStream,
-    id: Pid,
     piece: Vec<u8>,
 }
 
 impl Process {
-    /// Starts a process, in a group of its own. Standard output and standard error are one pipe, so that what they say
-    /// comes in the order in which it was written.
+    /// Starts a process, at the head of a family of its own. Standard output and standard error are one pipe, so that
+    /// what they say comes in the order in which it was written.
     pub(super) fn start(mut command: Command, limit: usize) -> io::Result<(Arc<Self>, Supervisor)> {
         // Before the start, so that no end is missed.
         let children = signal(SignalKind::child())?;
         let (reader, writer) = io::pipe()?;
         let pipe = Receiver::from_owned_fd(reader.into())?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-        let child = command.process_group(0).kill_on_drop(true).spawn()?;
-        // The command holds copies of the end that the process writes to.
-        drop(command);
-        let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        // A process that was not waited for has an id.
-        let id = id.ok_or_else(|| io::Error::other("a process without an id"))?;
+        // The command, with its copies of the end that the process writes to, is gone when it has started.
+        let (child, family) = Family::start(command)?;
         let process = Arc::new(Self {
             output: Mutex::new(Tail::new(limit)),
             exit: watch::Sender::new(None),
-            group: Mutex::new(Some(id)),
+            family,
             released: Notify::new(),
             gone: watch::Sender::new(false),
         });
@@ -70,7 +63,6 @@ impl Process {
             child,
             pipe: Some(pipe),
             children,
-            id,
             piece: vec![0; PIECE],
         };
         Ok((process, supervisor))
@@ -94,40 +86,38 @@ impl Process {
         }
     }
 
-    /// Kills the process and everything in its group.
-    pub(super) fn kill(&self) {
-        let group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        kill(*group);
+    /// Kills the process group. Whatever else came of the process may be left.
+    pub(super) fn strike(&self) {
+        self.family.strike();
     }
 
-    /// Kills the process and everything in its group, for the last time, and lets go of it.
-    pub(super) fn end(&self) {
-        self.released.notify_one();
-        let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        kill(group.take());
+    /// Kills the process and everything that came of it, and waits for that.
+    pub(super) async fn kill(&self) {
+        self.strike();
+        off_the_runtime(&self.family, Family::kill).await;
     }
 
-    /// Ends it, and waits until the process is gone.
+    /// Has the supervisor end it, and waits until the process and everything that came of it is gone. It happens whether
+    /// anybody waits for it or not.
     pub(super) async fn release(&self) {
         let mut gone = self.gone.subscribe();
-        self.end();
+        self.strike();
+        self.released.notify_one();
         // The sender is `self`, so waiting cannot fail.
         let _ = gone.wait_for(|gone| *gone).await;
     }
-}
 
-fn kill(group: Option<Pid>) {
-    // A group without a living process is as it should be.
-    if let Some(group) = group {
-        let _ = kill_process_group(group, Signal::KILL);
+    /// Kills all of these and everything that came of them before it returns.
+    pub(super) fn end_all(processes: &[Arc<Self>]) {
+        Family::finish_all(processes.iter().map(|process| &*process.family));
+        processes.iter().for_each(|process| process.released.notify_one());
     }
 }
 
 impl Supervisor {
     /// Runs until the terminal is released.
     ///
-    /// A process that has ended stays on the system's list till then: as long as it does, its number is that of its group,
-    /// and whatever else is in the group can be ended too.
+    /// A process that has ended stays on the system's list till then, so that what came of it can be told from others.
     pub(super) async fn run(mut self) {
         let process = Arc::clone(&self.process);
         let released = process.released.notified();
@@ -147,7 +137,7 @@ impl Supervisor {
                 () = readable(self.pipe.as_ref()) => self.read(),
             }
         }
-        process.end();
+        off_the_runtime(&process.family, Family::finish).await;
         // It was killed, so that this takes no longer than the system does.
         if let Ok(status) = self.child.wait().await
             && process.exit.borrow().is_none()
@@ -158,12 +148,10 @@ impl Supervisor {
         }
     }
 
-    /// How the process ended, if it has. It stays on the list.
+    /// How the process ended, if it has.
     fn look(&self) -> Option<TerminalExit> {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        match waitid(WaitId::Pid(self.id), options) {
-            Ok(Some(status)) => Some(TerminalExit::from_status(&status)),
-            Ok(None) => None,
+        match self.process.family.exit() {
+            Ok(status) => status.as_ref().map(TerminalExit::from_status),
             Err(error) => {
                 tracing::warn!(%error, "the end of a process cannot be seen");
                 None
@@ -182,8 +170,8 @@ impl Supervisor {
         }
     }
 
-    /// Reads what the process wrote before it ended, past the runtime, which may not have heard of it yet. A child of it that goes on writing does not hold this up: no pipe
-    /// holds more than is read here.
+    /// Reads what the process wrote before it ended, past the runtime, which may not have heard of it yet. A child of
+    /// it that goes on writing does not hold this up: no pipe holds more than is read here.
     fn drain(&mut self) {
         let mut left = PIPE;
         while left > 0
@@ -212,7 +200,7 @@ impl Supervisor {
 impl Drop for Supervisor {
     /// The task may be given up at any time, and with it the process.
     fn drop(&mut self) {
-        self.process.end();
+        self.process.family.finish();
         self.process.gone.send_replace(true);
     }
 }

@@ -1,0 +1,76 @@
+//! The right to start one more terminal.
+
+use std::sync::{Arc, Weak};
+
+use super::process::Process;
+use super::{Inner, Terminal, TerminalCommand, TerminalError};
+use crate::random::random_id;
+
+/// The right of a session to start one more terminal. It counts as one until it is used or dropped.
+///
+/// Ending the session, or everything, takes it away: a command whose start crosses that is not started, or ends at once.
+/// It does not keep the terminals alive.
+#[derive(Debug)]
+pub(crate) struct Place {
+    inner: Weak<Inner>,
+    number: u64,
+    session: String,
+}
+
+impl Place {
+    pub(super) fn take(inner: &Arc<Inner>, session: &str) -> Result<Self, TerminalError> {
+        let mut state = inner.lock();
+        if state.closed {
+            return Err(TerminalError::Closed);
+        }
+        let limit = inner.options.max_terminals;
+        if state.terminals.len() + state.starting.len() >= limit {
+            return Err(TerminalError::TooMany { limit });
+        }
+        let limit = inner.options.max_session_terminals;
+        let there = state.terminals.values().map(|terminal| &terminal.session).chain(state.starting.values());
+        if there.filter(|of| *of == session).count() >= limit {
+            return Err(TerminalError::TooManyInSession { limit });
+        }
+        state.places += 1;
+        let number = state.places;
+        state.starting.insert(number, session.to_owned());
+        drop(state);
+        Ok(Self { inner: Arc::downgrade(inner), number, session: session.to_owned() })
+    }
+
+    /// Starts a command here and gives the id of its terminal.
+    pub(crate) fn start(self, wanted: &TerminalCommand) -> Result<String, TerminalError> {
+        let inner = self.inner.upgrade().ok_or(TerminalError::Closed)?;
+        let command = inner.options.prepare(wanted)?;
+        if !inner.lock().starting.contains_key(&self.number) {
+            return Err(TerminalError::Closed);
+        }
+        let started = Process::start(command, inner.options.limit_of(wanted));
+        // From here on the process has an owner: the supervisor first, and then the task that it is.
+        let (process, supervisor) = started.map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => TerminalError::NoCommand(wanted.command.clone()),
+            _ => TerminalError::Io { command: wanted.command.clone(), source: Arc::new(source) },
+        })?;
+        let mut state = inner.lock();
+        if state.starting.remove(&self.number).is_none() {
+            drop(state);
+            // This ends the process, which takes longer than others should wait.
+            drop(supervisor);
+            return Err(TerminalError::Closed);
+        }
+        while state.tasks.try_join_next().is_some() {}
+        state.tasks.spawn(supervisor.run());
+        let id = format!("term-{}", random_id());
+        state.terminals.insert(id.clone(), Terminal { session: self.session.clone(), process });
+        Ok(id)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.upgrade() {
+            inner.lock().starting.remove(&self.number);
+        }
+    }
+}
