@@ -1,5 +1,6 @@
 //! Terminals for the agent: real processes on this machine.
 
+mod allowed;
 mod command;
 mod error;
 mod exit;

@@ -1,39 +1,122 @@
 //! What commands may not do.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 
 use sandbox_agent_sdk::{Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals};
+use serde_json::json;
 
-use super::support::{Place, run, sh, within};
+use super::support::{Place, run, script, sh, within};
+
+/// What a command wrote, once it has ended.
+async fn output(terminals: &Terminals, command: &TerminalCommand) -> String {
+    let id = terminals.create("s", command).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    within(terminals.wait_for_exit("s", &id)).await.unwrap();
+    terminals.output("s", &id, None).unwrap().text
+}
 
 #[tokio::test]
-async fn only_commands_that_are_allowed_run_and_only_as_they_are_spelled() {
+async fn only_commands_that_are_allowed_run() {
     let place = Place::new();
     let terminals = Terminals::new(place.options().allow_only(["echo", "true"]));
-    let id = terminals.create("s", &TerminalCommand::new("echo").args(["a b"])).unwrap();
-    within(terminals.wait_for_exit("s", &id)).await.unwrap();
-    assert_eq!(terminals.output("s", &id, None).unwrap().text, "a b\n");
-    for command in ["sh", "/bin/echo", "./echo", "echo ", " echo", "echo; id", "ECHO", "", "../bin/echo"] {
-        let result = terminals.create("s", &TerminalCommand::new(command));
-        assert!(matches!(result, Err(TerminalError::NotAllowed(_))), "{command}: {result:?}");
+    for command in ["echo", "/bin/echo", "/usr/bin/echo", "/usr/../bin/echo"] {
+        assert_eq!(output(&terminals, &TerminalCommand::new(command).args(["a b"])).await, "a b\n");
     }
-    assert_eq!(terminals.count(), 1);
+    let refused = [
+        "sh",
+        "/bin/sh",
+        "./echo",
+        "echo ",
+        " echo",
+        "echo; id",
+        "ECHO",
+        "",
+        "../bin/echo",
+        "bin/echo",
+        "echo\0",
+        "/",
+    ];
+    for command in refused {
+        let error = terminals.create("s", &TerminalCommand::new(command)).unwrap_err();
+        assert!(matches!(error, TerminalError::NotAllowed(_)), "{command}: {error:?}");
+        let told = error.to_rpc().data.unwrap();
+        assert_eq!((&told["reason"], &told["command"]), (&json!("not_allowed"), &json!(command)));
+    }
 }
 
 #[tokio::test]
 async fn a_command_that_is_allowed_is_this_programs_and_not_one_that_the_agent_puts_in_its_way() {
     let place = Place::new();
-    let trap = place.file("echo", "#!/bin/sh\nprintf trapped\n");
-    std::fs::set_permissions(&trap, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let terminals = Terminals::new(place.options().allow_only(["echo"]));
-    let trapped = TerminalCommand::new("echo").args(["fine"]).env("PATH", place.root().display().to_string());
-    let id = terminals.create("s", &trapped).unwrap();
-    within(terminals.wait_for_exit("s", &id)).await.unwrap();
-    assert_eq!(terminals.output("s", &id, None).unwrap().text, "fine\n");
-    for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES"] {
-        let result = terminals.create("s", &TerminalCommand::new("echo").env(name, "x"));
-        assert!(matches!(result, Err(TerminalError::NotAllowed(_))), "{name}");
+    let trap = script(&place, "echo", "printf trapped");
+    let terminals = Terminals::new(place.options().allow_only(["echo"]).allow_variables(["PATH"]));
+    let root = place.root().display().to_string();
+    let trapped = TerminalCommand::new("echo").args(["fine"]).env("PATH", &root);
+    assert_eq!(output(&terminals, &trapped).await, "fine\n", "by the path of this program");
+    let result = terminals.create("s", &TerminalCommand::new(trap));
+    assert!(matches!(result, Err(TerminalError::NotAllowed(_))), "it has the name, and is another file");
+    // A link to a program that is allowed is that program, under its own name and from its own place.
+    symlink("/bin/echo", place.at("linked")).unwrap();
+    let result = terminals.create("s", &TerminalCommand::new(place.at("linked").display().to_string()));
+    assert!(matches!(result, Err(TerminalError::NotAllowed(_))), "it is the file, and has another name");
+    // The same where a function decides.
+    let terminals = Terminals::new(place.options().allow_if(|_| true).allow_variables(["PATH"]));
+    assert_eq!(output(&terminals, &trapped).await, "fine\n");
+    for relative in ["./echo", "../root/echo"] {
+        let result = terminals.create("s", &TerminalCommand::new(relative));
+        assert!(matches!(result, Err(TerminalError::NotAllowed(_))), "{relative}: {result:?}");
     }
+}
+
+#[tokio::test]
+async fn variables_of_the_agent_are_refused_where_commands_are_restricted() {
+    let place = Place::new();
+    let restricted = [
+        place.options().allow_only(["sh", "env"]),
+        place.options().allow_if(|_| true),
+        place.options().allow_only(["sh", "env"]).allow_variables(["CI"]),
+        place.options().allow_variables(["CI"]),
+    ];
+    let loading = [
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "DYLD_INSERT_LIBRARIES",
+        "BASH_ENV",
+        "ENV",
+        "NODE_OPTIONS",
+        "PYTHONSTARTUP",
+        "PYTHONPATH",
+        "PERL5OPT",
+        "RUBYOPT",
+        "GIT_SSH_COMMAND",
+        "GIT_EXTERNAL_DIFF",
+        "GIT_CONFIG_COUNT",
+        "PATH",
+        "HOME",
+        "IFS",
+        "EDITOR",
+        "RUSTC_WRAPPER",
+        "ci",
+        "CI ",
+        "X",
+    ];
+    for options in &restricted {
+        let terminals = Terminals::new(options.clone());
+        for name in loading {
+            let error = terminals.create("s", &TerminalCommand::new("sh").env(name, "x")).unwrap_err();
+            assert!(matches!(error, TerminalError::VariableNotAllowed(_)), "{name}: {error:?}");
+            let told = error.to_rpc().data.unwrap();
+            assert_eq!((&told["reason"], &told["variable"]), (&json!("variable_not_allowed"), &json!(name)));
+        }
+        assert_eq!(terminals.count(), 0);
+    }
+    let terminals = Terminals::new(restricted[2].clone());
+    assert_eq!(output(&terminals, &sh_named("echo $CI").env("CI", "yes")).await, "yes\n");
+    let terminals = Terminals::new(restricted[3].clone());
+    assert_eq!(output(&terminals, &sh("echo $CI").env("CI", "yes")).await, "yes\n");
+}
+
+/// The shell by its name.
+fn sh_named(line: &str) -> TerminalCommand {
+    TerminalCommand::new("sh").args(["-c", line])
 }
 
 #[tokio::test]

@@ -18,6 +18,9 @@ pub enum TerminalError {
     /// The command may not be run.
     #[error("the command `{0}` is not allowed")]
     NotAllowed(String),
+    /// The command may be run, but not with this environment variable.
+    #[error("the environment variable `{0}` is not allowed")]
+    VariableNotAllowed(String),
     /// The directory to run in is not one of those that may be used.
     #[error("{} is not in the directories that may be used", .0.display())]
     Outside(PathBuf),
@@ -61,6 +64,7 @@ impl TerminalError {
         match self {
             Self::Unknown(_) => "unknown_terminal",
             Self::NotAllowed(_) => "not_allowed",
+            Self::VariableNotAllowed(_) => "variable_not_allowed",
             Self::Outside(_) => "outside",
             Self::NoDirectory(_) => "no_directory",
             Self::Environment(_) => "environment",
@@ -76,7 +80,7 @@ impl TerminalError {
     fn detail(&self) -> Option<(&'static str, Value)> {
         match self {
             Self::NotAllowed(command) | Self::NoCommand(command) => Some(("command", json!(command))),
-            Self::Environment(name) => Some(("variable", json!(name))),
+            Self::VariableNotAllowed(name) | Self::Environment(name) => Some(("variable", json!(name))),
             Self::TooMany { limit } | Self::TooManyInSession { limit } => Some(("limit", json!(limit))),
             _ => None,
         }

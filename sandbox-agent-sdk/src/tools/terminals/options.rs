@@ -1,7 +1,6 @@
 //! What terminals are allowed to do.
 
 use std::collections::HashSet;
-use std::env::split_paths;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,14 +8,13 @@ use std::sync::Arc;
 
 use tokio::process::Command;
 
+use super::allowed::{Allowed, absolute_path, check_variables};
 use super::{TerminalCommand, TerminalError};
 use crate::Roots;
 
 /// What a command gets of this program's environment, unless told otherwise. Anything else may be a secret.
 const INHERITED: [&str; 11] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ"];
-
-type Allow = Arc<dyn Fn(&TerminalCommand) -> bool + Send + Sync>;
 
 /// What terminals are allowed to do.
 ///
@@ -27,19 +25,14 @@ type Allow = Arc<dyn Fn(&TerminalCommand) -> bool + Send + Sync>;
 pub struct TerminalOptions {
     roots: Roots,
     allowed: Allowed,
+    /// The variables that an agent may set; `None` for all, unless commands are restricted.
+    variables: Option<HashSet<String>>,
     shell: Option<PathBuf>,
     inherited: Inherited,
     pub(super) output_limit: usize,
     pub(super) max_output_limit: usize,
     pub(super) max_terminals: usize,
     pub(super) max_session_terminals: usize,
-}
-
-#[derive(Clone)]
-enum Allowed {
-    Everything,
-    These(HashSet<String>),
-    If(Allow),
 }
 
 #[derive(Clone)]
@@ -55,6 +48,7 @@ impl TerminalOptions {
         Self {
             roots,
             allowed: Allowed::Everything,
+            variables: None,
             shell: None,
             inherited: Inherited::These(INHERITED.iter().map(OsString::from).collect()),
             output_limit: 1 << 20,
@@ -64,19 +58,36 @@ impl TerminalOptions {
         }
     }
 
-    /// Only these commands are allowed, spelled exactly so. A name without a slash is looked up in this program's `PATH`,
-    /// whatever the agent sets, and the variables of the system's loader (`LD_…`, `DYLD_…`) cannot be set.
+    /// Only these commands are allowed: names, or absolute paths.
     ///
-    /// Arguments are not checked, nor are variables by which single programs load code (`BASH_ENV`, `NODE_OPTIONS` and
-    /// their like): what an allowed command can be made to do is allowed with it.
+    /// A name is looked up in this program's `PATH`, leaving out what is not absolute there, whatever the agent sets and
+    /// wherever it stands. An agent that gives a path must mean one of these programs, by its real file and by its name;
+    /// it then runs from where this program finds it. Paths that are not absolute are refused.
+    ///
+    /// Environment variables of the agent are refused unless they are [allowed](Self::allow_variables): there are too many
+    /// by which programs load code. Arguments are not checked: what an allowed program can be made to do is allowed with
+    /// it, and one that runs others (a shell, `env`, `find`, `git`, an interpreter) allows everything.
     pub fn allow_only(mut self, commands: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.allowed = Allowed::These(commands.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Only those commands are allowed that this function says yes to.
+    /// Only those commands are allowed that this function says yes to. It sees everything that the agent asks for. A
+    /// name is then looked up as for [`allow_only`](Self::allow_only), paths that are not absolute are refused, and so
+    /// are environment variables that are not [allowed](Self::allow_variables).
     pub fn allow_if(mut self, allow: impl Fn(&TerminalCommand) -> bool + Send + Sync + 'static) -> Self {
         self.allowed = Allowed::If(Arc::new(allow));
+        self
+    }
+
+    /// An agent may set these environment variables, by their exact names, and no others. Without this it may set none
+    /// where commands are restricted, and all where they are not.
+    ///
+    /// Mind what a variable does to the programs that are allowed: `PATH`, `HOME`, `LD_…`, `BASH_ENV`, `ENV`,
+    /// `NODE_OPTIONS`, `PYTHON…`, `PERL5OPT`, `RUSTC_WRAPPER`, `EDITOR`, `PAGER` and most of `GIT_…` make some of them run
+    /// whatever the agent likes.
+    pub fn allow_variables(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.variables.get_or_insert_default().extend(names.into_iter().map(Into::into));
         self
     }
 
@@ -135,41 +146,40 @@ impl TerminalOptions {
 
     /// The process to start, if it may be started.
     pub(super) fn prepare(&self, wanted: &TerminalCommand) -> Result<Command, TerminalError> {
-        let refused = || TerminalError::NotAllowed(wanted.command.clone());
-        let mut command = match &self.allowed {
-            Allowed::These(these) => {
-                if !these.contains(&wanted.command) || wanted.env.iter().any(|(name, _)| loads_code(name)) {
-                    return Err(refused());
-                }
-                let mut command = Command::new(find(&wanted.command)?);
-                command.arg0(&wanted.command).args(&wanted.args);
+        let restricted = self.allowed.is_restricted();
+        let no_variables = HashSet::new();
+        check_variables(self.variables.as_ref().or(restricted.then_some(&no_variables)), wanted)?;
+        self.allowed.check(wanted)?;
+        let path = std::env::var_os("PATH");
+        let is_line = wanted.args.is_empty() && !matches!(self.allowed, Allowed::These(_));
+        let mut command = match &self.shell {
+            Some(shell) if is_line => {
+                let mut command = Command::new(shell);
+                command.arg("-c").arg(&wanted.command);
                 command
             }
-            Allowed::If(allow) if !allow(wanted) => return Err(refused()),
-            Allowed::If(_) | Allowed::Everything => match &self.shell {
-                Some(shell) if wanted.args.is_empty() => {
-                    let mut command = Command::new(shell);
-                    command.arg("-c").arg(&wanted.command);
-                    command
-                }
-                _ => {
-                    let mut command = Command::new(&wanted.command);
-                    command.args(&wanted.args);
-                    command
-                }
-            },
+            _ if restricted => {
+                let program = self.allowed.program(&wanted.command, path.as_deref())?;
+                let mut command = Command::new(program.path);
+                command.arg0(program.name).args(&wanted.args);
+                command
+            }
+            _ => {
+                let mut command = Command::new(&wanted.command);
+                command.args(&wanted.args);
+                command
+            }
         };
         if let Inherited::These(names) = &self.inherited {
             command.env_clear();
             let inherited = names.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
             command.envs(inherited);
         }
-        for (name, value) in &wanted.env {
-            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-                return Err(TerminalError::Environment(name.clone()));
-            }
-            command.env(name, value);
+        if let Some(path) = path.filter(|_| restricted) {
+            // What an allowed program looks for must not be what the agent puts into its directory.
+            command.env("PATH", absolute_path(&path));
         }
+        command.envs(wanted.env.iter().map(|(name, value)| (name, value)));
         let directory = self.directory(wanted.cwd.as_deref())?;
         command.env("PWD", &directory).current_dir(directory);
         Ok(command)
@@ -200,27 +210,6 @@ impl TerminalOptions {
         }
         Ok(real)
     }
-}
-
-/// Whether a variable makes the system load code into a program.
-fn loads_code(name: &str) -> bool {
-    name.starts_with("LD_") || name.starts_with("DYLD_")
-}
-
-/// The program of a name, by the `PATH` of this program.
-fn find(command: &str) -> Result<PathBuf, TerminalError> {
-    let missing = || TerminalError::NoCommand(command.to_owned());
-    if command.contains('/') {
-        return Ok(command.into());
-    }
-    let path = std::env::var_os("PATH").ok_or_else(missing)?;
-    let mut candidates = split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(command));
-    candidates.find(|candidate| is_executable(candidate)).ok_or_else(missing)
-}
-
-fn is_executable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 impl fmt::Debug for TerminalOptions {
