@@ -385,13 +385,14 @@ async fn a_command_whose_start_is_crossed_by_an_end_is_ended() {
         });
         let server = MockServer::builder().agent("mock", script).start().await;
         // The first start stands still where it is allowed, until the other thing has happened.
-        let (entered, mut is_in) = tokio::sync::mpsc::unbounded_channel();
+        let entered = Arc::new(Semaphore::new(0));
+        let told = Arc::clone(&entered);
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = std::sync::Mutex::new(Some(gate));
         let terminals = TerminalOptions::new(root(&directory)).allow_if(move |_| {
             let gate = gate.lock().unwrap().take();
             if let Some(gate) = gate {
-                entered.send(()).unwrap();
+                told.add_permits(1);
                 gate.recv_timeout(LIMIT).unwrap();
             }
             true
@@ -399,7 +400,7 @@ async fn a_command_whose_start_is_crossed_by_an_end_is_ended() {
         let client = options(&server, ServerKind::Shared).terminals(terminals).build().unwrap();
         let (one, two) = (session(&client).await, session(&client).await);
         let turn = one.prompt("start");
-        within(is_in.recv()).await.unwrap();
+        let _entered = within(entered.acquire()).await.unwrap();
         match crossing {
             Crossing::Cancel => within(one.cancel()).await.unwrap(),
             Crossing::SessionEnd => drop(within(one.terminate()).await.unwrap()),
