@@ -17,7 +17,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    options::Options,
+    options::{Options, TakesUp},
     peer::Peer,
     session::Sessions,
     step::Step,
@@ -48,7 +48,11 @@ fn main() -> ExitCode {
             eprintln!("stub-agent: cannot block SIGTERM: {error}");
         }
     }
-    let agent = Arc::new(Stub { options, peer: Peer::default(), sessions: Sessions::default() });
+    let agent = Arc::new(Stub {
+        sessions: Sessions::with_memory(options.memory.clone()),
+        options,
+        peer: Peer::default(),
+    });
     agent.turn("").run(&agent.options.at_start);
     read_input(&agent);
     if agent.options.ignore_eof {
@@ -138,16 +142,19 @@ impl Stub {
     fn respond(&self, method: &str, id: &Value, params: &Value) {
         let session = params["sessionId"].as_str().unwrap_or_default();
         let result = match method {
-            "initialize" => initialized(params),
+            "initialize" => initialized(params, self.options.takes_up),
             "session/new" => self.created(params, None),
             "session/fork" => self.created(params, Some(session)),
-            "session/load" => {
-                let history = self.sessions.open(session, &params["cwd"]);
-                history.into_iter().for_each(|update| self.peer.update(session, update));
-                self.sessions.settings(session)
-            }
-            "session/resume" => {
-                self.sessions.open(session, &params["cwd"]);
+            "session/load" | "session/resume" => {
+                let loads = method == "session/load";
+                if !(if loads { self.options.takes_up.loads() } else { self.options.takes_up.resumes() }) {
+                    return self.peer.refuse(id, -32601, "method not found");
+                }
+                let Some(history) = self.sessions.open(session, &params["cwd"]) else {
+                    return self.peer.refuse(id, -32002, "no such session");
+                };
+                let told = history.into_iter().filter(|_| loads);
+                told.for_each(|update| self.peer.update(session, update));
                 self.sessions.settings(session)
             }
             "session/list" => json!({ "sessions": self.sessions.list() }),
@@ -186,15 +193,19 @@ impl Stub {
     }
 }
 
-fn initialized(params: &Value) -> Value {
+fn initialized(params: &Value, takes_up: TakesUp) -> Value {
+    let mut abilities = json!({ "list": {}, "fork": {}, "close": {}, "delete": {} });
+    if takes_up.resumes() {
+        abilities["resume"] = json!({});
+    }
     let version = params["protocolVersion"].as_u64().map_or(1, |version| version.min(1));
     json!({
         "protocolVersion": version,
         "agentInfo": { "name": "stub-agent", "version": env!("CARGO_PKG_VERSION") },
         "agentCapabilities": {
-            "loadSession": true,
+            "loadSession": takes_up.loads(),
             "promptCapabilities": { "image": false, "audio": false, "embeddedContext": false },
-            "sessionCapabilities": { "list": {}, "resume": {}, "fork": {}, "close": {}, "delete": {} },
+            "sessionCapabilities": abilities,
         },
         "authMethods": [],
     })

@@ -1,8 +1,38 @@
 //! The command line.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, path::PathBuf};
 
 use crate::step::Step;
+
+/// How sessions of an earlier life can be taken up again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum TakesUp {
+    #[default]
+    Both,
+    Resume,
+    Load,
+    Neither,
+}
+
+impl TakesUp {
+    fn parse(word: &str) -> Option<Self> {
+        match word {
+            "both" => Some(Self::Both),
+            "resume" => Some(Self::Resume),
+            "load" => Some(Self::Load),
+            "neither" => Some(Self::Neither),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn resumes(self) -> bool {
+        matches!(self, Self::Both | Self::Resume)
+    }
+
+    pub(crate) fn loads(self) -> bool {
+        matches!(self, Self::Both | Self::Load)
+    }
+}
 
 /// What the agent was told when it was started.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -13,6 +43,9 @@ pub(crate) struct Options {
     on: HashMap<String, Vec<Step>>,
     pub(crate) ignore_eof: bool,
     pub(crate) ignore_sigterm: bool,
+    pub(crate) takes_up: TakesUp,
+    /// Where what was said is kept for another life.
+    pub(crate) memory: Option<PathBuf>,
 }
 
 impl Options {
@@ -24,6 +57,14 @@ impl Options {
                 "--help" | "-h" => return Ok(None),
                 "--ignore-eof" => options.ignore_eof = true,
                 "--ignore-sigterm" => options.ignore_sigterm = true,
+                "--takes-up" => {
+                    let word = args.next().ok_or("--takes-up needs a word")?;
+                    options.takes_up =
+                        TakesUp::parse(&word).ok_or(format!("{word:?} is no way to take up"))?;
+                }
+                "--memory" => {
+                    options.memory = Some(args.next().ok_or("--memory needs a folder")?.into());
+                }
                 "--at-start" => options.at_start.extend(steps(args.next(), &arg)?),
                 "--on" => {
                     let method = args.next().ok_or("--on needs a method")?;
@@ -56,8 +97,9 @@ mod tests {
 
     #[test]
     fn options_carry_directives() {
-        let args = ["--at-start", "exit 3", "--on", "initialize", "hang", "--ignore-eof"];
+        let args = ["--at-start", "exit 3", "--on", "initialize", "hang", "--ignore-eof", "--memory", "kept"];
         let options = parse(&args).unwrap().unwrap();
+        assert_eq!(options.memory, Some("kept".into()));
         assert_eq!(options.at_start, [Step::Exit(3)]);
         assert_eq!(options.steps_on("initialize"), Some([Step::Hang].as_slice()));
         assert_eq!(options.steps_on("session/new"), None);
@@ -65,9 +107,27 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_takes_sessions_up_as_it_is_told() {
+        let ways =
+            [("both", true, true), ("resume", true, false), ("load", false, true), ("neither", false, false)];
+        for (word, resumes, loads) in ways {
+            let takes_up = parse(&["--takes-up", word]).unwrap().unwrap().takes_up;
+            assert_eq!((takes_up.resumes(), takes_up.loads()), (resumes, loads), "{word}");
+        }
+        assert_eq!(parse(&[]).unwrap().unwrap().takes_up, TakesUp::Both);
+    }
+
+    #[test]
     fn help_and_mistakes_are_told_apart() {
         assert_eq!(parse(&["--help"]), Ok(None));
-        for args in [&["--at-start"][..], &["--at-start", "dance"], &["--on", "x"], &["--loud"]] {
+        for args in [
+            &["--at-start"][..],
+            &["--at-start", "dance"],
+            &["--on", "x"],
+            &["--loud"],
+            &["--takes-up", "x"],
+            &["--memory"],
+        ] {
             assert!(parse(args).is_err(), "{args:?}");
         }
     }

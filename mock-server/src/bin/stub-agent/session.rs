@@ -2,6 +2,9 @@
 
 use std::{
     collections::BTreeMap,
+    fs::{self, OpenOptions},
+    io::Write,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -13,6 +16,8 @@ use crate::turn::{Cancel, chunk};
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     table: Mutex<Table>,
+    /// Where the history of each session is a file of lines, for another life of the agent.
+    memory: Option<PathBuf>,
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +40,11 @@ struct Session {
 }
 
 impl Sessions {
+    /// No sessions yet, and those of an earlier life that left its history in this folder.
+    pub(crate) fn with_memory(memory: Option<PathBuf>) -> Self {
+        Self { memory, ..Self::default() }
+    }
+
     /// Makes a session, a copy of another one if that is given; gives back its id.
     pub(crate) fn create(&self, cwd: &Value, origin: Option<&str>) -> String {
         let mut table = self.table();
@@ -45,15 +55,44 @@ impl Sessions {
         session.turn = None;
         session.set_cwd(cwd);
         table.sessions.insert(id.clone(), session);
+        self.write_down(&id, &[]);
         id
     }
 
-    /// Opens a session under a given id and gives back its history.
-    pub(crate) fn open(&self, id: &str, cwd: &Value) -> Vec<Value> {
+    /// Opens a session under a given id and gives back its history. One that is not known becomes a new one; of an
+    /// agent with a memory it is `None`.
+    pub(crate) fn open(&self, id: &str, cwd: &Value) -> Option<Vec<Value>> {
         let mut table = self.table();
-        let session = table.sessions.entry(id.to_owned()).or_default();
+        if !table.sessions.contains_key(id) {
+            let history = if self.memory.is_some() { self.read_up(id)? } else { Vec::new() };
+            table.sessions.insert(id.to_owned(), Session { history, ..Session::default() });
+        }
+        let session = table.sessions.get_mut(id)?;
         session.set_cwd(cwd);
-        session.history.clone()
+        Some(session.history.clone())
+    }
+
+    /// What the agent has said in a session, piece by piece.
+    pub(crate) fn said(&self, id: &str) -> Vec<String> {
+        let table = self.table();
+        let history = table.sessions.get(id).map(|session| session.history.as_slice()).unwrap_or_default();
+        let own = history.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk");
+        own.filter_map(|update| Some(update["content"]["text"].as_str()?.to_owned())).collect()
+    }
+
+    fn read_up(&self, id: &str) -> Option<Vec<Value>> {
+        let text = fs::read_to_string(self.memory.as_ref()?.join(id)).ok()?;
+        text.lines().map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Adds to the file of a session, where there is one.
+    fn write_down(&self, id: &str, updates: &[Value]) {
+        let Some(memory) = &self.memory else { return };
+        let lines: String = updates.iter().map(|update| format!("{update}\n")).collect();
+        let file = OpenOptions::new().create(true).append(true).open(memory.join(id));
+        if let Err(error) = file.and_then(|mut file| file.write_all(lines.as_bytes())) {
+            eprintln!("stub-agent: cannot remember: {error}");
+        }
     }
 
     pub(crate) fn remove(&self, id: &str) {
@@ -71,7 +110,9 @@ impl Sessions {
     pub(crate) fn begin(&self, id: &str, prompt: &str) -> Option<Arc<Cancel>> {
         let mut table = self.table();
         let session = table.sessions.get_mut(id).filter(|session| session.turn.is_none())?;
-        session.history.push(chunk("user_message_chunk", prompt));
+        let asked = chunk("user_message_chunk", prompt);
+        self.write_down(id, std::slice::from_ref(&asked));
+        session.history.push(asked);
         let cancel = Arc::new(Cancel::default());
         session.turn = Some(Arc::clone(&cancel));
         Some(cancel)
@@ -84,7 +125,11 @@ impl Sessions {
 
     /// Keeps what was said, for a later reload.
     pub(crate) fn remember(&self, id: &str, said: &str) {
-        self.change(id, |session| session.history.push(chunk("agent_message_chunk", said)));
+        self.change(id, |session| {
+            let said = chunk("agent_message_chunk", said);
+            self.write_down(id, std::slice::from_ref(&said));
+            session.history.push(said);
+        });
     }
 
     pub(crate) fn cancel(&self, id: &str) {

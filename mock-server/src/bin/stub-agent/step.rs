@@ -9,6 +9,7 @@ pub(crate) enum Step {
     Say(String),
     Updates { count: u64, bytes: usize },
     Stderr { lines: u64, bytes: usize, text: StderrText },
+    Recall,
     Permission,
     FsRead(String),
     Delay(u64),
@@ -55,6 +56,7 @@ impl Step {
                 Step::Updates { count: count.parse().ok()?, bytes: bytes.parse().ok()? }
             }
             ("stderr", [lines, options @ ..]) => Step::parse_stderr(lines, options)?,
+            ("recall", []) => Step::Recall,
             ("permission", []) => Step::Permission,
             ("fs-read", [_, ..]) => Step::FsRead(rest.to_owned()),
             ("delay", [millis]) => Step::Delay(millis.parse().ok()?),

@@ -81,6 +81,11 @@ impl Turn<'_> {
                 (0..*count).for_each(|_| self.peer.update(self.session, chunk("agent_message_chunk", &text)));
             }
             Step::Stderr { lines, bytes, text } => write_stderr(*lines, *bytes, *text),
+            Step::Recall => {
+                // This is about what was said, and no part of it.
+                let said = format!("recall: {}", self.sessions.said(self.session).join(", "));
+                self.peer.update(self.session, chunk("agent_message_chunk", &said));
+            }
             Step::Permission => self.ask_permission(),
             Step::FsRead(path) => self.read_file(path),
             Step::Delay(millis) => drop(self.cancel.wait(Duration::from_millis(*millis))),
