@@ -234,6 +234,10 @@ impl Connection {
     pub(super) async fn close(&self) {
         // An end to which the agent came by itself before is told as what it is.
         self.ask_pump(Command::Settle).await;
+        let lost = match self.wire.state() {
+            wire::ConnectionState::Terminated(reason) => lost_reason(&reason).is_some(),
+            _ => false,
+        };
         self.shared.stop_requested.store(true, Ordering::Release);
         let (hub, alone) = (Arc::clone(&self.hub), self.kind != ServerKind::Shared);
         let cancelled = self.wire.cancel_agent_requests_where(move |session| {
@@ -248,7 +252,9 @@ impl Connection {
         // What has arrived is told before the end of the connection is.
         self.barrier().await;
         if self.kind == ServerKind::PerAgent {
-            self.hub.end_all(&TerminationReport::requested());
+            // What ended with a server that is gone was not asked to, and nobody says how it ended.
+            let report = if lost { TerminationReport::default() } else { TerminationReport::requested() };
+            self.hub.end_all(&report);
         }
     }
 
