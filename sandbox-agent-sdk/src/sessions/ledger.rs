@@ -57,7 +57,8 @@ struct Books {
     /// How often the stream of events was lost, and whether it still is.
     losses: u64,
     away: bool,
-    /// Whether the connection was given up because nothing happened.
+    /// Whether there is no connection because nothing happened, or because it could not be made again: not because the
+    /// program gave it up.
     asleep: bool,
     /// Whether the session that the client attaches to was taken.
     expected: bool,

@@ -85,7 +85,13 @@ impl Sessions {
             Ok(capabilities) => Ok(capabilities),
             // Somebody else had the same thought.
             Err(Error::AlreadyConnected) => self.capabilities().await,
-            Err(error) => Err(error),
+            // The program gave the connection up while it was made.
+            Err(error @ Error::Disconnected { .. }) => Err(error),
+            Err(error) => {
+                // Nobody gave the connection up: whoever wants a session next tries again.
+                self.ledger.set_asleep(true);
+                Err(error)
+            }
         }
     }
 
