@@ -55,16 +55,18 @@ impl Scenario {
 
     /// Does it, and gives everything that the client told.
     ///
+    /// # Errors
+    /// When there is no connection or no session to be had.
+    ///
     /// # Panics
-    /// When there is no connection or no session to be had, or something takes too long.
-    pub async fn run(self, options: ClientOptions) -> Vec<Value> {
+    /// When something takes too long.
+    pub async fn run(self, options: ClientOptions) -> Result<Vec<Value>, Error> {
         let options =
             options.auto_connect(false).permission_policy(|_| PermissionDecision::Option("allow".to_owned()));
-        let client = options.build().expect("options that can be used");
+        let client = options.build()?;
         let mut events = client.events();
-        let capabilities = within("connecting", client.connect()).await.expect("a connection");
-        let session =
-            within("a session", client.new_session(NewSession::in_dir("/"))).await.expect("a session");
+        let capabilities = within("connecting", client.connect()).await?;
+        let session = within("a session", client.new_session(NewSession::in_dir("/"))).await?;
         let mut told = vec![json!({ "agent": capabilities.agent_name }), json!({ "session": session.id() })];
         for prompt in self.prompts() {
             told.push(self.turn(&session, prompt).await);
@@ -73,7 +75,7 @@ impl Scenario {
         told.push(json!({ "ended": ended }));
         told.extend(events_so_far(&mut events));
         finish(client).await;
-        told
+        Ok(told)
     }
 
     async fn turn(self, session: &Session, prompt: &str) -> Value {

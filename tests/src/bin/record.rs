@@ -2,8 +2,15 @@
 
 #![allow(clippy::expect_used, reason = "a recording that cannot go on ends")]
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
+use acp_http_client::http_client_builder;
 use mock_server::{MockServer, ProcessAgent};
 use sandbox_agent_sdk::ClientOptions;
 use sdk_tests::{Capture, Proxy, ReleasedServer, ReleasedSetup, Scenario, binary};
@@ -20,9 +27,16 @@ OPTIONS:
   --agent NAME        The agent to talk to (default mock). The scenarios are words of the stub agent.
   --scenario NAME     One of turn, permission, cancel, garbage, crash (default all).
   --out FOLDER        Writes a file for each scenario; otherwise the lines are printed.
+  --overwrite         Replaces files that are there already.
   --help              Prints this.
 
-The servers that are started here run the stub agent: cargo build -p sdk-tests --bin sdk-stub-agent";
+The servers that are started here run the stub agent: cargo build -p sdk-tests --bin sdk-stub-agent
+Tokens, connection ids and the random names of endpoints are not recorded. What an agent says is.
+
+It ends with 0 when everything was recorded, 1 when something was not, and 2 when it does not understand.";
+
+/// How long a server that was given may take to answer at all.
+const REACH: Duration = Duration::from_secs(5);
 
 enum Which {
     Released(String),
@@ -35,6 +49,7 @@ struct Options {
     agent: String,
     scenarios: Vec<Scenario>,
     out: Option<PathBuf>,
+    overwrite: bool,
 }
 
 impl Options {
@@ -44,6 +59,7 @@ impl Options {
             agent: "mock".to_owned(),
             scenarios: Scenario::ALL.to_vec(),
             out: None,
+            overwrite: false,
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -53,6 +69,7 @@ impl Options {
                 "--released" => options.which = Which::Released(value()?),
                 "--url" => options.which = Which::Url(value()?),
                 "--agent" => options.agent = value()?,
+                "--overwrite" => options.overwrite = true,
                 "--out" => options.out = Some(value()?.into()),
                 "--scenario" => {
                     let name = value()?;
@@ -76,7 +93,7 @@ enum Server {
 impl Server {
     async fn start(which: &Which) -> Result<Self, String> {
         match which {
-            Which::Url(url) => Ok(Self::Url(url.clone())),
+            Which::Url(url) => reach(url).await.map(|()| Self::Url(url.clone())),
             Which::Mock => {
                 let agent = ProcessAgent::new(stub()?);
                 Ok(Self::Mock(MockServer::builder().agent("mock", agent).start().await))
@@ -105,7 +122,29 @@ impl Server {
 fn stub() -> Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let stub = this.with_file_name("sdk-stub-agent");
-    if stub.exists() { Ok(stub) } else { Err(format!("{} is missing; see --help", stub.display())) }
+    if stub.exists() {
+        Ok(stub)
+    } else {
+        Err(format!("{} is missing: cargo build -p sdk-tests --bin sdk-stub-agent", stub.display()))
+    }
+}
+
+/// Fails unless somebody answers there.
+async fn reach(url: &str) -> Result<(), String> {
+    let http = http_client_builder().timeout(REACH).build().map_err(|error| error.to_string())?;
+    let answer = http.get(format!("{}/v1/health", url.trim_end_matches('/'))).send().await;
+    answer.map(drop).map_err(|error| format!("{url} cannot be reached: {}", causes(&error.without_url())))
+}
+
+/// An error with its causes.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        told.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    told
 }
 
 async fn record(options: &Options, scenario: Scenario) -> Result<Capture, String> {
@@ -118,34 +157,63 @@ async fn record(options: &Options, scenario: Scenario) -> Result<Capture, String
     };
     let proxy = Proxy::recording(server.url()).await;
     let mut client = ClientOptions::new(proxy.url()).agent(&options.agent);
-    if let Ok(token) = std::env::var("SANDBOX_AGENT_TOKEN") {
+    let token = std::env::var("SANDBOX_AGENT_TOKEN").ok().filter(|token| !token.is_empty());
+    if let Some(token) = &token {
         client = client.token(token);
     }
-    let told = scenario.run(client).await;
+    // A run that takes too long ends in a panic, which is one of this run only.
+    let told = tokio::spawn(scenario.run(client)).await.map_err(|panic| panicked(panic.into_panic()))?;
+    let told = told.map_err(|error| causes(&error))?;
     let (entries, left_out) = proxy.recorder().expect("this proxy records").entries();
     if left_out > 0 {
         return Err(format!("the run is too long: {left_out} entries did not fit"));
     }
-    Ok(Capture { server: name, scenario: scenario.name().to_owned(), entries, told }.redacted())
+    let capture = Capture { server: name, scenario: scenario.name().to_owned(), entries, told };
+    Ok(capture.redacted(token.as_deref()))
 }
 
 async fn run(options: &Options) -> Result<(), String> {
     for &scenario in &options.scenarios {
-        let capture = record(options, scenario).await?;
+        let capture = record(options, scenario).await.map_err(|why| format!("{}: {why}", scenario.name()))?;
+        let lines = capture.to_lines();
         let Some(folder) = &options.out else {
-            print!("{}", capture.to_lines());
+            // Whoever stops reading has enough.
+            if io::stdout().write_all(lines.as_bytes()).is_err() {
+                return Ok(());
+            }
             continue;
         };
-        fs::create_dir_all(folder).map_err(|error| error.to_string())?;
-        let file = folder.join(format!("{}-{}.jsonl", capture.server.replace(' ', "-"), capture.scenario));
-        fs::write(&file, capture.to_lines()).map_err(|error| error.to_string())?;
-        eprintln!("{}: {} lines", file.display(), capture.to_lines().lines().count());
+        let name = format!("{}-{}.jsonl", capture.server.replace(' ', "-"), capture.scenario);
+        let file = folder.join(name);
+        write(&file, &lines, options.overwrite).map_err(|error| format!("{}: {error}", file.display()))?;
+        eprintln!("{}: {} lines", file.display(), lines.lines().count());
     }
     Ok(())
 }
 
+/// Writes a file, which must not be there unless it may be replaced.
+fn write(file: &Path, lines: &str, overwrite: bool) -> io::Result<()> {
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    match overwrite {
+        true => fs::write(file, lines),
+        false => File::create_new(file)?.write_all(lines.as_bytes()),
+    }
+}
+
+/// What a panic said.
+fn panicked(panic: Box<dyn std::any::Any + Send>) -> String {
+    let text = panic.downcast::<String>().map(|text| *text);
+    text.unwrap_or_else(|panic| {
+        panic.downcast::<&str>().map_or("the run failed".to_owned(), |text| text.to_string())
+    })
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
+    // What a panic says is told as any other failure is.
+    std::panic::set_hook(Box::new(|_| {}));
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {

@@ -23,10 +23,12 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Takes names that cannot be guessed, and would let others in, out of everything.
+    /// Takes names that cannot be guessed, and would let others in, out of everything; and the token, wherever a server
+    /// or an agent may have repeated it.
     #[must_use]
-    pub fn redacted(mut self) -> Self {
-        let secrets = self.secrets();
+    pub fn redacted(mut self, token: Option<&str>) -> Self {
+        let mut secrets = self.secrets();
+        secrets.extend(token.filter(|token| !token.is_empty()).map(|token| (token.into(), "TOKEN".into())));
         for entry in &mut self.entries {
             match &mut entry.pass {
                 Pass::Request { path, headers, message, .. } => {
@@ -58,8 +60,10 @@ impl Capture {
             let segments =
                 path.split(['/', '?']).map(|segment| (segment.to_owned(), without_secret(segment)));
             secrets.extend(segments.filter(|(secret, redacted)| secret != redacted));
-            let connection = headers.get("acp-connection-id").and_then(Value::as_str);
-            secrets.extend(connection.map(|id| (id.to_owned(), "ID".to_owned())));
+            for name in ["acp-connection-id", "x-acp-connection-id"] {
+                let connection = headers.get(name).and_then(Value::as_str);
+                secrets.extend(connection.map(|id| (id.to_owned(), "ID".to_owned())));
+            }
         }
         secrets.sort_unstable();
         secrets.dedup();
@@ -132,7 +136,15 @@ fn redact(value: &mut Value, secrets: &[(String, String)]) {
             }
         }
         Value::Array(values) => values.iter_mut().for_each(|value| redact(value, secrets)),
-        Value::Object(members) => members.values_mut().for_each(|value| redact(value, secrets)),
+        Value::Object(members) => {
+            let redacted = std::mem::take(members).into_iter().map(|(name, mut member)| {
+                let mut name = Value::from(name);
+                redact(&mut name, secrets);
+                redact(&mut member, secrets);
+                (name.as_str().unwrap_or_default().to_owned(), member)
+            });
+            *members = redacted.collect();
+        }
         _ => {}
     }
 }
@@ -170,17 +182,23 @@ mod tests {
             Pass::Response {
                 status: 404,
                 headers: serde_json::Map::new(),
-                message: json!({ "detail": [format!("not found: sdk-{secret}, of-a-connection")] }),
+                message: json!({
+                    "detail": [format!("not found: sdk-{secret}, of-a-connection")],
+                    "hush-hush": "the token is hush-hush",
+                }),
             },
         ];
         let entries = passes.into_iter().map(|pass| Entry { ms: 0, request: 1, pass }).collect();
         let capture =
             Capture { server: "s".into(), scenario: "turn".into(), entries, told: vec![json!(secret)] };
-        let text = Capture { told: vec![json!(format!("sdk-{secret}"))], ..capture }.redacted().to_lines();
+        let text = Capture { told: vec![json!(format!("sdk-{secret}"))], ..capture }
+            .redacted(Some("hush-hush"))
+            .to_lines();
         assert!(
             text.contains("/v1/acp/sdk-ID?agent=mock") && text.contains("not found: sdk-ID, ID"),
             "{text}"
         );
         assert!(!text.contains(secret) && !text.contains("of-a-connection"), "{text}");
+        assert!(!text.contains("hush") && text.contains("\"TOKEN\":\"the token is TOKEN\""), "{text}");
     }
 }

@@ -15,7 +15,8 @@ const ENTRIES: usize = 20_000;
 /// How much of one message is kept.
 const MESSAGE_BYTES: usize = 64 << 10;
 /// The headers that mean something to the protocol. No other is kept, and so no token is.
-const HEADERS: [&str; 5] = ["accept", "content-type", "last-event-id", "acp-connection-id", "acp-session-id"];
+const HEADERS: [&str; 6] =
+    ["accept", "content-type", "last-event-id", "acp-connection-id", "x-acp-connection-id", "acp-session-id"];
 
 /// A bounded recording. Nothing that could be used to enter a server gets into it.
 #[derive(Debug)]

@@ -5,5 +5,6 @@
 mod acp;
 mod chat;
 mod local;
+mod record;
 mod replay;
 mod servers;

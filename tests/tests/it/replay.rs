@@ -14,6 +14,7 @@ async fn replayed(name: &str) {
     let scenario = Scenario::named(&capture.scenario).expect("a scenario of today");
     let replay = Replay::start(&capture).await;
     let told = within(name, scenario.run(ClientOptions::new(replay.url()).agent("mock"))).await;
+    let told = told.expect("a connection and a session");
     assert_eq!(told, capture.told, "{name}: {:?}", replay.progress());
     assert_eq!(replay.unexpected(), Vec::<String>::new(), "{name}");
 }
@@ -62,5 +63,5 @@ async fn a_capture_that_says_something_else_is_told_apart() {
     }
     let replay = Replay::start(&capture).await;
     let told = within("the replay", Scenario::Turn.run(ClientOptions::new(replay.url()).agent("mock"))).await;
-    assert_ne!(told, capture.told);
+    assert_ne!(told.expect("a connection and a session"), capture.told);
 }
