@@ -5,6 +5,7 @@
 
 mod collect;
 mod limit;
+mod notice;
 mod released;
 mod scenario;
 mod script;
@@ -12,6 +13,7 @@ mod wire;
 
 pub use collect::{Collected, collect_until, texts};
 pub use limit::{LIMIT, eventually, within};
+pub use notice::say_not_run;
 pub use released::{ReleasedServer, ReleasedSetup, Unavailable, binary, install_agent, is_alive};
 pub use scenario::Scenario;
 pub use script::{acp_server, client, handshake, numbered, prompt, session};

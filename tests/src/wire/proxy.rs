@@ -94,6 +94,45 @@ impl Proxy {
         self.shared.recorder.as_ref()
     }
 
+    /// The statuses with which the POSTs of this method were answered, in the order of the POSTs; `None` where no answer
+    /// has come. Nothing, unless it is recorded.
+    pub fn statuses(&self, method: &str) -> Vec<Option<u16>> {
+        let entries = self.recorder().map(|recorder| recorder.entries().0).unwrap_or_default();
+        let status_of = |number: u64| {
+            entries.iter().find_map(|entry| match entry.pass {
+                Pass::Response { status, .. } if entry.request == number => Some(status),
+                _ => None,
+            })
+        };
+        let posts = entries.iter().filter(
+            |entry| matches!(&entry.pass, Pass::Request { message, .. } if message["method"] == method),
+        );
+        posts.map(|entry| status_of(entry.request)).collect()
+    }
+
+    /// What the client has answered to requests of the agent, in order. Nothing, unless it is recorded.
+    pub fn answers(&self) -> Vec<Value> {
+        let entries = self.recorder().map(|recorder| recorder.entries().0).unwrap_or_default();
+        let answers = entries.into_iter().filter_map(|entry| match entry.pass {
+            Pass::Request { message, .. } if message.get("method").is_none() => {
+                message.get("result").cloned()
+            }
+            _ => None,
+        });
+        answers.collect()
+    }
+
+    /// The path to which the client posts, without its query, once it has. Nothing, unless it is recorded.
+    pub fn endpoint(&self) -> Option<String> {
+        let entries = self.recorder()?.entries().0;
+        entries.into_iter().find_map(|entry| match entry.pass {
+            Pass::Request { verb, path, .. } if verb == "POST" => {
+                Some(path.split('?').next().unwrap_or_default().to_owned())
+            }
+            _ => None,
+        })
+    }
+
     /// Holds events back: the server's socket is not read any more.
     pub fn shut(&self) {
         self.shared.open.send_replace(false);

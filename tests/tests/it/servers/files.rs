@@ -1,6 +1,6 @@
 //! Files, where a server has any.
 
-use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::{Error, ServerKind};
 use sdk_tests::within;
 
 use super::{
@@ -9,13 +9,19 @@ use super::{
     server::{Kind, Server, Setup},
 };
 
+/// The largest file that one request takes.
+const LIMIT: usize = 2 << 20;
+
 /// One request takes 2 MiB at most, and a larger file goes in parts where the server can put them together.
 pub(super) async fn files_are_written_and_read_over_the_limit_of_one_request(row: Row) {
-    let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
+    let Some(server) = Server::start(row.kind, Setup::any_agent()).await else { return };
     let peer = Peer::connect(&server, row.via).await;
-    let files = peer.sdk().expect("only the SDK has files").files();
-    let large = vec![b'x'; (2 << 20) + 1];
-    let small = within("writing", files.write("notes/small.txt", "small")).await;
+    let client = peer.sdk().expect("only the SDK has files");
+    let files = client.files();
+    // The files of a server that is not ours are somebody's: a folder that nobody else has, and not for longer than this.
+    let folder = format!("sdk-suite-{}", std::process::id());
+    let path = |name: &str| format!("{folder}/{name}");
+    let small = within("writing", files.write(path("small"), "small")).await;
     if row.kind == Kind::Adapter {
         // It has no files, and says so with a bare status.
         let error = small.expect_err("there is nothing to write to");
@@ -23,13 +29,21 @@ pub(super) async fn files_are_written_and_read_over_the_limit_of_one_request(row
         return;
     }
     small.expect("a small file is written");
-    assert_eq!(within("reading", files.read_text("notes/small.txt")).await.expect("its text"), "small");
-    let error = within("writing", files.write("large", large.clone())).await.expect_err("it is too large");
+    assert_eq!(within("reading", files.read_text(path("small"))).await.expect("its text"), "small");
+    let (full, large) = (vec![b'f'; LIMIT], vec![b'l'; LIMIT + 1]);
+    within("writing", files.write(path("full"), full.clone())).await.expect("it just fits");
+    assert_eq!(within("reading", files.read(path("full"))).await.expect("its bytes"), full);
+    let error =
+        within("writing", files.write(path("large"), large.clone())).await.expect_err("it is too large");
     assert!(matches!(error, Error::PayloadTooLarge { .. }), "{error:?}");
-    let parts = within("writing in parts", files.write_in_parts("large", large.clone())).await;
-    if row.kind == Kind::MockRpc {
-        return assert!(matches!(parts, Err(Error::Unsupported { .. })), "{parts:?}");
+    assert!(!within("looking", files.exists(path("large"))).await.expect("an answer"), "nothing was written");
+    let parts = within("writing in parts", files.write_in_parts(path("large"), large.clone())).await;
+    let kind = client.capabilities().expect("it is connected").server;
+    if matches!(row.kind, Kind::MockRpc | Kind::MockReleased) || kind == ServerKind::Shared {
+        assert!(matches!(parts, Err(Error::Unsupported { .. })), "{parts:?}");
+    } else {
+        parts.expect("a large file is written in parts");
+        assert_eq!(within("reading", files.read(path("large"))).await.expect("its bytes"), large);
     }
-    parts.expect("a large file is written in parts");
-    assert_eq!(within("reading", files.read("large")).await.expect("its bytes"), large);
+    within("cleaning up", files.delete_all(&folder)).await.expect("the folder is deleted");
 }

@@ -17,7 +17,7 @@ use agent_client_protocol::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// What all connections to one server share.
+/// What the agents of all connections to one server share, and remember when it is restarted.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     next: AtomicU64,
@@ -44,8 +44,8 @@ pub(crate) fn agent(memory: Arc<Memory>) -> impl ConnectTo<Client> {
                         cx.spawn(async move { turn.run(responder).await })
                     }
                     method => match memory.answer(method, &session, &cx)? {
-                        Some(answer) => responder.respond(answer),
-                        None => responder.respond_with_error(Error::method_not_found()),
+                        Ok(answer) => responder.respond(answer),
+                        Err(refusal) => responder.respond_with_error(refusal),
                     },
                 }
             },
@@ -63,7 +63,8 @@ pub(crate) fn agent(memory: Arc<Memory>) -> impl ConnectTo<Client> {
 }
 
 impl Memory {
-    fn answer(&self, method: &str, session: &str, cx: &Connection) -> Result<Option<Value>, Error> {
+    /// The answer or the refusal; the outer error is that of the connection.
+    fn answer(&self, method: &str, session: &str, cx: &Connection) -> Result<Result<Value, Error>, Error> {
         let answer = match method {
             "initialize" => json!({
                 "protocolVersion": 1,
@@ -76,20 +77,19 @@ impl Memory {
                 self.said.lock().unwrap().insert(id.clone(), Vec::new());
                 json!({ "sessionId": id })
             }
-            "session/load" => {
-                let said = self.said.lock().unwrap().entry(session.to_owned()).or_default().clone();
-                for text in said {
-                    cx.send_notification(chunk(session, &text)?)?;
+            "session/load" | "session/resume" => {
+                let said = self.said.lock().unwrap().get(session).cloned();
+                let Some(said) = said else {
+                    return Ok(Err(Error::invalid_params().data("no such session")));
+                };
+                for text in said.iter().filter(|_| method == "session/load") {
+                    cx.send_notification(chunk(session, text)?)?;
                 }
                 json!({})
             }
-            "session/resume" => {
-                self.said.lock().unwrap().entry(session.to_owned()).or_default();
-                json!({})
-            }
-            _ => return Ok(None),
+            _ => return Ok(Err(Error::method_not_found())),
         };
-        Ok(Some(answer))
+        Ok(Ok(answer))
     }
 
     fn begin(self: &Arc<Self>, session: &str, params: &Value, cx: Connection) -> Turn {
@@ -128,6 +128,11 @@ impl Turn {
                     for _ in 0..count.parse().unwrap_or(0) {
                         self.cx.send_notification(chunk(&self.session, &text)?)?;
                     }
+                }
+                ["recall"] => {
+                    let said = self.memory.said.lock().unwrap().get(&self.session).cloned();
+                    let said = format!("recall: {}", said.unwrap_or_default().join(", "));
+                    self.cx.send_notification(chunk(&self.session, &said)?)?;
                 }
                 ["permission"] => self.ask().await?,
                 ["delay", millis] => {

@@ -11,9 +11,10 @@ use acp_http_client::{
 };
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::{
-    ClientTimeouts, Missed, NewSession, PermissionDecision, SandboxAgentClient, ServerKind, UpdateKind,
+    ClientOptions, ClientTimeouts, Missed, NewSession, PermissionDecision, SandboxAgentClient, ServerKind,
+    UpdateKind,
 };
-use sdk_tests::within;
+use sdk_tests::{Proxy, within};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -69,12 +70,27 @@ pub(crate) struct Knobs {
 pub(crate) struct Reply {
     /// The texts of the agent's message, chunk by chunk.
     pub(crate) texts: Vec<String>,
-    /// The bounds of what the client says is missing.
-    pub(crate) missed: Vec<(u64, u64)>,
+    /// What the client says is missing.
+    pub(crate) missed: Vec<Missing>,
     /// The numbers of the events that brought the texts, where the client tells.
     pub(crate) ids: Vec<u64>,
     /// Why it stopped.
     pub(crate) outcome: Result<String, Failure>,
+}
+
+/// Events that the client says are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// How many texts had come before.
+    pub(crate) at: usize,
+}
+
+impl Missing {
+    pub(crate) fn count(&self) -> u64 {
+        self.to - self.from + 1
+    }
 }
 
 impl Reply {
@@ -107,6 +123,18 @@ impl Peer {
             Via::Protocol => protocol(server, &knobs).await?,
         };
         Ok(Self { client })
+    }
+
+    /// Connects through a proxy that records; straight where the proxy cannot stand between.
+    pub(crate) async fn recorded(server: &Server, via: Via) -> (Self, Option<Proxy>) {
+        // The proxy speaks HTTP/1.1 only.
+        if server.kind() == Kind::OfficialHttp2 {
+            return (Self::connect(server, via).await, None);
+        }
+        let proxy = Proxy::recording(server.url()).await;
+        let knobs = Knobs { url: Some(proxy.url()), ..Knobs::default() };
+        let peer = Self::try_connect(server, via, knobs).await.expect("the handshake succeeds");
+        (peer, Some(proxy))
     }
 
     pub(crate) fn via(&self) -> Via {
@@ -223,7 +251,8 @@ fn reconnect() -> ReconnectPolicy {
     ReconnectPolicy::default()
 }
 
-async fn sdk(server: &Server, knobs: &Knobs) -> Result<Client, Failure> {
+/// How the SDK's client is set up for a server.
+pub(crate) fn options(server: &Server, knobs: &Knobs) -> ClientOptions {
     let mut timeouts = ClientTimeouts::default().disconnect(CLOSE);
     if let Some(patience) = knobs.termination {
         timeouts = timeouts.termination(patience);
@@ -242,7 +271,11 @@ async fn sdk(server: &Server, knobs: &Knobs) -> Result<Client, Failure> {
         // The mock server has all faces at once; any other server is found out.
         options = options.server(ServerKind::PerAgent);
     }
-    let client = options.build()?;
+    options
+}
+
+async fn sdk(server: &Server, knobs: &Knobs) -> Result<Client, Failure> {
+    let client = options(server, knobs).build()?;
     within("connect", client.connect()).await?;
     Ok(Client::Sdk(client))
 }
@@ -252,7 +285,7 @@ async fn protocol(server: &Server, knobs: &Knobs) -> Result<Client, Failure> {
     let mut timeouts = Timeouts::default();
     timeouts.close = CLOSE;
     let mut builder = AcpHttpClient::builder(url).timeouts(timeouts).reconnect(reconnect());
-    builder = match server.kind().layout() {
+    builder = match server.layout() {
         Layout::Shared => builder.profile(Profile::Rpc),
         Layout::PerAgent => builder
             .profile(Profile::Bootstrap)
@@ -286,7 +319,10 @@ async fn sdk_turn(client: SandboxAgentClient, session: String, text: String) -> 
     let mut turn = client.prompt(session, text);
     while let Some(update) = turn.next().await {
         match update.kind() {
-            UpdateKind::Missed(Missed::Gap(gap)) => missed.push((gap.from, gap.to)),
+            UpdateKind::Missed(Missed::Gap(gap)) => {
+                missed.push(Missing { from: gap.from, to: gap.to, at: texts.len() });
+            }
+            UpdateKind::Missed(other) => panic!("the turn was read, and yet: {other:?}"),
             _ => texts.extend(update.message_text().map(str::to_owned)),
         }
     }
@@ -309,7 +345,10 @@ async fn protocol_turn(client: AcpHttpClient, session: String, text: String) -> 
                 ids.extend(update.meta.event_id.as_ref().and_then(|id| id.to_string().parse::<u64>().ok()));
                 texts.extend(update.message_text().map(str::to_owned));
             }
-            acp_http_client::Event::Gap { from, to, .. } => missed.push((from, to)),
+            acp_http_client::Event::Gap { from, to, .. } => {
+                missed.push(Missing { from, to, at: texts.len() });
+            }
+            acp_http_client::Event::Lagged(count) => panic!("the budget is too small: {count}"),
             _ => {}
         }
     }

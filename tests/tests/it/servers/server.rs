@@ -10,11 +10,14 @@ use std::{
 use acp_http_adapter::{app::build_router, process::AdapterRuntime, registry::LaunchSpec};
 use agent_client_protocol_http::AcpHttpServer;
 use mock_server::{MockServer, ProcessAgent, State};
-use sdk_tests::{ReleasedServer, ReleasedSetup, Unavailable, binary};
+use sdk_tests::{ReleasedServer, ReleasedSetup, Unavailable, binary, say_not_run};
+use tempfile::TempDir;
 
 use super::{
+    given::Given,
     hosted::Hosted,
     official_agent::{Memory, agent},
+    peer::Reply,
 };
 
 /// The agent of every server that runs processes.
@@ -53,14 +56,6 @@ pub(crate) enum Layout {
 }
 
 impl Kind {
-    pub(crate) fn layout(self) -> Layout {
-        match self {
-            Self::MockRpc | Self::Adapter => Layout::Shared,
-            Self::MockReleased | Self::Released(_) | Self::Given => Layout::PerAgent,
-            Self::MockOfficial | Self::OfficialHttp1 | Self::OfficialHttp2 => Layout::Official,
-        }
-    }
-
     /// Whether the agent lives in the server's own process and is no process.
     pub(crate) fn agent_is_no_process(self) -> bool {
         matches!(self, Self::OfficialHttp1 | Self::OfficialHttp2)
@@ -71,9 +66,32 @@ impl Kind {
         !matches!(self, Self::Adapter | Self::OfficialHttp1 | Self::OfficialHttp2)
     }
 
-    /// The largest POST it takes.
-    pub(crate) fn body_limit(self) -> usize {
-        if self.layout() == Layout::Official { 16 << 20 } else { 2 << 20 }
+    /// Whether it is one of the released servers, or does as they do.
+    pub(crate) fn is_released(self) -> bool {
+        matches!(self, Self::MockReleased | Self::Released(_))
+    }
+}
+
+/// How an agent takes up sessions of an earlier life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TakesUp {
+    /// It resumes them.
+    Resume,
+    /// It loads them, with their history.
+    Load,
+    /// Not at all.
+    Neither,
+}
+
+impl TakesUp {
+    pub(crate) const ALL: [Self; 3] = [Self::Resume, Self::Load, Self::Neither];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Resume => "resume",
+            Self::Load => "load",
+            Self::Neither => "neither",
+        }
     }
 }
 
@@ -82,11 +100,30 @@ impl Kind {
 pub(crate) struct Setup {
     pub(crate) token: Option<&'static str>,
     pub(crate) request_limit: Option<Duration>,
+    /// How its agent takes up sessions; both ways unless told otherwise.
+    pub(crate) takes_up: Option<TakesUp>,
+    /// Whether the behaviour can be shown with any agent, and not only with one that obeys the stub agent's words.
+    pub(crate) any_agent: bool,
+    /// Whether the agent dies of it.
+    pub(crate) kills_agent: bool,
 }
 
 impl Setup {
     pub(crate) fn token(token: &'static str) -> Self {
-        Self { token: Some(token), ..Self::default() }
+        Self { token: Some(token), ..Self::any_agent() }
+    }
+
+    pub(crate) fn any_agent() -> Self {
+        Self { any_agent: true, ..Self::default() }
+    }
+
+    /// For an agent that dies, and a server that is quick to say so.
+    pub(crate) fn dying(limit: Duration) -> Self {
+        Self { kills_agent: true, ..Self::request_limit(limit) }
+    }
+
+    pub(crate) fn takes_up(way: TakesUp) -> Self {
+        Self { takes_up: Some(way), ..Self::default() }
     }
 
     pub(crate) fn request_limit(limit: Duration) -> Self {
@@ -99,22 +136,42 @@ pub(crate) struct Server {
     kind: Kind,
     setup: Setup,
     running: Running,
+    /// What its agents remember over their lives.
+    memory: Memories,
 }
 
 enum Running {
     Mock(Box<MockServer>),
     Released(ReleasedServer),
     Hosted(Hosted),
-    Given(String),
+    Given(Given),
+}
+
+/// What agents remember: processes in a folder, and the agent that is no process in what it is given.
+struct Memories {
+    folder: TempDir,
+    official: Arc<Memory>,
+}
+
+impl Memories {
+    /// The arguments of the stub agent.
+    fn arguments(&self, setup: &Setup) -> Vec<String> {
+        let way = setup.takes_up.map_or("both", TakesUp::as_str);
+        let folder = self.folder.path().display().to_string();
+        ["--takes-up".to_owned(), way.to_owned(), "--memory".to_owned(), folder].into()
+    }
 }
 
 impl Server {
     /// Starts one; `None`, with a word about it, where this machine cannot.
     pub(crate) async fn start(kind: Kind, setup: Setup) -> Option<Self> {
         let limit = setup.request_limit.unwrap_or(Duration::from_secs(120));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let memory = Memories { folder, official: Arc::default() };
+        let arguments = memory.arguments(&setup);
         let running = match kind {
             Kind::MockRpc | Kind::MockReleased | Kind::MockOfficial => {
-                let agent = ProcessAgent::new(STUB);
+                let agent = ProcessAgent::new(STUB).args(arguments);
                 let mut builder = MockServer::builder().agent("mock", agent).default_agent("mock");
                 if let Some(token) = setup.token {
                     builder = builder.token(token);
@@ -124,21 +181,57 @@ impl Server {
             Kind::Released(version) => {
                 let program = released(version).await?;
                 let token = setup.token.map(str::to_owned);
-                let agent = vec![STUB.to_owned()];
+                let agent = [vec![STUB.to_owned()], arguments].concat();
                 let setup = ReleasedSetup { program, agent, token, request_limit: setup.request_limit };
                 Running::Released(ReleasedServer::start(setup).await)
             }
-            Kind::Adapter => Running::Hosted(Hosted::start(|listener| adapter(listener, limit))),
-            Kind::OfficialHttp1 | Kind::OfficialHttp2 => Running::Hosted(Hosted::start(official)),
-            Kind::Given => match std::env::var("SANDBOX_AGENT_URL") {
-                Ok(url) if !url.is_empty() => Running::Given(url),
-                _ => {
-                    eprintln!("NOT RUN: SANDBOX_AGENT_URL points at no server");
-                    return None;
-                }
-            },
+            Kind::Adapter => Running::Hosted(Hosted::start(|listener| adapter(listener, arguments, limit))),
+            Kind::OfficialHttp1 | Kind::OfficialHttp2 => {
+                let memory = Arc::clone(&memory.official);
+                Running::Hosted(Hosted::start(|listener| official(listener, memory)))
+            }
+            Kind::Given => Running::Given(Given::find(&setup).await?),
         };
-        Some(Self { kind, setup, running })
+        Some(Self { kind, setup, running, memory })
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        match (self.kind, &self.running) {
+            (_, Running::Given(given)) => given.layout(),
+            (Kind::MockRpc | Kind::Adapter, _) => Layout::Shared,
+            (Kind::MockOfficial | Kind::OfficialHttp1 | Kind::OfficialHttp2, _) => Layout::Official,
+            _ => Layout::PerAgent,
+        }
+    }
+
+    /// The largest POST it takes.
+    pub(crate) fn body_limit(&self) -> usize {
+        if self.layout() == Layout::Official { 16 << 20 } else { 2 << 20 }
+    }
+
+    /// Whether events of clients that are no part of the test may be among those of an endpoint.
+    pub(crate) fn has_strangers(&self) -> bool {
+        self.kind == Kind::Given && self.layout() == Layout::Shared
+    }
+
+    /// Whether its agent does what the words of the stub agent say.
+    pub(crate) fn obeys(&self) -> bool {
+        match &self.running {
+            Running::Given(given) => given.obeys(),
+            _ => true,
+        }
+    }
+
+    /// Fails the test unless the turn ended well and said this. What an agent says that does not know the words is
+    /// its own business.
+    pub(crate) fn said(&self, reply: &Reply, texts: &[&str]) {
+        reply.ended("end_turn");
+        // Somebody else's flood may push what is ours out of a ring that all share, and that is told.
+        let pushed_out = self.has_strangers() && !reply.missed.is_empty();
+        assert!(reply.missed.is_empty() || pushed_out, "{reply:?}");
+        if self.obeys() && !pushed_out {
+            assert_eq!(reply.texts, texts);
+        }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -150,35 +243,37 @@ impl Server {
             Running::Mock(mock) => mock.url(),
             Running::Released(released) => released.url(),
             Running::Hosted(hosted) => hosted.url(),
-            Running::Given(url) => url.clone(),
+            Running::Given(given) => given.url().to_owned(),
         }
     }
 
     pub(crate) fn token(&self) -> Option<String> {
-        match self.kind {
-            Kind::Given => std::env::var("SANDBOX_AGENT_TOKEN").ok(),
+        match &self.running {
+            Running::Given(given) => given.token().map(str::to_owned),
             _ => self.setup.token.map(str::to_owned),
         }
     }
 
     /// The agent to ask for.
     pub(crate) fn agent(&self) -> String {
-        match self.kind {
-            Kind::Given => std::env::var("SANDBOX_AGENT_AGENT").unwrap_or_else(|_| "mock".to_owned()),
+        match &self.running {
+            Running::Given(given) => given.agent().to_owned(),
             _ => "mock".to_owned(),
         }
     }
 
-    /// Kills the server and starts it again on the same port, without anything it knew.
+    /// Kills the server and starts it again on the same port, without anything it knew. What its agents remember is
+    /// theirs, and stays.
     pub(crate) async fn kill_and_restart(&mut self) {
         let limit = self.setup.request_limit.unwrap_or(Duration::from_secs(120));
+        let (arguments, memory) = (self.memory.arguments(&self.setup), Arc::clone(&self.memory.official));
         match &mut self.running {
             Running::Mock(mock) => mock.restart(State::Lost).await,
             Running::Released(released) => released.restart().await,
             Running::Hosted(hosted) if self.kind == Kind::Adapter => {
-                hosted.restart(|listener| adapter(listener, limit)).await;
+                hosted.restart(|listener| adapter(listener, arguments, limit)).await;
             }
-            Running::Hosted(hosted) => hosted.restart(official).await,
+            Running::Hosted(hosted) => hosted.restart(|listener| official(listener, memory)).await,
             Running::Given(_) => panic!("a server that is not ours is not killed"),
         }
     }
@@ -186,26 +281,26 @@ impl Server {
 
 /// The released program of this version. Where it cannot be had, that is said; in CI it is a failure.
 pub(crate) async fn released(version: &str) -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("released");
+    let kept = || Path::new(env!("CARGO_TARGET_TMPDIR")).join("released");
+    let folder = std::env::var_os("SDK_TESTS_RELEASED").map_or_else(kept, PathBuf::from);
     match binary(&folder, version).await {
         Ok(program) => Some(program),
         Err(Unavailable(why)) => {
             assert!(std::env::var_os("CI").is_none(), "the released server {version} cannot be run: {why}");
-            eprintln!("NOT RUN: the released server {version} cannot be run: {why}");
+            say_not_run(&format!("the released server {version} cannot be run: {why}"));
             None
         }
     }
 }
 
-async fn adapter(listener: TcpListener, limit: Duration) {
-    let spec = LaunchSpec { program: STUB.into(), args: Vec::new(), env: Default::default() };
+async fn adapter(listener: TcpListener, args: Vec<String>, limit: Duration) {
+    let spec = LaunchSpec { program: STUB.into(), args, env: Default::default() };
     let runtime = AdapterRuntime::start(spec, limit).await.expect("the adapter starts its agent");
     let listener = tokio::net::TcpListener::from_std(listener).expect("a socket of this runtime");
     axum07::serve(listener, build_router(Arc::new(runtime))).await.expect("the adapter serves");
 }
 
-async fn official(listener: TcpListener) {
-    let memory = Arc::new(Memory::default());
+async fn official(listener: TcpListener, memory: Arc<Memory>) {
     let router = AcpHttpServer::new(move || agent(Arc::clone(&memory))).into_router();
     let listener = tokio::net::TcpListener::from_std(listener).expect("a socket of this runtime");
     axum::serve(listener, router).await.expect("the official server serves");

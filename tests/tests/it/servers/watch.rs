@@ -13,12 +13,18 @@ pub(crate) enum Watch {
 /// Something that a client told of.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Seen {
-    /// A chunk of the agent's message.
+    /// A chunk of the agent's message, and new.
     Text(String),
+    /// A chunk of the agent's message that is history.
+    History(String),
     /// The agent printed this, and it is no message.
     Unparsed(String),
+    /// The server sent an event that is no message.
+    Malformed,
     /// The agent ended, with this exit code and signal.
     Exited { code: Option<i64>, signal: Option<String> },
+    /// Events are missing.
+    Lost,
     /// The server restarted.
     Restarted,
     /// The connection has ended for good.
@@ -46,6 +52,15 @@ impl Watch {
         self.find(text, |seen| (seen == Seen::Text(text.to_owned())).then_some(())).await;
     }
 
+    /// Everything that has been told and not looked at.
+    pub(crate) fn rest(&mut self) -> Vec<Seen> {
+        std::iter::from_fn(|| match self {
+            Self::Sdk(events) => events.try_next().map(of_sdk),
+            Self::Protocol(events) => events.try_next().map(of_protocol),
+        })
+        .collect()
+    }
+
     async fn next(&mut self) -> Option<Seen> {
         match self {
             Self::Sdk(events) => events.next().await.map(of_sdk),
@@ -55,16 +70,20 @@ impl Watch {
 }
 
 fn of_sdk(event: sandbox_agent_sdk::Event) -> Seen {
-    use sandbox_agent_sdk::{ConnectionState, Event};
+    use sandbox_agent_sdk::{ConnectionState, Event, Origin};
     match event {
-        Event::Update(update) => {
-            update.message_text().map_or(Seen::Other, |text| Seen::Text(text.to_owned()))
-        }
+        Event::Update(update) => match update.message_text().map(str::to_owned) {
+            Some(text) if update.origin() == Origin::Live => Seen::Text(text),
+            Some(text) if update.origin() == Origin::History => Seen::History(text),
+            _ => Seen::Other,
+        },
         Event::AgentUnparsed { unparsed, .. } => Seen::Unparsed(unparsed.raw),
+        Event::Malformed { .. } => Seen::Malformed,
         Event::SessionEnded(ended) => {
             let info = ended.termination;
             Seen::Exited { code: info.exit_code, signal: info.signal }
         }
+        Event::Gap(_) | Event::Lagged(_) => Seen::Lost,
         Event::ServerRestarted => Seen::Restarted,
         Event::Connection(ConnectionState::Lost(_)) => Seen::Terminated,
         _ => Seen::Other,
@@ -72,11 +91,13 @@ fn of_sdk(event: sandbox_agent_sdk::Event) -> Seen {
 }
 
 fn of_protocol(event: acp_http_client::Event) -> Seen {
-    use acp_http_client::Event;
+    use acp_http_client::{Event, Origin};
     match event {
-        Event::Update(update) => {
-            update.message_text().map_or(Seen::Other, |text| Seen::Text(text.to_owned()))
-        }
+        Event::Update(update) => match update.message_text().map(str::to_owned) {
+            Some(text) if update.meta.origin == Origin::Live => Seen::Text(text),
+            Some(text) if update.meta.origin == Origin::History => Seen::History(text),
+            _ => Seen::Other,
+        },
         Event::Notification(notification) => {
             let params = notification.params.to_value();
             let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -92,6 +113,8 @@ fn of_protocol(event: acp_http_client::Event) -> Seen {
                 _ => Seen::Other,
             }
         }
+        Event::Malformed(_) => Seen::Malformed,
+        Event::Gap { .. } | Event::Lagged(_) | Event::StreamLost { .. } => Seen::Lost,
         Event::Restarted { .. } => Seen::Restarted,
         Event::State(state) if state.is_terminated() => Seen::Terminated,
         _ => Seen::Other,

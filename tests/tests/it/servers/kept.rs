@@ -1,0 +1,280 @@
+//! Sessions that are kept: each goes on, whatever ended in between, with every store, whatever its agent can do.
+
+use std::sync::Arc;
+
+use sandbox_agent_sdk::{
+    Capabilities, Error, Event, EventQuery, Events, MemoryStore, NewSession, Origin, SandboxAgentClient,
+    SessionStatus, SessionStore, SqliteStore, StoredEvent, StoredSession,
+};
+use sdk_tests::within;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{
+    Row,
+    peer::{Knobs, Peer, options},
+    server::{Kind, Layout, Server, Setup, TakesUp},
+};
+
+/// What another client has said to a server that was killed.
+const SOMEBODY: &str = "somebody else";
+
+/// What ends between two prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blow {
+    ProgramRestarts,
+    ServerIsKilled,
+    AgentCrashes,
+}
+
+/// Where sessions are kept.
+enum Store {
+    Memory(Arc<dyn SessionStore>),
+    /// Each program opens the file for itself.
+    Sqlite(TempDir),
+}
+
+impl Store {
+    fn all() -> [Self; 2] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        [Self::Memory(Arc::new(MemoryStore::new())), Self::Sqlite(folder)]
+    }
+
+    async fn open(&self) -> Arc<dyn SessionStore> {
+        match self {
+            Self::Memory(store) => Arc::clone(store),
+            Self::Sqlite(folder) => {
+                let path = folder.path().join("sessions.db");
+                Arc::new(SqliteStore::open(path).await.expect("a store in a file"))
+            }
+        }
+    }
+}
+
+pub(super) async fn a_kept_session_goes_on_after_its_program_restarted(row: Row) {
+    goes_on(row, Blow::ProgramRestarts).await;
+}
+
+pub(super) async fn a_kept_session_goes_on_after_its_server_was_killed(row: Row) {
+    goes_on(row, Blow::ServerIsKilled).await;
+}
+
+/// The adapter never starts its agent again: there this is an error, and one that tells how the agent ended.
+pub(super) async fn a_kept_session_goes_on_after_its_agent_crashed(row: Row) {
+    goes_on(row, Blow::AgentCrashes).await;
+}
+
+async fn goes_on(row: Row, blow: Blow) {
+    // What the agent of a server that is not ours can do is not up to us.
+    let ways = if row.kind == Kind::Given { &TakesUp::ALL[..1] } else { &TakesUp::ALL[..] };
+    // Every way with every store on one server of each layout; elsewhere each way and each store, which is enough to see
+    // that the server makes no difference.
+    let all = matches!(row.kind, Kind::MockRpc | Kind::Released("0.4.2"));
+    for (number, way) in ways.iter().enumerate() {
+        let stores = Store::all().into_iter().enumerate();
+        let wanted = stores.filter(|(store, _)| all || number % 2 == *store);
+        for (_, store) in wanted {
+            let setup = Setup { kills_agent: blow == Blow::AgentCrashes, ..Setup::takes_up(*way) };
+            let Some(server) = Server::start(row.kind, setup).await else { return };
+            let life = Life { row, server, store, blow, heard: Vec::new() };
+            if row.kind == Kind::Given {
+                return life.go_on(None).await;
+            }
+            life.go_on(Some(*way)).await;
+        }
+    }
+}
+
+/// A session through one blow.
+struct Life {
+    row: Row,
+    server: Server,
+    store: Store,
+    blow: Blow,
+    /// What subscribers were told as new.
+    heard: Vec<String>,
+}
+
+impl Life {
+    async fn go_on(mut self, way: Option<TakesUp>) {
+        let (mut client, mut events) = self.program().await;
+        let mut session = within("a session", client.sessions().create_as("mine", NewSession::in_dir("/")))
+            .await
+            .expect("a session can be made");
+        let known = client.capabilities().expect("it is connected");
+        if let Some(way) = way {
+            let able = (known.resume_session, known.load_session);
+            assert_eq!(
+                able,
+                (way == TakesUp::Resume, way == TakesUp::Load),
+                "the agent can do what it should"
+            );
+        }
+        assert_eq!(told(&session, "say one").await.expect("a turn"), ["one"]);
+        match self.blow {
+            Blow::ProgramRestarts => {
+                within("storing", client.sessions().flush()).await.expect("everything is stored");
+                self.hear(&mut events);
+                drop((client, session, events));
+                (client, events) = self.program().await;
+                session = client.sessions().session("mine");
+            }
+            Blow::ServerIsKilled => self.server.kill_and_restart().await,
+            Blow::AgentCrashes => {
+                let error = told(&session, "say partial; exit 3").await.expect_err("the agent dies");
+                assert_eq!(error.termination().and_then(|info| info.exit_code), Some(3), "{error:?}");
+                let record = within("the record", session.record()).await.expect("a record");
+                assert_eq!(record.status, SessionStatus::Active, "an exit does not change the status");
+            }
+        }
+        if self.blow == Blow::AgentCrashes && self.row.kind == Kind::Adapter {
+            return never_again(&session).await;
+        }
+        let (texts, failures) = self.next(&session).await;
+        let told_before = way == Some(TakesUp::Neither);
+        assert_eq!(texts.last().map(String::as_str), Some("two"), "{texts:?}");
+        assert_eq!(history_of(&texts), usize::from(told_before), "{texts:?}");
+        assert_eq!(told(&session, "say three").await.expect("a turn"), ["three"], "the history is told once");
+        if way.is_some() && !told_before {
+            let recalled = told(&session, "recall").await.expect("a turn");
+            let partial = if self.blow == Blow::AgentCrashes { "partial, " } else { "" };
+            assert_eq!(
+                recalled,
+                [format!("recall: one, {partial}two, three")],
+                "it is the same conversation"
+            );
+        }
+        within("storing", client.sessions().flush()).await.expect("everything is stored");
+        self.hear(&mut events);
+        self.check(&client, &known, way.is_some(), failures).await;
+        within("disconnecting", client.disconnect()).await.expect("disconnecting does not fail");
+    }
+
+    /// A program that has just started.
+    async fn program(&self) -> (SandboxAgentClient, Events) {
+        let options = options(&self.server, &Knobs::default()).shared_store(self.store.open().await);
+        let client = options.build().expect("options that can be used");
+        let events = client.events();
+        within("connect", client.connect()).await.expect("the handshake succeeds");
+        (client, events)
+    }
+
+    fn hear(&mut self, events: &mut Events) {
+        while let Some(event) = events.try_next() {
+            if let Event::Update(update) = event
+                && update.origin() == Origin::Live
+            {
+                self.heard.extend(update.message_text().map(str::to_owned));
+            }
+        }
+    }
+
+    /// Prompts until it works. Only a server that was killed behind our back makes a prompt fail: nobody has told us.
+    async fn next(&self, session: &StoredSession) -> (Vec<String>, usize) {
+        let nudge = async {
+            if self.blow == Blow::ServerIsKilled && self.server.layout() == Layout::Shared {
+                // One that says nothing is not told from the one before.
+                let another = Peer::connect(&self.server, self.row.via).await;
+                another.prompt(&another.session().await, &format!("say {SOMEBODY}")).await.ended("end_turn");
+            }
+        };
+        let (first, ()) = tokio::join!(told(session, "say two"), nudge);
+        match first {
+            Ok(texts) => (texts, 0),
+            Err(error) => {
+                assert_eq!(self.blow, Blow::ServerIsKilled, "{error:?}");
+                assert!(!matches!(error, Error::Config(_) | Error::Store(_)), "{error:?}");
+                (told(session, "say two").await.expect("the next one takes the session up again"), 1)
+            }
+        }
+    }
+
+    /// Everything is stored once and told once, in its order.
+    async fn check(&self, client: &SandboxAgentClient, known: &Capabilities, ours: bool, failures: usize) {
+        let stored = stored(&**client.sessions().store()).await;
+        let kinds =
+            |kind: &str| stored.iter().filter(|event| event.kind.as_str() == kind).collect::<Vec<_>>();
+        // The agent says back the history that it is told, and on a shared endpoint others are heard, too.
+        let other =
+            |text: &str| text.starts_with("stub: ") || text.starts_with("recall: ") || text == SOMEBODY;
+        let own = |text: &&str| !other(text);
+        let said: Vec<&str> = kinds("update").into_iter().filter_map(text_of).filter(own).collect();
+        let mut expected = vec!["one", "two", "three"];
+        if self.blow == Blow::AgentCrashes {
+            expected.insert(1, "partial");
+        }
+        assert_eq!(said, expected, "{stored:#?}");
+        let heard: Vec<&str> = self.heard.iter().map(String::as_str).filter(own).collect();
+        assert_eq!(heard, expected, "what subscribers heard");
+        let prompts = kinds("prompt").len();
+        let recalled = usize::from(ours && (known.resume_session || known.load_session));
+        assert_eq!(prompts, expected.len() + recalled + failures, "{stored:#?}");
+        let by = match known {
+            known if known.resume_session => "resume",
+            known if known.load_session => "load",
+            _ => "replay",
+        };
+        let restored: Vec<_> = kinds("restored").into_iter().map(|event| &event.payload["by"]).collect();
+        assert_eq!(restored, [by]);
+        let ended: Vec<_> =
+            kinds("ended").into_iter().map(|event| event.payload["reason"].as_str()).collect();
+        match (self.blow, self.server.layout()) {
+            (Blow::AgentCrashes, _) => assert_eq!(ended, [Some("error")]),
+            // The agents went with their server, and nobody says how.
+            (Blow::ServerIsKilled, Layout::PerAgent) => assert_eq!(ended, [Some("unknown")]),
+            _ => assert_eq!(ended, [None; 0]),
+        }
+        assert_eq!(kinds("gap").len() + kinds("lost").len(), 0, "{stored:#?}");
+    }
+}
+
+/// The server does not start its agent again, and says so at each prompt.
+async fn never_again(session: &StoredSession) {
+    for _ in 0..2 {
+        let error = told(session, "say two").await.expect_err("there is no agent");
+        assert!(!error.maybe_executed(), "{error:?}");
+        assert!(matches!(error, Error::AgentEnded(_)) || error.http().is_some(), "{error:?}");
+    }
+    let record = within("the record", session.record()).await.expect("a record");
+    assert_eq!(record.status, SessionStatus::Active, "another server may take it up");
+}
+
+/// What the agent says to a prompt.
+async fn told(session: &StoredSession, text: &str) -> Result<Vec<String>, Error> {
+    within(text, async {
+        let mut turn = session.prompt(text).await?;
+        let mut texts = Vec::new();
+        while let Some(update) = turn.next().await {
+            texts.extend(update.message_text().map(str::to_owned));
+        }
+        turn.outcome().await?;
+        Ok(texts)
+    })
+    .await
+}
+
+/// How often the stub agent, which says back what it does not know, was told what it had said.
+fn history_of(texts: &[String]) -> usize {
+    texts.iter().filter(|text| text.starts_with("stub: ") && text.contains("\"text\":\"one\"")).count()
+}
+
+fn text_of(event: &StoredEvent) -> Option<&str> {
+    let chunk = Value::from("agent_message_chunk");
+    let update = Some(&event.payload).filter(|update| update["sessionUpdate"] == chunk)?;
+    update["content"]["text"].as_str()
+}
+
+/// Everything that is stored, which has neither holes nor repeats.
+async fn stored(store: &dyn SessionStore) -> Vec<StoredEvent> {
+    let page = within("what is stored", store.events(&EventQuery::of("mine").limit(1000))).await;
+    let page = page.expect("what is stored");
+    assert_eq!(page.next, None, "all of it");
+    for (index, event) in (1..).zip(&page.events) {
+        assert_eq!(event.index, index, "the index has no holes");
+    }
+    let mut ids: Vec<&str> = page.events.iter().map(|event| event.id.as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), page.events.len(), "an event is stored twice");
+    page.events
+}
