@@ -72,20 +72,19 @@ async fn an_answer_over_the_limit_fails_its_own_call() {
 async fn thirty_two_mebibytes_pass_either_way_by_default() {
     let size = 32 << 20;
     let big = "x".repeat(size);
-    let server = acp_server(move |_| {
-        vec![
-            Step::Flood { updates: 1, bytes: size },
-            Step::Finish(json!({"stopReason": "end_turn", "big": big})),
-        ]
-    })
-    .start()
-    .await;
+    // Each in a turn of its own: so much takes its time, and the limit is for one of them.
+    let server = acp_server(move |turn| match turn.text.as_str() {
+        "an update" => vec![Step::Flood { updates: 1, bytes: size }],
+        _ => vec![Step::Finish(json!({"stopReason": "end_turn", "big": big}))],
+    });
+    let server = server.start().await;
     let client = client(&server).build().unwrap();
     let session = session(&client).await;
     let mut events = client.events();
-    let reply = within("the prompt", prompt(&client, &session, "go")).await.unwrap();
-    assert!(reply.raw().as_bytes().len() > size);
+    within("the update", prompt(&client, &session, "an update")).await.unwrap();
     assert_eq!(texts(&mut events)[0].len(), size);
+    let reply = within("the answer", prompt(&client, &session, "an answer")).await.unwrap();
+    assert!(reply.raw().as_bytes().len() > size);
 }
 
 #[tokio::test]
