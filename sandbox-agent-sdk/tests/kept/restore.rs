@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mock_server::State;
+use mock_server::{Fault, State};
 use sandbox_agent_sdk::{
     Error, Event, Events, NewSession, Origin, Restored, SandboxAgentClient, ServerKind, SessionStatus,
     StoredSession, Suspend, TransitionError,
@@ -165,6 +165,41 @@ async fn an_agent_that_crashes_is_survived() {
         for ability in Ability::ALL {
             survives(kind, ability, Blow::AgentCrash).await;
         }
+    }
+}
+
+/// The server is there again and does not take the first connection: that is no reason to give the session up.
+#[tokio::test]
+async fn a_connection_that_could_not_be_made_again_is_tried_again() {
+    let world = World::new(ServerKind::PerAgent, agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    prompt(&session, "one").await;
+    world.server.restart(State::Lost).await;
+    world.server.inject(Fault::post_status(500).on_method("initialize").times(1));
+    for attempt in 0..5 {
+        match within(async { session.prompt("two").await?.text().await }).await {
+            Ok(answer) => {
+                assert_eq!((answer.as_str(), world.server.fired("PostStatus")), ("re: two; ", 1));
+                return;
+            }
+            Err(error) => assert!(!matches!(error, Error::NotConnected), "attempt {attempt}: {error:?}"),
+        }
+    }
+    panic!("five prompts failed");
+}
+
+/// What happened last need not be stored when the agent is told of it.
+#[tokio::test]
+async fn history_that_is_not_stored_yet_is_told_too() {
+    for kind in KINDS {
+        let world = World::new(kind, agent(Ability::Neither)).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        prompt(&session, "one").await;
+        within(within(session.prompt("die")).await.unwrap().text()).await.unwrap_err();
+        prompt(&session, "two").await;
+        told_what_went_before(&world, Ability::Neither, true, "not stored yet");
     }
 }
 
