@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Error, EventSource, MessageId, Phase, Timeout,
     events::peek_message_session,
-    inbound::LinkState,
+    inbound::{Link, LinkState},
     rpc::{Body, Message, Outgoing},
     transport::{Post, PostFailure, Posted, Sent},
 };
@@ -392,16 +392,28 @@ impl Exchange {
         }
         let quiet_since = held.watch.last().unwrap_or(held.since).max(held.since).max(since);
         // It came on another stream than the updates: there will be no copy on this one.
+        let quiet = self.behind_unfinished(&link, later(quiet_since, timeouts.quiet));
         if held.answer.via.is_some() || self.core.echo() == Echo::BodyOnly {
-            return later(quiet_since, timeouts.quiet);
+            return quiet;
         }
-        let learnt = self.core.mark_answer().max(since) + LEARN;
+        let learnt = self.behind_unfinished(&link, self.core.mark_answer().max(since) + LEARN);
         if self.core.echo() == Echo::Unknown && learnt <= now {
             self.core.learn_echo(Echo::BodyOnly);
-            return later(quiet_since, timeouts.quiet);
+            return quiet;
         }
-        let full = later(quiet_since, timeouts.order);
+        let full = self.behind_unfinished(&link, later(quiet_since, timeouts.order));
         if self.core.echo() == Echo::Unknown { full.min(learnt) } else { full }
+    }
+
+    /// An event that was on its way at this moment, and still is, may be the one that is waited for: nothing is quiet
+    /// before its bytes stop coming. One that began later is not, so that the events of others hold nobody up.
+    fn behind_unfinished(&self, link: &Link, moment: Instant) -> Instant {
+        match link.unfinished() {
+            Some((began, last)) if began <= moment => {
+                moment.max(later(last, self.core.options.timeouts.quiet))
+            }
+            _ => moment,
+        }
     }
 
     /// When a request with a lost POST is given up because its session is silent.

@@ -48,6 +48,8 @@ pub(crate) struct Link {
     born: Instant,
     /// When the last message came, in microseconds since `born`; 0 for none yet.
     last_message: AtomicU64,
+    /// When the unfinished event began, and when its last bytes came, in the same way; 0 for none.
+    unfinished: (AtomicU64, AtomicU64),
     /// The number of the last event up to which nothing is missing, plus one; 0 for none yet.
     last_number: AtomicU64,
     /// The reader keeps messages back: nobody may act as if they had been delivered.
@@ -69,6 +71,7 @@ impl Link {
             state: watch::Sender::new(LinkState::Opening),
             born: Instant::now(),
             last_message: AtomicU64::new(0),
+            unfinished: (AtomicU64::new(0), AtomicU64::new(0)),
             last_number: AtomicU64::new(0),
             holding: AtomicBool::new(false),
             rare: Mutex::default(),
@@ -121,8 +124,33 @@ impl Link {
     }
 
     pub(crate) fn message_arrived(&self, at: Instant) {
+        self.last_message.store(self.to_micros(at), Ordering::Release);
+    }
+
+    /// Bytes came, and behind them an event is unfinished or none is. `whole` says that one ended among them.
+    pub(crate) fn bytes_arrived(&self, at: Instant, unfinished: bool, whole: bool) {
+        let (began, last) = &self.unfinished;
+        let micros = if unfinished { self.to_micros(at) } else { 0 };
+        last.store(micros, Ordering::Release);
+        if !unfinished || whole || began.load(Ordering::Acquire) == 0 {
+            began.store(micros, Ordering::Release);
+        }
+    }
+
+    /// When the event began that is on its way, and when its last bytes came.
+    pub(crate) fn unfinished(&self) -> Option<(Instant, Instant)> {
+        let (began, last) = &self.unfinished;
+        let began = self.to_instant(began.load(Ordering::Acquire))?;
+        Some((began, self.to_instant(last.load(Ordering::Acquire))?))
+    }
+
+    fn to_micros(&self, at: Instant) -> u64 {
         let micros = at.saturating_duration_since(self.born).as_micros();
-        self.last_message.store(u64::try_from(micros).unwrap_or(u64::MAX).max(1), Ordering::Release);
+        u64::try_from(micros).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn to_instant(&self, micros: u64) -> Option<Instant> {
+        (micros > 0).then(|| self.born + Duration::from_micros(micros))
     }
 
     pub(crate) fn set_holding(&self, holding: bool) {
@@ -142,10 +170,7 @@ impl Link {
     }
 
     pub(crate) fn last_message(&self) -> Option<Instant> {
-        match self.last_message.load(Ordering::Acquire) {
-            0 => None,
-            micros => Some(self.born + Duration::from_micros(micros)),
-        }
+        self.to_instant(self.last_message.load(Ordering::Acquire))
     }
 
     /// The id of the last event up to which nothing is missing.

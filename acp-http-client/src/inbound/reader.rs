@@ -161,6 +161,7 @@ impl Reader {
             // The stream exists, so the POST that makes it was taken.
             self.core.gate.open();
         }
+        self.link.bytes_arrived(Instant::now(), false, true);
         self.link.set_state(LinkState::Live { since: Instant::now() });
         if self.opened_once {
             self.core.stats.reconnects.fetch_add(1, Ordering::AcqRel);
@@ -241,6 +242,7 @@ impl Reader {
                 tokio::task::yield_now().await;
             }
         }
+        self.link.bytes_arrived(self.now, decoder.is_within_event(), taken > 0);
         tokio::task::coop::consume_budget().await;
         None
     }
@@ -370,7 +372,8 @@ impl Reader {
     }
 
     fn boundary_until(&self, opened: Instant) -> Option<Instant> {
-        self.boundary.deadline(opened, self.link.last_message())
+        let on_its_way = self.link.unfinished().map(|(_, last)| last);
+        self.boundary.deadline(opened, self.link.last_message().max(on_its_way))
     }
 
     fn is_connection(&self) -> bool {

@@ -116,6 +116,12 @@ impl Decoder {
         }
     }
 
+    /// Whether an event has begun whose end has not come. Comments are not part of any.
+    pub(crate) fn is_within_event(&self) -> bool {
+        let in_line = self.line.first().is_some_and(|first| *first != b':');
+        in_line || self.skipping || self.id.is_some() || !matches!(self.data, Data::None)
+    }
+
     fn strip_bom(&mut self) {
         while let Some(matched) = self.bom {
             match self.chunk.first() {

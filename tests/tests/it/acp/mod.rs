@@ -14,4 +14,5 @@ mod sequence;
 mod settling;
 mod termination;
 mod tls;
+mod trickle;
 mod types;
