@@ -9,25 +9,19 @@ use tokio::time::{Duration, Instant};
 
 use super::{
     core::{Core, Echo, Loading, Settled, Watch},
+    held::{FOREVER, Held},
     ticket::Ticket,
 };
 use crate::{
     Error, EventSource, MessageId, Phase, Timeout,
     events::peek_message_session,
-    inbound::{Link, LinkState},
     rpc::{Body, Message, Outgoing},
     transport::{Post, PostFailure, Posted, Sent},
 };
 
-/// How long a server has to copy an answer to the stream before it is taken not to do so.
-const LEARN: Duration = Duration::from_millis(500);
 /// How long a POST may finish by itself after the stream has brought its answer, so that its connection can
 /// be used again.
 const FINISH: Duration = Duration::from_secs(1);
-/// How soon a held answer looks again whether the reader still keeps messages back.
-const HOLDING_CHECK: Duration = Duration::from_millis(10);
-/// A wait without an end.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What can be said about a single request.
 #[derive(Debug, Clone, Default)]
@@ -100,12 +94,6 @@ pub(crate) struct Exchange {
     /// What became of a POST whose outcome is unknown.
     lost: Option<Lost>,
     _loading: Option<Loading>,
-}
-
-struct Held {
-    answer: Settled,
-    since: Instant,
-    watch: Watch,
 }
 
 struct Lost {
@@ -337,8 +325,7 @@ impl Exchange {
 
     /// Keeps an answer until the updates before it have come.
     fn hold(&mut self, answer: Settled) {
-        let watch = self.core.watch(self.session.clone());
-        self.held = Some(Held { answer, since: Instant::now(), watch });
+        self.held = Some(Held::new(&self.core, self.session.clone(), answer));
     }
 
     fn on_wake(&mut self) -> Result<Option<Settled>, Error> {
@@ -371,49 +358,10 @@ impl Exchange {
 
     /// When a held answer is given even though its copy has not passed.
     fn hold_until(&self, now: Instant) -> Instant {
-        let until = self.hold_by_stream(now);
+        let Some(held) = &self.held else { return now };
+        let until = held.until(&self.core, self.session.as_ref(), now);
         // An answer that is there is given when time is up, not thrown away.
         self.deadline.map_or(until, |deadline| deadline.min(until))
-    }
-
-    fn hold_by_stream(&self, now: Instant) -> Instant {
-        let Some(held) = &self.held else { return now };
-        let timeouts = &self.core.options.timeouts;
-        let link = self.core.links.get(self.session.as_ref());
-        let since = match link.state() {
-            LinkState::Ended => return now,
-            LinkState::Live { since } => since,
-            // A stream that is down gets a moment to come back, and no more.
-            _ => return later(held.since, timeouts.order),
-        };
-        // The reader has messages that nobody has seen yet; it keeps them for a bounded time.
-        if link.is_holding() {
-            return now + HOLDING_CHECK;
-        }
-        let quiet_since = held.watch.last().unwrap_or(held.since).max(held.since).max(since);
-        // It came on another stream than the updates: there will be no copy on this one.
-        let quiet = self.behind_unfinished(&link, later(quiet_since, timeouts.quiet));
-        if held.answer.via.is_some() || self.core.echo() == Echo::BodyOnly {
-            return quiet;
-        }
-        let learnt = self.behind_unfinished(&link, self.core.mark_answer().max(since) + LEARN);
-        if self.core.echo() == Echo::Unknown && learnt <= now {
-            self.core.learn_echo(Echo::BodyOnly);
-            return quiet;
-        }
-        let full = self.behind_unfinished(&link, later(quiet_since, timeouts.order));
-        if self.core.echo() == Echo::Unknown { full.min(learnt) } else { full }
-    }
-
-    /// An event that was on its way at this moment, and still is, may be the one that is waited for: nothing is quiet
-    /// before its bytes stop coming. One that began later is not, so that the events of others hold nobody up.
-    fn behind_unfinished(&self, link: &Link, moment: Instant) -> Instant {
-        match link.unfinished() {
-            Some((began, last)) if began <= moment => {
-                moment.max(later(last, self.core.options.timeouts.quiet))
-            }
-            _ => moment,
-        }
     }
 
     /// When a request with a lost POST is given up because its session is silent.
@@ -446,11 +394,6 @@ impl Exchange {
             .err()
             .unwrap_or_else(|| Error::ServerRestarted { method: self.method.to_string() })
     }
-}
-
-/// A moment so much later, or a very late one where time has no such moment.
-fn later(moment: Instant, by: Duration) -> Instant {
-    moment.checked_add(by).unwrap_or(moment + FOREVER)
 }
 
 async fn finished(posting: &mut Option<Posting>) -> Result<Posted, PostFailure> {

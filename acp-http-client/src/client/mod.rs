@@ -6,6 +6,7 @@ mod core;
 mod courier;
 mod gate;
 mod handle;
+mod held;
 mod methods;
 mod request;
 mod tasks;
