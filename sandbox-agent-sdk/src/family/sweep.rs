@@ -105,7 +105,7 @@ fn freeze(families: &[&Clues], begun: Instant) -> Frozen {
 /// one was. Processes that start others and end are gone when a look at all is over.
 fn chase(families: &[&Clues], begun: Instant, mut see: impl FnMut(&Entry)) -> bool {
     let (mut found, mut quiet) = (false, Instant::now());
-    let mut last = newest() - BEHIND;
+    let mut last = (newest() - BEHIND).max(0);
     while quiet.elapsed() < QUIET && begun.elapsed() < PATIENCE {
         let now = newest();
         let started = (last + 1..=now).rev().filter_map(Pid::from_raw).filter_map(Entry::read);

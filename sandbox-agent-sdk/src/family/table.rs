@@ -22,7 +22,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn read(pid: Pid) -> Option<Self> {
-        parse(pid, &fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?)
+        parse(pid, &fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?)
     }
 }
 
@@ -86,9 +86,10 @@ pub(super) fn has_variable(pid: Pid, name: &str) -> bool {
 }
 
 /// Reads a line of `/proc/PID/stat`.
-fn parse(pid: Pid, stat: &str) -> Option<Entry> {
-    // The name of the program may hold anything, also brackets and spaces; numbers follow it.
-    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+fn parse(pid: Pid, stat: &[u8]) -> Option<Entry> {
+    // The name of the program may hold anything, also brackets, spaces and half a character; numbers follow it.
+    let behind_name = stat.rsplit(|byte| *byte == b')').next()?;
+    let mut fields = std::str::from_utf8(behind_name).ok()?.split_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     let session = fields.nth(1)?.parse().ok()?;
@@ -108,24 +109,26 @@ mod tests {
     #[test]
     fn a_line_is_read_whatever_the_program_is_called() {
         let pid = Pid::from_raw(7).unwrap();
-        for name in ["sh", "a b", ") Z 1 2 3", "((", "new\nline"] {
-            let line = format!("7 ({name}) S 3 7 5 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 98765 1000 1");
-            let entry = parse(pid, &line).unwrap();
+        for name in
+            ["sh", "a b", ") Z 1 2 3", "((", "new\nline"].map(str::as_bytes).into_iter().chain([&b"\xd1"[..]])
+        {
+            let rest = b") S 3 7 5 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 98765 1000 1";
+            let entry = parse(pid, &[b"7 (", name, rest].concat()).unwrap();
             assert_eq!(
                 (entry.parent, entry.session, entry.started, entry.lives),
                 (3, 5, 98765, true),
-                "{name}"
+                "{name:?}"
             );
         }
         let state = |state: &str, threads: u32| {
             let line =
                 format!("7 (sh) {state} 3 7 5 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 {threads} 0 98765 1000 1");
-            parse(pid, &line).unwrap().lives
+            parse(pid, line.as_bytes()).unwrap().lives
         };
         assert!(state("T", 1) && state("D", 1) && !state("Z", 1) && !state("X", 1));
         assert!(state("Z", 3), "its first thread has ended and others have not");
         for broken in ["", "7", "7 (sh)", "7 (sh) S x", "7 (sh) S 1 2 3"] {
-            assert_eq!(parse(pid, broken), None, "{broken}");
+            assert_eq!(parse(pid, broken.as_bytes()), None, "{broken}");
         }
     }
 
