@@ -3,6 +3,7 @@
 use std::io;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use tokio::net::unix::pipe::Receiver;
@@ -18,6 +19,8 @@ use crate::family::{Family, off_the_runtime};
 const PIECE: usize = 64 << 10;
 /// How much a pipe can hold, at most, of what a process wrote before it ended.
 const PIPE: usize = 1 << 20;
+/// How long a process that was killed may take to end before it is left to the system.
+const REAPING: Duration = Duration::from_secs(2);
 
 /// A process that was started, as everybody sees it who uses its terminal.
 #[derive(Debug)]
@@ -138,8 +141,8 @@ impl Supervisor {
             }
         }
         off_the_runtime(&process.family, Family::finish).await;
-        // It was killed, so that this takes no longer than the system does.
-        if let Ok(status) = self.child.wait().await
+        // It was killed, so that this takes no longer than the system does; one that nobody may kill is left to it.
+        if let Ok(Ok(status)) = tokio::time::timeout(REAPING, self.child.wait()).await
             && process.exit.borrow().is_none()
         {
             use std::os::unix::process::ExitStatusExt;
