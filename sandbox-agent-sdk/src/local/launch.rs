@@ -20,6 +20,8 @@ use crate::{ClientOptions, Error, HealthWait, SandboxAgentClient};
 const PORTS: usize = 5;
 
 /// Starts the program, on another port if the one it was given was taken meanwhile.
+///
+/// Whoever answers on a port that was taken before is somebody else, and may be just as healthy.
 pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<LocalServer, LocalError> {
     let token = match &options.token {
         Some(token) => token.clone(),
@@ -28,6 +30,9 @@ pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<Loc
     let mut attempt = 1;
     let (keeper, lines, port) = loop {
         let port = match options.port {
+            Some(port) if is_taken(port) => {
+                return Err(LocalError::machine("port", io::Error::from(io::ErrorKind::AddrInUse)));
+            }
             Some(port) => port,
             None => free_port().map_err(|error| LocalError::machine("free port", error))?,
         };

@@ -180,13 +180,14 @@ async fn a_server_that_dies_at_its_start_is_told_of_with_its_last_words() {
 
 #[tokio::test]
 async fn a_port_that_is_taken_is_told_of_and_not_waited_for() {
-    let Some(binary) = released(VERSION).await else { return };
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
+    // Whoever has it may be healthy, and is not taken for the server that was to be started.
+    let stranger = mock_server::MockServer::builder().start().await;
+    let port = stranger.url().rsplit(':').next().unwrap().parse().unwrap();
     let home = Home::new(&[]);
-    let error = within("the start", home.options(binary).port(port).start()).await.unwrap_err();
-    let LocalError::Died { exit, .. } = &error else { panic!("{error:?}") };
-    assert_eq!(exit.code, Some(1), "{error}");
+    let script = home.script("exec sleep 1000");
+    let error = within("the start", home.options(script).port(port).start()).await.unwrap_err();
+    let LocalError::Machine { what: "port", source } = &error else { panic!("{error:?}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
 }
 
 #[tokio::test]
