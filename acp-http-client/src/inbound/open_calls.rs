@@ -42,11 +42,14 @@ struct Calls {
     order: VecDeque<(u64, MessageId)>,
     /// Counts the answers.
     count: u64,
+    /// Counts the requests that were given a place.
+    places: u64,
 }
 
 #[derive(Debug)]
 struct OpenCall {
-    method: Arc<str>,
+    /// Which one it is: an agent that was started anew may ask something else under the same id.
+    place: u64,
     session: Option<Arc<str>>,
     arrival: Arrival,
     /// Ends the handler; the receiver hears when the answer is out.
@@ -56,11 +59,18 @@ struct OpenCall {
 /// How a request came.
 #[derive(Debug, Clone)]
 struct Arrival {
-    /// What it asks.
+    method: Arc<str>,
+    /// What it asks for.
     print: Fingerprint,
     event_id: Option<EventId>,
     /// How often a stream had been opened again by then.
     reopenings: u64,
+}
+
+impl Arrival {
+    fn asks_the_same(&self, other: &Self) -> bool {
+        self.print == other.print && self.method == other.method
+    }
 }
 
 /// A request that was answered.
@@ -82,8 +92,8 @@ impl Answered {
     /// a stream that was not opened again meanwhile can be trusted to repeat nothing.
     fn is_repeated_by(&self, again: &Arrival) -> bool {
         let first = &self.arrival;
-        if first.print != again.print || !self.gone {
-            return first.print == again.print;
+        if !first.asks_the_same(again) || !self.gone {
+            return first.asks_the_same(again);
         }
         match (&first.event_id, &again.event_id) {
             (Some(first), Some(again)) => first == again,
@@ -93,22 +103,25 @@ impl Answered {
 }
 
 impl OpenCalls {
-    /// Makes a place for a request; `None` if it is open or was answered already.
-    fn open(&self, id: &MessageId, call: OpenCall) -> Option<usize> {
+    /// Makes a place for a request, and says which and how many there are; `None` if it is open or was answered already.
+    fn open(&self, id: &MessageId, mut call: OpenCall) -> Option<(u64, usize)> {
         let mut calls = self.lock();
         // An answer to what is open serves whoever has asked it, the first time or again.
-        let open = calls.open.get(id).is_some_and(|open| open.arrival.print == call.arrival.print);
+        let open = calls.open.get(id).is_some_and(|open| open.arrival.asks_the_same(&call.arrival));
         if open || calls.answered.get(id).is_some_and(|answered| answered.is_repeated_by(&call.arrival)) {
             return None;
         }
         calls.answered.remove(id);
+        calls.places += 1;
+        call.place = calls.places;
         calls.open.insert(id.clone(), call);
-        Some(calls.open.len())
+        Some((calls.places, calls.open.len()))
     }
 
-    /// Takes the right to answer; `false` if somebody has it already.
-    fn claim(&self, id: &MessageId) -> bool {
-        self.lock().settle(id)
+    /// Takes the right to answer; `false` if somebody has it already, or something else is asked under the id now.
+    fn claim(&self, id: &MessageId, place: u64) -> bool {
+        let mut calls = self.lock();
+        calls.open.get(id).is_some_and(|call| call.place == place) && calls.settle(id)
     }
 
     /// Cancels one request: the agent does not want the answer any more.
@@ -164,7 +177,7 @@ impl OpenCalls {
     }
 
     pub(crate) fn list(&self) -> Vec<(MessageId, String)> {
-        self.lock().open.iter().map(|(id, call)| (id.clone(), call.method.to_string())).collect()
+        self.lock().open.iter().map(|(id, call)| (id.clone(), call.arrival.method.to_string())).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
@@ -222,9 +235,9 @@ pub(super) fn dispatch(
     let session: Option<Arc<str>> = peek_session(&params).map(Arc::from);
     let (cancel, mut cancelled_by) = oneshot::channel();
     let reopenings = core.stats.reconnects.load(Ordering::Acquire);
-    let arrival = Arrival { print: Fingerprint::of(&params), event_id, reopenings };
-    let call = OpenCall { method: method.clone(), session: session.clone(), arrival, cancel };
-    let Some(count) = core.calls.open(&id, call) else {
+    let arrival = Arrival { method: method.clone(), print: Fingerprint::of(&params), event_id, reopenings };
+    let call = OpenCall { place: 0, session: session.clone(), arrival, cancel };
+    let Some((place, count)) = core.calls.open(&id, call) else {
         tracing::debug!(%id, %method, "a request of the agent came again");
         return;
     };
@@ -232,7 +245,7 @@ pub(super) fn dispatch(
     let answering = core.clone();
     if count > core.options.limits.open_requests {
         let busy = Err(RpcError::internal("too many requests are open"));
-        core.tasks.spawn(async move { deliver(&answering, &id, &method, session, busy).await });
+        core.tasks.spawn(async move { deliver(&answering, (&id, place), &method, session, busy).await });
         return;
     }
     let handler = core.options.handler.clone();
@@ -253,9 +266,9 @@ pub(super) fn dispatch(
             }
         };
         match answer {
-            Some(answer) => deliver(&answering, &id, &method, session, answer).await,
+            Some(answer) => deliver(&answering, (&id, place), &method, session, answer).await,
             // It counts as answered, by somebody else.
-            None => drop(answering.calls.claim(&id)),
+            None => drop(answering.calls.claim(&id, place)),
         }
         drop((done, cancelled_by));
     });
@@ -270,12 +283,12 @@ async fn handled(handler: Arc<dyn AnyHandler>, request: AgentRequest) -> Option<
 /// Posts an answer, once. It is tried again only while it is certain that it never arrived.
 async fn deliver(
     core: &Arc<Core>,
-    id: &MessageId,
+    (id, place): (&MessageId, u64),
     method: &Arc<str>,
     session: Option<Arc<str>>,
     answer: Answer,
 ) {
-    if !core.calls.claim(id) {
+    if !core.calls.claim(id, place) {
         return;
     }
     let Some(mut body) = encode(id, method, &answer) else { return };
@@ -329,7 +342,8 @@ mod tests {
     use super::*;
 
     fn arrival(event: Option<&str>, reopenings: u64) -> Arrival {
-        Arrival { print: Fingerprint::of(b"{}"), event_id: event.map(EventId::from), reopenings }
+        let (method, print) = ("m".into(), Fingerprint::of(b"{}"));
+        Arrival { method, print, event_id: event.map(EventId::from), reopenings }
     }
 
     #[test]
@@ -357,22 +371,36 @@ mod tests {
             );
             let other = Arrival { print: Fingerprint::of(b"[]"), ..arrival(again.0, again.1) };
             assert!(!answered.is_repeated_by(&other), "it asks something else");
+            let other = Arrival { method: "n".into(), ..arrival(again.0, again.1) };
+            assert!(!answered.is_repeated_by(&other), "it asks for something else");
         }
+    }
+
+    fn call(arrival: Arrival) -> OpenCall {
+        OpenCall { place: 0, session: None, arrival, cancel: oneshot::channel().0 }
+    }
+
+    #[test]
+    fn an_answer_is_never_that_of_another_request_under_its_id() {
+        let calls = OpenCalls::default();
+        let id: MessageId = serde_json::from_str("0").unwrap();
+        let (first, _) = calls.open(&id, call(arrival(Some("1"), 0))).unwrap();
+        let other = Arrival { print: Fingerprint::of(b"[]"), ..arrival(Some("2"), 0) };
+        let (second, _) = calls.open(&id, call(other)).unwrap();
+        assert!(!calls.claim(&id, first), "whoever asked the first is gone");
+        assert!(calls.claim(&id, second));
+        assert!(!calls.claim(&id, second), "once");
     }
 
     #[test]
     fn only_so_many_answers_are_remembered_and_the_latest_of_each() {
         let calls = OpenCalls::default();
         let open = |id: usize, event: u64| {
-            let call = OpenCall {
-                method: "m".into(),
-                session: None,
-                arrival: arrival(Some(&event.to_string()), event),
-                cancel: oneshot::channel().0,
-            };
+            let call = call(arrival(Some(&event.to_string()), event));
             calls.lock().part_with(None);
             let id: MessageId = serde_json::from_str(&id.to_string()).unwrap();
-            assert!(calls.open(&id, call).is_some() && calls.claim(&id));
+            let (place, _) = calls.open(&id, call).unwrap();
+            assert!(calls.claim(&id, place));
         };
         open(0, 1);
         open(0, 2);

@@ -279,6 +279,10 @@ impl Reader {
                 Sequenced::Restarted => {
                     self.core.stats.restarts.fetch_add(1, Ordering::Relaxed);
                     tracing::warn!(stream = %self.link.source(), "the server began anew");
+                    if self.lost_at.is_some() {
+                        // Whoever asked went with the server: an answer would go to somebody else.
+                        self.core.calls.forget(None);
+                    }
                     self.core.calls.forget_answered();
                     self.core.publish(Event::Restarted { stream: self.link.source().clone() });
                     self.core.fail_unconfirmed(self.lost_at.unwrap_or(self.now));

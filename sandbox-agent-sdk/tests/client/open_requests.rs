@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mock_server::{Cut, Fault, MockServer, Permission, Script, State, Step, ToolCall};
 use sandbox_agent_sdk::{
-    Event, Events, PermissionRequest, QuestionRequest, ReconnectPolicy, ReplyError, SandboxAgentClient,
-    ServerKind,
+    Event, Events, NewSession, PermissionRequest, QuestionRequest, ReconnectPolicy, ReplyError,
+    SandboxAgentClient, ServerKind,
 };
 use serde_json::json;
 
@@ -242,6 +242,23 @@ async fn a_server_that_comes_back_shows_an_open_request_once_more_at_most_and_an
     assert_eq!(within(turn.text()).await.unwrap(), "permission: allow_always");
     assert_eq!(server.answers().len(), 2);
     assert_eq!(asked(&mut events).len(), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_began_anew_hears_no_answer_to_what_the_one_before_it_asked() {
+    let server = MockServer::builder().agent("mock", asks()).start().await;
+    let client = quick(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let mut events = client.events();
+    let mut turn = session.prompt("go");
+    let request = permission(&mut events).await;
+    server.restart(State::Lost).await;
+    // What the new one sends shows that it is another.
+    within(client.new_session(NewSession::in_dir("/"))).await.unwrap();
+    event(&mut events, |event| matches!(event, Event::ServerRestarted).then_some(())).await;
+    within(turn.outcome()).await.unwrap_err();
+    assert!(matches!(request.allow_once(), Err(ReplyError::Stale)));
+    assert_eq!(server.answers().len(), 0);
 }
 
 #[tokio::test]
