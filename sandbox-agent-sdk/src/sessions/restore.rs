@@ -154,6 +154,10 @@ impl Sessions {
         let place = place.filter(|_| can.server == ServerKind::Shared);
         let owner = ledger.change(&record.id, |record| {
             wish.check(record)?;
+            if record.agent_session_id.as_deref() != old_session {
+                // It has moved since it was read, and nothing is held back of where it is now.
+                return Err(StoreError::TakenOver { id: record.id.clone(), epoch: record.epoch }.into());
+            }
             record.epoch += 1;
             record.taken_at.clone_from(&place);
             Ok(())

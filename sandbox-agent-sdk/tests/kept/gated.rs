@@ -19,12 +19,19 @@ pub(crate) struct Gated {
     pub(crate) appending: tokio::sync::Mutex<()>,
     /// What happens after the next look that finds sessions without activity.
     pub(crate) after_look: Mutex<Option<Between>>,
+    /// What happens before the next record is written.
+    pub(crate) before_put: Mutex<Option<Between>>,
 }
 
 impl Gated {
     pub(crate) fn new(store: impl SessionStore) -> Arc<Self> {
-        let (appending, after_look) = (tokio::sync::Mutex::default(), Mutex::default());
-        Arc::new(Self { store: Arc::new(store), appending, after_look })
+        let (after_look, before_put) = (Mutex::default(), Mutex::default());
+        Arc::new(Self {
+            store: Arc::new(store),
+            appending: tokio::sync::Mutex::default(),
+            after_look,
+            before_put,
+        })
     }
 }
 
@@ -36,7 +43,13 @@ impl std::fmt::Debug for Gated {
 
 impl SessionStore for Gated {
     fn put(&self, record: SessionRecord) -> Answer<'_, SessionRecord> {
-        self.store.put(record)
+        Box::pin(async move {
+            let between = self.before_put.lock().unwrap().take();
+            if let Some(between) = between {
+                between().await;
+            }
+            self.store.put(record).await
+        })
     }
     fn get<'a>(&'a self, id: &'a str) -> Answer<'a, Option<SessionRecord>> {
         self.store.get(id)

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mock_server::{Script, State, Step};
 use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, ServerKind, SessionStatus, StoreError, StoredEventKind, StoredSession,
-    UserAction,
+    Error, Event, Events, NewSession, ServerKind, SessionStatus, Sessions, StoreError, StoredEventKind,
+    StoredSession, UserAction,
 };
 
 use crate::gated::Gated;
@@ -23,6 +23,29 @@ async fn taken_over(events: &mut Events) -> String {
 async fn ask(session: &StoredSession, text: &str) {
     let answer = within(async { session.prompt(text).await?.text().await }).await;
     assert_eq!(answer.unwrap(), format!("re: {text}; "));
+}
+
+/// Waits until a turn that counts is stored with its end, whoever stores it, and each number once.
+async fn all_is_counted(programs: [&Sessions; 2], count: usize) {
+    let last = format!("{count} ");
+    let kept = within(async {
+        loop {
+            for sessions in programs {
+                sessions.flush().await.unwrap();
+            }
+            let kept = stored(&**programs[0].store(), "mine").await;
+            if said(&kept).contains(&last.as_str())
+                && kept.iter().any(|event| event.kind == StoredEventKind::TurnEnded)
+            {
+                return kept;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let kept = kept.await;
+    let mut numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=count).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -229,20 +252,27 @@ async fn a_program_that_cannot_take_a_session_up_stores_what_happens_in_it_all_t
     assert!(matches!(refused, Error::Rpc { .. }), "{refused:?}");
     assert_eq!(taken_over(&mut events).await, "mine");
     within(turn.outcome()).await.unwrap();
-    within(async {
-        loop {
-            one_sessions.flush().await.unwrap();
-            other_sessions.flush().await.unwrap();
-            let kept = stored(&**other_sessions.store(), "mine").await;
-            if said(&kept).contains(&"80 ") && kept.iter().any(|event| event.kind.as_str() == "turn_ended") {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
-    let kept = stored(&**other_sessions.store(), "mine").await;
-    let mut numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
-    numbers.sort_unstable();
-    assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>());
+    all_is_counted([&one_sessions, &other_sessions], COUNT).await;
+}
+
+#[tokio::test]
+async fn a_session_that_moves_while_it_is_taken_up_is_taken_up_where_it_is() {
+    const COUNT: usize = 80;
+    let world = World::new(ServerKind::Shared, counting(Ability::Neither, COUNT)).await;
+    let (_maker, made) = world.program().await;
+    within(made.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    made.flush().await.unwrap();
+    let (_one, one_sessions) = world.program().await;
+    let store = Gated::new(world.store().await);
+    let other = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let other_sessions = other.sessions();
+    // It has read the record when another program gets a new session of the agent and begins a turn in that.
+    let (begun, turn) = tokio::sync::oneshot::channel();
+    let mover = one_sessions.session("mine");
+    *store.before_put.lock().unwrap() = Some(Box::new(move || {
+        Box::pin(async move { begun.send(within(mover.prompt("count")).await.unwrap()).unwrap() })
+    }));
+    within(other_sessions.resume("mine")).await.unwrap();
+    within(turn.await.unwrap().outcome()).await.unwrap();
+    all_is_counted([&one_sessions, &other_sessions], COUNT).await;
 }
