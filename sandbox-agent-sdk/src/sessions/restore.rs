@@ -164,23 +164,30 @@ impl Sessions {
         });
         let owner = owner.await?;
         ledger.recorder().know(&owner);
-        let stored = async || self.stored_by_others(&owner, can.server).await;
+        let restored = self.reopen(wish, can, &owner).await;
+        if let Err(error @ Error::Store(StoreError::TakenOver { .. })) = restored {
+            return Err(error);
+        }
+        // Nobody else stores what happens any more, so that it is stored from here even if it cannot be found out what
+        // others have stored.
+        let (stored, unread) = match self.stored_by_others(&owner, can.server).await {
+            Ok(stored) => (stored, None),
+            Err(error) => (HashSet::new(), Some(error)),
+        };
         let mut taken = TakenUp {
             id: &record.id,
             agent_session: "",
             epoch: owner.epoch,
             since: owner.last_index,
             owed: Owed::Nothing,
-            live: true,
+            live: unread.is_none(),
         };
-        let restored = self.reopen(wish, can, &owner).await;
         let (session, how, kept) = match restored {
             Ok(restored) => restored,
             Err(error) => {
-                let rival = matches!(error, Error::Store(StoreError::TakenOver { .. }));
-                if let Some(session) = old_session.filter(|_| !rival) {
+                if let Some(session) = old_session {
                     (taken.agent_session, taken.live) = (session, false);
-                    ledger.bind_held(&taken, stored().await?);
+                    ledger.bind_held(&taken, stored);
                 }
                 return Err(error);
             }
@@ -189,9 +196,12 @@ impl Sessions {
         taken.owed = if kept.replay_pending { Owed::History } else { Owed::Nothing };
         match how {
             Restored::Replayed => ledger.bind_new(&taken, old_session),
-            _ => ledger.bind_held(&taken, stored().await?),
+            _ => ledger.bind_held(&taken, stored),
         }
         drop(hold);
+        if let Some(error) = unread {
+            return Err(error);
+        }
         if session.termination().is_some() {
             // The agent has ended since it answered.
             ledger.lose(&record.id);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::{
@@ -21,6 +22,8 @@ pub(crate) struct Gated {
     pub(crate) after_look: Mutex<Option<Between>>,
     /// What happens before the next record is written.
     pub(crate) before_put: Mutex<Option<Between>>,
+    /// Reading events fails while this is set.
+    pub(crate) blind: AtomicBool,
 }
 
 impl Gated {
@@ -31,6 +34,7 @@ impl Gated {
             appending: tokio::sync::Mutex::default(),
             after_look,
             before_put,
+            blind: AtomicBool::new(false),
         })
     }
 }
@@ -87,6 +91,10 @@ impl SessionStore for Gated {
         })
     }
     fn events<'a>(&'a self, query: &'a EventQuery) -> Answer<'a, EventPage> {
+        if self.blind.load(Ordering::SeqCst) {
+            let blind = StoreError::Unavailable(Arc::new(std::io::Error::other("blind")));
+            return Box::pin(async { Err(blind) });
+        }
         self.store.events(query)
     }
     fn close(&self) -> BoxFuture<'_, ()> {

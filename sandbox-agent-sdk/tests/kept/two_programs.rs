@@ -1,5 +1,6 @@
 //! Two programs, one server that both see everything of, one store.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Script, State, Step};
@@ -233,7 +234,7 @@ async fn a_program_that_cannot_take_a_session_up_stores_what_happens_in_it_all_t
     let script = counting(Ability::Resume, COUNT).on_request(move |method, _| {
         let refused = match method {
             "session/resume" => true,
-            "session/new" => made.swap(true, std::sync::atomic::Ordering::SeqCst),
+            "session/new" => made.swap(true, Ordering::SeqCst),
             _ => false,
         };
         let fail = Step::Fail { code: -32603, message: "not now".to_owned(), data: None };
@@ -275,4 +276,43 @@ async fn a_session_that_moves_while_it_is_taken_up_is_taken_up_where_it_is() {
     within(other_sessions.resume("mine")).await.unwrap();
     within(turn.await.unwrap().outcome()).await.unwrap();
     all_is_counted([&one_sessions, &other_sessions], COUNT).await;
+}
+
+#[tokio::test]
+async fn a_store_that_fails_while_a_session_is_taken_up_costs_nothing_of_what_happens() {
+    const COUNT: usize = 80;
+    for (ability, refused) in [(Ability::Resume, false), (Ability::Neither, false), (Ability::Neither, true)]
+    {
+        let made = std::sync::atomic::AtomicBool::new(false);
+        let script = counting(ability, COUNT).on_request(move |method, _| {
+            let again = method == "session/new" && made.swap(true, Ordering::SeqCst);
+            let fail = Step::Fail { code: -32603, message: "not now".to_owned(), data: None };
+            (again && refused).then(|| vec![fail])
+        });
+        let world = World::new(ServerKind::Shared, script).await;
+        let (store, blind) = (Gated::new(world.store().await), Gated::new(world.store().await));
+        let one = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+        let other = options(&world.server, world.kind).shared_store(blind.clone()).build().unwrap();
+        let other_sessions = other.sessions();
+        let here = within(one.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let gate = store.appending.lock().await;
+        let mut turn = within(here.prompt("count")).await.unwrap();
+        for _ in 0..10 {
+            within(turn.next()).await.unwrap();
+        }
+        blind.blind.store(true, Ordering::SeqCst);
+        let failure = within(other_sessions.resume("mine")).await.unwrap_err();
+        match refused {
+            true => assert!(matches!(failure, Error::Rpc { .. }), "{failure:?}"),
+            false => assert!(matches!(failure, Error::Store(StoreError::Unavailable(_))), "{failure:?}"),
+        }
+        blind.blind.store(false, Ordering::SeqCst);
+        drop(gate);
+        within(turn.outcome()).await.unwrap();
+        all_is_counted([&one.sessions(), &other_sessions], COUNT).await;
+        if !refused {
+            // The next one who wants it gets it.
+            within(other_sessions.resume("mine")).await.unwrap();
+        }
+    }
 }
