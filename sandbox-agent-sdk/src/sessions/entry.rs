@@ -1,6 +1,6 @@
 //! What is stored of what happens, and what waits to be.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Value, json};
 
@@ -67,6 +67,13 @@ impl Early {
     pub(super) fn release(&mut self, session: &str) -> Vec<Entry> {
         let (mut entries, missed) = self.held.remove(session).unwrap_or_default();
         entries.extend((missed > 0).then(|| Entry::lost(missed)));
+        entries
+    }
+
+    /// Gives what was held back of a session but for what is stored in these places, which are struck out.
+    pub(super) fn release_but(&mut self, session: &str, stored: &mut HashSet<String>) -> Vec<Entry> {
+        let mut entries = self.release(session);
+        entries.retain(|entry| !entry.place.as_ref().is_some_and(|place| stored.remove(place)));
         entries
     }
 

@@ -202,12 +202,14 @@ impl Ledger {
     }
 
     /// The agent has made the session under this id, and what came for it already is taken down. What it was before, if
-    /// it was another one, is listened to as well: somebody's turn may go on in it.
-    pub(super) fn bind_new(&self, taken: &TakenUp<'_>, before: Option<&str>) {
+    /// it was another one, is listened to as well: somebody's turn may go on in it, who has stored a part of that.
+    pub(super) fn bind_new(&self, taken: &TakenUp<'_>, before: Option<(&str, HashSet<String>)>) {
         let mut books = self.books();
-        let mut early = before.map(|before| books.early.release(before)).unwrap_or_default();
+        let (before, stored) = before.unzip();
+        let mut stored = stored.unwrap_or_default();
+        let mut early = before.map(|before| books.early.release_but(before, &mut stored)).unwrap_or_default();
         early.extend(books.early.recall(taken.agent_session));
-        self.bind(&mut books, taken, early, HashSet::new());
+        self.bind(&mut books, taken, early, stored);
         if let Some(before) = before {
             books.kept.insert(before.to_owned(), taken.id.to_owned());
         }
@@ -219,8 +221,7 @@ impl Ledger {
         let mut books = self.books();
         // What came earlier was somebody else's to store.
         books.early.recall(taken.agent_session);
-        let mut held = books.early.release(taken.agent_session);
-        held.retain(|entry| !entry.place.as_ref().is_some_and(|place| stored.remove(place)));
+        let held = books.early.release_but(taken.agent_session, &mut stored);
         self.bind(&mut books, taken, held, stored);
     }
 

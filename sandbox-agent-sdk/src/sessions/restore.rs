@@ -195,7 +195,7 @@ impl Sessions {
         taken.agent_session = session.id();
         taken.owed = if kept.replay_pending { Owed::History } else { Owed::Nothing };
         match how {
-            Restored::Replayed => ledger.bind_new(&taken, old_session),
+            Restored::Replayed => ledger.bind_new(&taken, old_session.map(|session| (session, stored))),
             _ => ledger.bind_held(&taken, stored),
         }
         drop(hold);

@@ -316,3 +316,25 @@ async fn a_store_that_fails_while_a_session_is_taken_up_costs_nothing_of_what_ha
         }
     }
 }
+
+#[tokio::test]
+async fn what_is_stored_while_a_session_is_taken_up_is_not_stored_again() {
+    const COUNT: usize = 40;
+    for ability in [Ability::Resume, Ability::Neither] {
+        let world = World::new(ServerKind::Shared, counting(ability, COUNT)).await;
+        let (_one, one_sessions) = world.program().await;
+        let here = within(one_sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let store = Gated::new(world.store().await);
+        let other = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+        // The other program holds back what comes already when the whole turn is stored by the first one.
+        let sessions = one_sessions.clone();
+        *store.before_put.lock().unwrap() = Some(Box::new(move || {
+            Box::pin(async move {
+                within(within(here.prompt("count")).await.unwrap().outcome()).await.unwrap();
+                within(sessions.flush()).await.unwrap();
+            })
+        }));
+        within(other.sessions().resume("mine")).await.unwrap();
+        all_is_counted([&one_sessions, &other.sessions()], COUNT).await;
+    }
+}
