@@ -264,7 +264,7 @@ impl Sessions {
     /// [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<bool, Error> {
         let deleted = self.ledger.store.delete(id).await?;
-        self.ledger.unbind(id);
+        self.ledger.forget(id);
         Ok(deleted)
     }
 

@@ -69,7 +69,7 @@ impl Sessions {
         for record in self.expired(policy, now).await? {
             // It may have been taken up since it was found, and is not deleted then.
             if self.ledger.store.delete_unchanged(&record).await? {
-                self.ledger.unbind(&record.id);
+                self.ledger.forget(&record.id);
                 deleted.push(record);
             }
         }

@@ -246,6 +246,12 @@ impl Ledger {
         }
     }
 
+    /// The session was deleted: nothing of it is taken down any more, not even the end of a turn that is running.
+    pub(super) fn forget(&self, id: &str) {
+        self.unbind(id);
+        self.books().leaving.retain(|_, left| left != id);
+    }
+
     /// Another program has taken the session up, so this one lets go of it and says so.
     fn let_go(&self, id: &str, epoch: u64) {
         {

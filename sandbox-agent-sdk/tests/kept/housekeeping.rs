@@ -259,3 +259,20 @@ async fn what_is_taken_up_between_the_look_and_the_deletion_is_not_deleted() {
         assert_eq!(deleted.len(), 1);
     }
 }
+
+#[tokio::test]
+async fn a_session_that_is_deleted_in_the_middle_of_a_turn_leaves_nothing_to_be_stored() {
+    for kind in KINDS {
+        let world = World::new(kind, Script::steps(vec![Step::WaitForCancel])).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let mut turn = within(session.prompt("for a long time")).await.unwrap();
+        let agent_session = session.agent_session().unwrap();
+        within(sessions.flush()).await.unwrap();
+        assert!(within(sessions.delete("s")).await.unwrap());
+        within(agent_session.cancel()).await.unwrap();
+        within(turn.outcome()).await.unwrap();
+        within(sessions.flush()).await.unwrap();
+        assert_eq!(within(sessions.shut_down(Suspend::Own)).await.unwrap(), 0, "{kind}");
+    }
+}
