@@ -247,6 +247,10 @@ impl Inner {
         let (phase, closing) = {
             let mut life = self.life();
             let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
+            // From now on there is no connection because the program wants none.
+            if let Some(ledger) = self.ledger.get() {
+                ledger.set_asleep(false);
+            }
             match &phase {
                 Phase::Connected(connection) => {
                     life.closing = Some(Closing { connection: Arc::clone(connection), asked: true });

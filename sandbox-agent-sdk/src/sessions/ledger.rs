@@ -324,7 +324,7 @@ impl Ledger {
         !std::mem::replace(&mut self.books().expected, true)
     }
 
-    pub(super) fn set_asleep(&self, asleep: bool) {
+    pub(crate) fn set_asleep(&self, asleep: bool) {
         self.books().asleep = asleep;
     }
 

@@ -276,3 +276,20 @@ async fn a_session_that_is_deleted_in_the_middle_of_a_turn_leaves_nothing_to_be_
         assert_eq!(within(sessions.shut_down(Suspend::Own)).await.unwrap(), 0, "{kind}");
     }
 }
+
+#[tokio::test]
+async fn a_program_that_disconnects_from_an_agent_that_sleeps_stays_disconnected() {
+    let world = World::new(ServerKind::PerAgent, agent(Ability::Resume)).await;
+    let (client, sessions) = world.program().await;
+    let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+    let policy = RetentionPolicy::default();
+    let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
+    assert_eq!(within(sessions.end_idle(&policy, later)).await.unwrap(), ["s"]);
+    within(client.disconnect()).await.unwrap();
+    let refused = within(session.prompt("one")).await.unwrap_err();
+    assert!(matches!(refused, Error::NotConnected), "{refused:?}");
+    // Connecting makes it go on.
+    within(client.connect()).await.unwrap();
+    let answer = within(async { session.prompt("two").await?.text().await }).await;
+    assert_eq!(answer.unwrap(), "re: two; ");
+}
