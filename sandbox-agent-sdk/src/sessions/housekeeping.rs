@@ -197,21 +197,32 @@ impl Sessions {
         };
         let (mut suspended, mut failure) = (0, None);
         for id in ids {
-            let mut was_active = false;
-            let changed = self.ledger.change(&id, |record| {
-                was_active = record.status == SessionStatus::Active;
-                record.status = record.status.after(StatusEvent::Shutdown)?;
-                record.last_active = record.last_active.max(SystemTime::now().into());
-                Ok(())
-            });
-            match changed.await {
-                Ok(_) => suspended += usize::from(was_active),
+            match self.suspend_one(&id).await {
+                Ok(was_active) => suspended += usize::from(was_active),
                 // It was deleted meanwhile.
                 Err(Error::Store(StoreError::NotFound { .. })) => {}
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
         failure.map_or(Ok(suspended), Err)
+    }
+
+    /// Suspends a session if it is active, and tells whether it was. One that is not stays as it is.
+    async fn suspend_one(&self, id: &str) -> Result<bool, Error> {
+        if self.ledger.record(id).await?.status != SessionStatus::Active {
+            return Ok(false);
+        }
+        let mut was_active = false;
+        let changed = self.ledger.change(id, |record| {
+            was_active = record.status == SessionStatus::Active;
+            record.status = record.status.after(StatusEvent::Shutdown)?;
+            if was_active {
+                record.last_active = record.last_active.max(SystemTime::now().into());
+            }
+            Ok(())
+        });
+        changed.await?;
+        Ok(was_active)
     }
 
     /// The active sessions of the store.

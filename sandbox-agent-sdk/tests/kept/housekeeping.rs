@@ -293,3 +293,18 @@ async fn a_program_that_disconnects_from_an_agent_that_sleeps_stays_disconnected
     let answer = within(async { session.prompt("two").await?.text().await }).await;
     assert_eq!(answer.unwrap(), "re: two; ");
 }
+
+#[tokio::test]
+async fn a_shutdown_leaves_sessions_alone_that_are_not_active() {
+    for status in [SessionStatus::Suspended, SessionStatus::Archived, SessionStatus::Error] {
+        let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+        let (_client, sessions) = world.program().await;
+        within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        within(sessions.flush()).await.unwrap();
+        let mut record = sessions.get("s").await.unwrap().unwrap();
+        (record.status, record.last_active) = (status, Timestamp::from_millis(1));
+        let record = sessions.store().put(record).await.unwrap();
+        assert_eq!(within(sessions.shut_down(Suspend::Own)).await.unwrap(), 0, "{status:?}");
+        assert_eq!(world.store().await.get("s").await.unwrap().unwrap(), record, "{status:?}");
+    }
+}
