@@ -38,6 +38,8 @@ struct Moody {
     room: Semaphore,
     moods: std::sync::Mutex<Vec<Mood>>,
     appends: AtomicUsize,
+    /// The session whose record cannot be read.
+    spoilt: std::sync::OnceLock<String>,
 }
 
 const PLENTY: usize = 1 << 40;
@@ -49,7 +51,13 @@ impl Moody {
             store.put(SessionRecord::new(id, "mock", Timestamp::from_millis(1))).await.unwrap();
         }
         let (room, moods) = (Semaphore::new(PLENTY), std::sync::Mutex::default());
-        Arc::new(Self { store, room, moods, appends: AtomicUsize::new(0) })
+        Arc::new(Self {
+            store,
+            room,
+            moods,
+            appends: AtomicUsize::new(0),
+            spoilt: std::sync::OnceLock::new(),
+        })
     }
 
     fn will(&self, moods: &[Mood]) {
@@ -108,6 +116,10 @@ impl SessionStore for Moody {
         self.store.put(record)
     }
     fn get<'a>(&'a self, id: &'a str) -> Answer<'a, Option<SessionRecord>> {
+        if self.spoilt.get().is_some_and(|spoilt| spoilt == id) {
+            let source = Arc::new(std::io::Error::other("spoilt"));
+            return Box::pin(async move { Err(StoreError::Unreadable { id: id.to_owned(), source }) });
+        }
         self.store.get(id)
     }
     fn list<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, RecordPage> {

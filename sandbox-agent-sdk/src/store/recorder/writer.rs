@@ -45,7 +45,9 @@ impl Verdict {
             StoreError::TakenOver { .. } => Self::Passing,
             StoreError::Unavailable(_) | StoreError::Conflict { .. } => Self::Passing,
             StoreError::Closed => Self::Over,
-            StoreError::NotFound { .. } | StoreError::ReadOnly { .. } => Self::Session,
+            StoreError::NotFound { .. } | StoreError::ReadOnly { .. } | StoreError::Unreadable { .. } => {
+                Self::Session
+            }
             StoreError::Database(_) => Self::Unclear,
             _ => Self::Event,
         }
@@ -95,17 +97,19 @@ impl Writer {
                 }
                 Err(error) => error,
             };
-            let piece = match &error {
+            let (piece, error) = match &error {
                 StoreError::TakenOver { id, .. } if Instant::now() < deadline => {
                     match self.give_way(piece, id).await {
                         Ok(left) => {
                             pieces.push_front(left);
                             continue;
                         }
-                        Err(piece) => piece,
+                        // Nobody will ever find out about this session, which is no reason to keep the others waiting.
+                        Err((piece, why)) if Verdict::of(&why) == Verdict::Session => (piece, why),
+                        Err((piece, _)) => (piece, error),
                     }
                 }
-                _ => piece,
+                _ => (piece, error),
             };
             let verdict = Verdict::of(&error);
             let is_worth_it = match verdict {
@@ -132,11 +136,18 @@ impl Writer {
 
 impl Writer {
     /// Somebody else has taken a session up, and what is left to be written of it is not all this program's any more.
-    /// Gives what is; all of it, if that cannot be found out.
-    async fn give_way(&self, piece: Vec<Entry>, id: &str) -> Result<Vec<Entry>, Vec<Entry>> {
-        let Ok(Some(record)) = self.store.get(id).await else { return Err(piece) };
+    /// Gives what is; all of it, if that cannot be found out, and why.
+    async fn give_way(&self, piece: Vec<Entry>, id: &str) -> Result<Vec<Entry>, (Vec<Entry>, StoreError)> {
+        let record = match self.store.get(id).await {
+            Ok(Some(record)) => record,
+            Ok(None) => return Err((piece, StoreError::NotFound { id: id.to_owned() })),
+            Err(error) => return Err((piece, error)),
+        };
         let since = self.shared.lock().claims.since(id);
-        let Ok(stored) = self.stored_places(id, since).await else { return Err(piece) };
+        let stored = match self.stored_places(id, since).await {
+            Ok(stored) => stored,
+            Err(error) => return Err((piece, error)),
+        };
         let until = (self.shared.taken)(&record);
         let mut queue = self.shared.lock();
         let (left, theirs) = queue.claims.give_way(piece, &record, &stored, until);

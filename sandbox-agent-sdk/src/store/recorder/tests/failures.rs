@@ -95,6 +95,24 @@ async fn a_bad_event_takes_no_good_one_with_it() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_read_takes_no_other_session_with_it() {
+    let store = Moody::new().await;
+    let (recorder, mut losses) = recorder(&store, RecorderOptions::default());
+    // Somebody else seems to have taken it up, and nobody can find out who.
+    store.spoilt.set("t".to_owned()).unwrap();
+    recorder.claim("t", 7, 0);
+    for n in 1..=3u64 {
+        recorder.record("t", StoredEventKind::Update, n.into());
+        recorder.record("s", StoredEventKind::Update, n.into());
+    }
+    let lost = losses_of(recorder.flush().await);
+    assert!(matches!(&lost[..], [(id, 3, StoreError::Unreadable { .. })] if id == "t"), "{lost:?}");
+    assert_eq!(numbers(&store.stored().await), [1, 2, 3]);
+    let told = losses.recv().await.unwrap();
+    assert_eq!((told.session_id.as_str(), told.count), ("t", 3));
+}
+
 #[tokio::test]
 async fn what_no_store_can_keep_is_told_at_once_and_does_not_get_into_a_batch() {
     let store = Moody::new().await;
