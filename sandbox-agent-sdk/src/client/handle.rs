@@ -57,10 +57,10 @@ impl SandboxAgentClient {
         };
         let control = control_plane(&options, &http)?;
         let auto_connect = options.auto_connect;
-        let attached = options.attachment.is_some();
+        let keeps = options.attachment.is_some() || options.store.is_some();
         let client = Self::over(Arc::new(Inner::new(options, control, http)));
-        if attached {
-            // What the server still has must find somebody who keeps it as soon as it comes.
+        if keeps {
+            // What comes must find somebody who keeps it, and knows how far the stream was read, as soon as it comes.
             drop(client.sessions());
         }
         if let Some(agent) = agent.filter(|_| auto_connect) {

@@ -293,7 +293,6 @@ async fn a_store_that_fails_while_a_session_is_taken_up_costs_nothing_of_what_ha
         let (store, blind) = (Gated::new(world.store().await), Gated::new(world.store().await));
         let one = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
         let other = options(&world.server, world.kind).shared_store(blind.clone()).build().unwrap();
-        let other_sessions = other.sessions();
         let here = within(one.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
         let gate = store.appending.lock().await;
         let mut turn = within(here.prompt("count")).await.unwrap();
@@ -301,6 +300,8 @@ async fn a_store_that_fails_while_a_session_is_taken_up_costs_nothing_of_what_ha
             within(turn.next()).await.unwrap();
         }
         blind.blind.store(true, Ordering::SeqCst);
+        // It is asked for its sessions only now, and has seen what came before all the same.
+        let other_sessions = other.sessions();
         let failure = within(other_sessions.resume("mine")).await.unwrap_err();
         match refused {
             true => assert!(matches!(failure, Error::Rpc { .. }), "{failure:?}"),
