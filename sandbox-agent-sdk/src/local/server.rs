@@ -17,7 +17,7 @@ use crate::SandboxAgentClient;
 /// after the [stop timeout](super::LocalOptions::stop_timeout) is killed. A drop does not wait for that;
 /// [`close`](Self::close) does. When the runtime goes first, everything is killed at once.
 ///
-/// On Linux that is really everything, also agents and tools of theirs that have a process group or a session of their
+/// On Linux that is everything this program may end, also agents and tools of theirs that have a process group or a session of their
 /// own, have lost their parent or have cleared their environment: they are looked for in `/proc` until nothing more is
 /// found. What somebody else has started for them is not theirs: a container of an engine that runs already, say. On
 /// other Unix systems the process group of the server ends, and what has left it does not.

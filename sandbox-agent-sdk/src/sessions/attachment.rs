@@ -65,8 +65,8 @@ impl StoredSession {
     /// A turn that is running goes on. Its end is stored from here, while this client is there: nobody else knows it.
     ///
     /// # Errors
-    /// [`Error::Store`] if what happened so far cannot be stored, or another program has taken the session up; nothing
-    /// has changed then.
+    /// [`Error::Store`] if what happened so far cannot be stored, or another program takes the session up at this moment;
+    /// nothing has changed then. If another one has it already, the attachment has no place in the stream.
     pub async fn detach(self) -> Result<Attachment, Error> {
         let alone = self.sessions.ledger.gate(self.id()).lock_owned().await;
         let (session, sessions) = (self.clone(), self.sessions.clone());
