@@ -18,7 +18,8 @@ pub struct Timeouts {
     /// no message of its session before the request fails.
     pub confirmation: Option<Duration>,
     /// How long an answer that came in a POST body is held for its copy on the event stream, counted from the
-    /// last message of its session there. Only for calls that stream, such as `session/prompt`.
+    /// last message of its session there. Only for calls that stream, such as `session/prompt`. An event that is on its
+    /// way then is waited for as long as its bytes come.
     pub order: Duration,
     /// The same on a server that was seen not to copy its answers to the stream: the quiet after which all
     /// updates are taken to have come.

@@ -127,14 +127,12 @@ impl Link {
         self.last_message.store(self.to_micros(at), Ordering::Release);
     }
 
-    /// Bytes came, and behind them an event is unfinished or none is. `whole` says that one ended among them.
-    pub(crate) fn bytes_arrived(&self, at: Instant, unfinished: bool, whole: bool) {
-        let (began, last) = &self.unfinished;
-        let micros = if unfinished { self.to_micros(at) } else { 0 };
-        last.store(micros, Ordering::Release);
-        if !unfinished || whole || began.load(Ordering::Acquire) == 0 {
-            began.store(micros, Ordering::Release);
-        }
+    /// When the event began that is on its way, and when its last bytes came; `None` if none is.
+    pub(crate) fn set_unfinished(&self, event: Option<(Instant, Instant)>) {
+        let (began, last) =
+            event.map_or((0, 0), |(began, last)| (self.to_micros(began), self.to_micros(last)));
+        self.unfinished.0.store(began, Ordering::Release);
+        self.unfinished.1.store(last, Ordering::Release);
     }
 
     /// When the event began that is on its way, and when its last bytes came.

@@ -259,7 +259,7 @@ pub(super) fn dispatch(
             cancel = &mut cancelled_by => {
                 match cancel {
                     Ok(waiter) => done = Some(waiter),
-                    // The place was cleared: the connection has ended.
+                    // The place was cleared or given away: whoever asked is gone, or the connection is.
                     Err(_) => return,
                 }
                 Some(cancelled(&method))

@@ -161,7 +161,7 @@ impl Reader {
             // The stream exists, so the POST that makes it was taken.
             self.core.gate.open();
         }
-        self.link.bytes_arrived(Instant::now(), false, true);
+        self.link.set_unfinished(None);
         self.link.set_state(LinkState::Live { since: Instant::now() });
         if self.opened_once {
             self.core.stats.reconnects.fetch_add(1, Ordering::AcqRel);
@@ -242,7 +242,9 @@ impl Reader {
                 tokio::task::yield_now().await;
             }
         }
-        self.link.bytes_arrived(self.now, decoder.is_within_event(), taken > 0);
+        let before = self.link.unfinished().filter(|_| taken == 0);
+        let began = before.map_or(self.now, |(began, _)| began);
+        self.link.set_unfinished(decoder.is_within_event().then_some((began, self.now)));
         tokio::task::coop::consume_budget().await;
         None
     }
