@@ -37,7 +37,7 @@ pub(super) fn ask(clues: &Clues) {
         let _ = kill_process_group(clues.leader(), signal);
     }
     for entry in members(&[clues], Look::around().everybody) {
-        let in_group = rustix::process::getpgid(Some(entry.pid)) == Ok(clues.leader());
+        let in_group = entry.group == clues.leader().as_raw_pid();
         if let Some(target) = Target::of(&entry).filter(|_| !in_group) {
             target.signal(Signal::TERM);
             target.signal(Signal::CONT);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, getpid};
 
 /// How often it is looked at most. On a busy machine somebody comes all the time.
 const LOOKS: usize = 32;
@@ -13,6 +13,8 @@ const LOOKS: usize = 32;
 pub(super) struct Entry {
     pub(super) pid: Pid,
     pub(super) parent: i32,
+    /// Zero for a group or a session of somebody whom this process cannot see, as in a container.
+    pub(super) group: i32,
     pub(super) session: i32,
     /// When it was started, in ticks since the machine was. With the id it names a process for good.
     pub(super) started: u64,
@@ -58,7 +60,12 @@ pub(super) fn newest() -> i32 {
     load.split_whitespace().nth(4).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
+/// Nobody, where `/proc` is that of another container and so lists others under our numbers.
 fn numbers() -> Vec<i32> {
+    let me = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
+    if me != Some(getpid().as_raw_pid()) {
+        return Vec::new();
+    }
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
@@ -92,17 +99,20 @@ fn parse(pid: Pid, stat: &[u8]) -> Option<Entry> {
     let mut fields = std::str::from_utf8(behind_name).ok()?.split_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    let session = fields.nth(1)?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    let session = fields.next()?.parse().ok()?;
     let threads: u64 = fields.nth(13)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
     // A process whose first thread has ended looks like a remnant and runs on.
     let lives = !matches!(state, "Z" | "X" | "x") || threads > 1;
-    Some(Entry { pid, parent, session, started, lives })
+    Some(Entry { pid, parent, group, session, started, lives })
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{Pid, getpid, getppid, getsid};
+    use std::process::Command;
+
+    use rustix::process::{Pid, getpid, getppid};
 
     use super::{Entry, Look, has_limit, has_variable, newest, parse};
 
@@ -115,8 +125,8 @@ mod tests {
             let rest = b") S 3 7 5 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 98765 1000 1";
             let entry = parse(pid, &[b"7 (", name, rest].concat()).unwrap();
             assert_eq!(
-                (entry.parent, entry.session, entry.started, entry.lives),
-                (3, 5, 98765, true),
+                (entry.parent, entry.group, entry.session, entry.started, entry.lives),
+                (3, 7, 5, 98765, true),
                 "{name:?}"
             );
         }
@@ -135,11 +145,26 @@ mod tests {
     #[test]
     fn this_process_is_on_the_list() {
         let me = Entry::read(getpid()).unwrap();
-        assert_eq!(me.parent, getppid().unwrap().as_raw_pid());
-        assert_eq!(me.session, getsid(None).unwrap().as_raw_pid());
+        assert_eq!(Pid::from_raw(me.parent), getppid());
         assert!(me.lives && Look::around().everybody.contains(&me));
         assert!(newest() > 0);
         assert!(has_variable(getpid(), "PATH") && !has_variable(getpid(), "PAT"));
         assert!(!has_limit(getpid(), 12345));
+    }
+
+    #[test]
+    fn who_leads_a_group_and_a_session_is_told() {
+        let mut child = Command::new("setsid").args(["--wait", "sleep", "60"]).spawn().unwrap();
+        let own = || Entry::read(Pid::from_child(&child)).unwrap();
+        let (me, mut entry) = (Entry::read(getpid()).unwrap(), own());
+        // A process is a member of our group until it has begun to be the program that it is to be.
+        while entry.session == me.session {
+            std::thread::yield_now();
+            entry = own();
+        }
+        let number = entry.pid.as_raw_pid();
+        assert_eq!((entry.parent, entry.group, entry.session), (me.pid.as_raw_pid(), number, number));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }
