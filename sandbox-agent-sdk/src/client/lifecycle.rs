@@ -321,6 +321,11 @@ impl Inner {
         }
     }
 
+    /// Whether the connection that the options ask for could not be made, and nobody has asked for another one.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.life().phase, Phase::Idle(Some(_)))
+    }
+
     /// The connection, if there is one now.
     pub(crate) fn present(&self) -> Option<Arc<Connection>> {
         match &self.life().phase {

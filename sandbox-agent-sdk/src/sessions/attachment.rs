@@ -1,14 +1,15 @@
 //! Where one program left a session, for another one.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::binding::Owed;
+use super::binding::{Owed, TakenUp};
 use super::handle::Sessions;
-use super::ledger::TakenUp;
+use super::ledger::Hold;
 use super::session::StoredSession;
-use crate::{Error, ServerKind, SessionRecord, StoreError};
+use crate::{Error, Event, ServerKind, SessionRecord, StoreError, Timestamp};
 
 /// Where a program left a session. It can be written down and given to another program that uses the same store and the
 /// same server, which gets exactly the rest: see [`ClientOptions::attach`](crate::ClientOptions::attach).
@@ -22,8 +23,10 @@ pub struct Attachment {
     pub agent: String,
     /// What the agent calls it.
     pub agent_session_id: String,
-    /// How often it had been taken up when it was left. Whoever attaches writes what happens in it, until it is taken up
-    /// once more.
+    /// When it was made: a session of the same id that was made at another moment is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Timestamp>,
+    /// How often it had been taken up when it was left. The first who attaches takes it up once more, and nobody after it.
     #[serde(default)]
     pub epoch: u64,
     /// The index of the last event that was stored: the rest is behind it.
@@ -42,11 +45,31 @@ impl Attachment {
             session_id: record.id,
             agent: record.agent,
             agent_session_id: record.agent_session_id.ok_or(Error::NotConnected)?,
+            created_at: Some(record.created_at),
             epoch: record.epoch,
             index: record.last_index,
             replay_pending: record.replay_pending,
             stream_position,
         })
+    }
+
+    /// Whether this is the session that was left there.
+    fn check_identity(&self, record: &SessionRecord) -> Result<(), StoreError> {
+        match self.created_at {
+            Some(created_at) if created_at != record.created_at => {
+                Err(StoreError::NotFound { id: record.id.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether nobody has taken the session up since.
+    fn check(&self, record: &SessionRecord) -> Result<(), StoreError> {
+        self.check_identity(record)?;
+        if record.epoch != self.epoch {
+            return Err(StoreError::TakenOver { id: record.id.clone(), epoch: record.epoch });
+        }
+        Ok(())
     }
 
     /// Where a connection to this kind of server goes on.
@@ -91,12 +114,14 @@ impl StoredSession {
             None => None,
         };
         ledger.flush_session(self.id()).await?;
+        let taking = ledger.taking(self.id());
         let left = ledger.change(self.id(), |record| {
             if record.epoch != binding.epoch {
                 return Err(StoreError::TakenOver { id: record.id.clone(), epoch: record.epoch }.into());
             }
             record.epoch += 1;
             record.taken_at = None;
+            taking.will_be(record.epoch);
             Ok(())
         });
         let left = left.await?;
@@ -108,28 +133,71 @@ impl StoredSession {
 }
 
 impl Sessions {
-    /// Takes what comes for the session that this client attaches to as soon as it comes.
+    /// Takes what comes for the session that this client attaches to as soon as it comes, and takes the session up.
     pub(super) fn expect_attached(&self) {
         let Some(attachment) = &self.client().inner().options.attachment else { return };
-        let attached = tokio::runtime::Handle::try_current().is_ok() && self.ledger.expect_once();
-        if attached && attachment.stream_position.is_some() {
-            let owed = if attachment.replay_pending { Owed::History } else { Owed::Nothing };
-            let taken = TakenUp {
-                id: &attachment.session_id,
-                agent_session: &attachment.agent_session_id,
-                epoch: attachment.epoch,
-                since: attachment.index,
-                owed,
-                live: true,
-            };
-            self.ledger.bind_new(&taken, None);
+        if tokio::runtime::Handle::try_current().is_err() || !self.ledger.expect_once() {
+            return;
         }
+        if attachment.stream_position.is_none() {
+            return;
+        }
+        let (hold, _) = self.ledger.hold(&attachment.agent_session_id);
+        // Whoever asks for the session waits until it is known whose it is. Nobody had a chance to ask before.
+        let Ok(alone) = self.ledger.gate(&attachment.session_id).try_lock_owned() else { return };
+        let (sessions, attachment) = (self.clone(), attachment.clone());
+        self.client().inner().spawn(async move {
+            sessions.attach(&attachment, hold).await;
+            drop(alone);
+        });
+    }
+
+    /// Takes up the session that was left there, unless somebody has since.
+    async fn attach(&self, attachment: &Attachment, hold: Hold) {
+        let ledger = &self.ledger;
+        let id = &attachment.session_id;
+        let taking = ledger.taking(id);
+        let asked = ledger.now();
+        let taken = ledger.change(id, |record| {
+            attachment.check(record)?;
+            record.epoch += 1;
+            taking.will_be(record.epoch);
+            Ok(())
+        });
+        let (epoch, made_at) = match taken.await {
+            Ok(record) => {
+                ledger.recorder().know(&record);
+                (record.epoch, record.created_at)
+            }
+            Err(Error::Store(StoreError::TakenOver { .. })) => {
+                return ledger.tell(&Event::TakenOver { session_id: id.clone() });
+            }
+            // Whoever asks for it is told.
+            Err(Error::Store(StoreError::NotFound { .. })) => return,
+            Err(error) => {
+                // What comes is tried to be stored all the same, and what cannot be is told of.
+                tracing::warn!(%error, session = id, "a session cannot be taken up");
+                (attachment.epoch, attachment.created_at.unwrap_or(Timestamp::from_millis(0)))
+            }
+        };
+        let taken = TakenUp {
+            id,
+            agent_session: &attachment.agent_session_id,
+            made_at,
+            epoch,
+            since: attachment.index,
+            owed: if attachment.replay_pending { Owed::History } else { Owed::Nothing },
+            live: true,
+            asked,
+        };
+        ledger.bind_held(&taken, HashSet::new());
+        drop(hold);
     }
 
     /// The session that this client attaches to, by [`ClientOptions::attach`](crate::ClientOptions::attach). What
     /// happened since it was left is [stored](StoredSession::stored_events) behind [`Attachment::index`], and goes on to
-    /// be. If yet another program has taken the session up since, this one lets go of it
-    /// ([`Event::TakenOver`](crate::Event::TakenOver)), and the next prompt takes it up again.
+    /// be. If another program has taken the session up since, with the same attachment or without, this one leaves it to
+    /// that ([`Event::TakenOver`](crate::Event::TakenOver)), and the next prompt takes it up again.
     ///
     /// # Errors
     /// [`Error::Config`] if the options name no attachment, [`Error::Store`] if the store does not have the session.
@@ -137,7 +205,9 @@ impl Sessions {
         let Some(attachment) = &self.client().inner().options.attachment else {
             return Err(Error::config("the client was not told to attach to a session"));
         };
+        let _alone = self.ledger.gate(&attachment.session_id).lock_owned().await;
         let record = self.ledger.record(&attachment.session_id).await?;
+        attachment.check_identity(&record)?;
         self.ledger.recorder().know(&record);
         // Whether it is still to be had from here shows now rather than later.
         let _ = self.ledger.current(&record);

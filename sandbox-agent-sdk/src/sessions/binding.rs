@@ -11,6 +11,8 @@ pub(super) struct Binding {
     pub(super) agent_session: String,
     /// How often the session had been taken up when it was taken up here.
     pub(super) epoch: u64,
+    /// When the session was made: one of the same id that was made later is another one.
+    pub(super) made_at: Timestamp,
     /// Whether the agent has the session, as far as is known.
     pub(super) live: bool,
     /// What the agent has to be told first.
@@ -18,10 +20,38 @@ pub(super) struct Binding {
     pub(super) last_active: Timestamp,
     /// Whether a turn that was begun here is not over.
     pub(super) in_turn: bool,
-    /// How often the stream had been lost when it was bound.
+    /// How often the stream had been lost when the agent was asked for it.
     losses: u64,
     /// Places that somebody else has stored who had the session before.
     pub(super) stored: HashSet<String>,
+}
+
+/// How a session is taken up.
+#[derive(Debug)]
+pub(super) struct TakenUp<'a> {
+    pub(super) id: &'a str,
+    pub(super) agent_session: &'a str,
+    /// When the session was made.
+    pub(super) made_at: Timestamp,
+    /// How often it has been taken up now, and the last index it had before.
+    pub(super) epoch: u64,
+    pub(super) since: u64,
+    pub(super) owed: Owed,
+    /// Whether the agent has it.
+    pub(super) live: bool,
+    /// When the agent was asked for it.
+    pub(super) asked: Moment,
+}
+
+/// A moment, by what had happened to all sessions then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Moment {
+    /// How often the stream of events had been lost.
+    pub(super) losses: u64,
+    /// How often everything that the agent had was.
+    pub(super) endings: u64,
+    /// How often the server had begun anew.
+    pub(super) restarts: u64,
 }
 
 /// Whether the agent has to be told the history.
@@ -36,16 +66,17 @@ pub(super) enum Owed {
 }
 
 impl Binding {
-    pub(super) fn new(agent_session: &str, epoch: u64, owed: Owed, losses: u64) -> Self {
+    pub(super) fn new(taken: &TakenUp<'_>, stored: HashSet<String>) -> Self {
         Self {
-            agent_session: agent_session.to_owned(),
-            epoch,
-            live: true,
-            owed,
+            agent_session: taken.agent_session.to_owned(),
+            epoch: taken.epoch,
+            made_at: taken.made_at,
+            live: taken.live,
+            owed: taken.owed,
             last_active: SystemTime::now().into(),
             in_turn: false,
-            losses,
-            stored: HashSet::new(),
+            losses: taken.asked.losses,
+            stored,
         }
     }
 
@@ -66,7 +97,7 @@ impl Binding {
         }
     }
 
-    /// The server began anew. What was bound since the stream was lost was bound to the new one.
+    /// The server began anew. What was asked for since the stream was lost was asked of the new one.
     pub(super) fn lose_if_older(&mut self, losses: u64) {
         self.live &= self.losses >= losses;
     }

@@ -52,9 +52,31 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(super) struct Early {
     /// What came for sessions that nobody keeps, the longest known first.
-    strangers: VecDeque<(String, VecDeque<Entry>)>,
-    /// What came for sessions that are being taken up or left, and how many did not fit.
-    held: HashMap<String, (Vec<Entry>, u64)>,
+    strangers: VecDeque<(String, Heap)>,
+    /// What came for sessions that are being taken up or left.
+    held: HashMap<String, Heap>,
+}
+
+/// Events in their order, and how many did not fit.
+#[derive(Debug, Default)]
+struct Heap {
+    entries: Vec<Entry>,
+    missed: u64,
+}
+
+impl Heap {
+    fn put(&mut self, entry: Option<Entry>, most: usize) {
+        match entry {
+            Some(entry) if self.entries.len() < most => self.entries.push(entry),
+            Some(_) => self.missed += 1,
+            None => {}
+        }
+    }
+
+    fn into_entries(mut self) -> Vec<Entry> {
+        self.entries.extend((self.missed > 0).then(|| Entry::lost(self.missed)));
+        self.entries
+    }
 }
 
 impl Early {
@@ -65,9 +87,7 @@ impl Early {
 
     /// Gives what was held back of a session, and holds nothing back any more.
     pub(super) fn release(&mut self, session: &str) -> Vec<Entry> {
-        let (mut entries, missed) = self.held.remove(session).unwrap_or_default();
-        entries.extend((missed > 0).then(|| Entry::lost(missed)));
-        entries
+        self.held.remove(session).unwrap_or_default().into_entries()
     }
 
     /// Gives what was held back of a session but for what is stored in these places, which are struck out.
@@ -79,41 +99,28 @@ impl Early {
 
     /// Keeps an event if its session's events are held back.
     pub(super) fn take(&mut self, session: &str, event: &Event, place: Option<&str>) -> bool {
-        let Some((entries, missed)) = self.held.get_mut(session) else { return false };
-        match Entry::of(event, place) {
-            Some(entry) if entries.len() < HELD_EVENTS => entries.push(entry),
-            Some(_) => *missed += 1,
-            None => {}
-        }
+        let Some(heap) = self.held.get_mut(session) else { return false };
+        heap.put(Entry::of(event, place), HELD_EVENTS);
         true
     }
 
     /// Remembers an event of a session that nobody keeps, for a moment.
     pub(super) fn remember(&mut self, session: &str, event: &Event, place: Option<&str>) {
-        if !matches!(event, Event::Update(_) | Event::Other { .. }) {
-            return;
-        }
         let Some(entry) = Entry::of(event, place) else { return };
-        let known = self.strangers.iter().position(|(stranger, _)| stranger == session);
-        let entries = match known {
-            Some(known) => self.strangers.get_mut(known),
-            None => {
-                if self.strangers.len() == STRANGERS {
-                    self.strangers.pop_front();
-                }
-                self.strangers.push_back((session.to_owned(), VecDeque::new()));
-                self.strangers.back_mut()
-            }
-        };
-        if let Some((_, entries)) = entries.filter(|(_, entries)| entries.len() < STRANGER_EVENTS) {
-            entries.push_back(entry);
+        let known = self.strangers.iter_mut().find(|(stranger, _)| stranger == session);
+        if let Some((_, heap)) = known {
+            return heap.put(Some(entry), STRANGER_EVENTS);
         }
+        if self.strangers.len() == STRANGERS {
+            self.strangers.pop_front();
+        }
+        self.strangers.push_back((session.to_owned(), Heap { entries: vec![entry], missed: 0 }));
     }
 
     /// Gives what is remembered of a session that nobody kept, and forgets it.
     pub(super) fn recall(&mut self, session: &str) -> Vec<Entry> {
         let known = self.strangers.iter().position(|(stranger, _)| stranger == session);
         let recalled = known.and_then(|known| self.strangers.remove(known));
-        recalled.map(|(_, entries)| entries.into()).unwrap_or_default()
+        recalled.map(|(_, heap)| heap.into_entries()).unwrap_or_default()
     }
 }

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 
 use super::amend::Amendment;
-use super::binding::Owed;
-use super::ledger::{Alone, Ledger, TakenUp};
+use super::binding::{Owed, TakenUp};
+use super::ledger::{Alone, Ledger};
 use super::restore::{Restored, Wish};
 use super::session::StoredSession;
 use crate::random::random_id;
@@ -104,7 +104,9 @@ impl Sessions {
             return Err(StoreError::Exists { id }.into());
         }
         let can = self.connected_for(&new).await?;
+        let asked = self.ledger.now();
         let session = self.client.new_session(new.clone()).await?;
+        let (_hold, _) = self.ledger.hold(session.id());
         record.agent = new.agent_wanted().unwrap_or(&can.agent).to_owned();
         record.agent_session_id = Some(session.id().to_owned());
         record.resumable = can.resume_session || can.load_session;
@@ -112,17 +114,29 @@ impl Sessions {
         record.init = new.to_kept();
         record.epoch = 1;
         Amendment::of_answer(session.raw()).apply(&mut record);
-        match self.ledger.store.put(record).await {
-            Ok(record) => self.ledger.recorder().know(&record),
+        let record = match self.ledger.store.put(record).await {
+            Ok(record) => record,
             Err(error) => {
                 // Nobody will hold it, so it should not go on. What becomes of that does not matter to the caller.
                 let _ = self.client.terminate_session(session.id()).await;
                 return Err(error.into());
             }
-        }
-        let (epoch, since, owed, live) = (1, 0, Owed::Nothing, true);
-        let taken = TakenUp { id: &id, agent_session: session.id(), epoch, since, owed, live };
+        };
+        self.ledger.recorder().know(&record);
+        let taken = TakenUp {
+            id: &id,
+            agent_session: session.id(),
+            made_at: record.created_at,
+            epoch: record.epoch,
+            since: 0,
+            owed: Owed::Nothing,
+            live: true,
+            asked,
+        };
         self.ledger.bind_new(&taken, None);
+        if let Some(termination) = session.termination() {
+            self.ledger.ended(&id, record.epoch, termination);
+        }
         Ok(StoredSession::new(self.clone(), id, Some(new)))
     }
 
@@ -263,7 +277,8 @@ impl Sessions {
     /// # Errors
     /// [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<bool, Error> {
-        let deleted = self.ledger.store.delete(id).await?;
+        let deleted = self.ledger.delete(id, self.ledger.store.delete(id)).await?;
+        // Also if somebody else was quicker.
         self.ledger.forget(id);
         Ok(deleted)
     }

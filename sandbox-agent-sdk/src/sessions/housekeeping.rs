@@ -68,8 +68,7 @@ impl Sessions {
         let mut deleted = Vec::new();
         for record in self.expired(policy, now).await? {
             // It may have been taken up since it was found, and is not deleted then.
-            if self.ledger.store.delete_unchanged(&record).await? {
-                self.ledger.forget(&record.id);
+            if self.ledger.delete(&record.id, self.ledger.store.delete_unchanged(&record)).await? {
                 deleted.push(record);
             }
         }

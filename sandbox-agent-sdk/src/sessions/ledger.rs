@@ -6,16 +6,16 @@ use std::time::SystemTime;
 
 use self::observing::outcome_payload;
 use super::amend::{Amender, Amendment};
-use super::binding::{Binding, Owed};
+use super::binding::{Binding, Moment, TakenUp};
 use super::change::change;
 use super::entry::{Early, Entry};
 use super::replay::ReplayLimits;
 use super::stream::Stream;
 use crate::client::Hub;
-use crate::store::number_of;
+use crate::store::Listeners;
 use crate::{
     Error, Event, MemoryStore, Recorder, RecorderOptions, SessionRecord, SessionStore, StoreError,
-    StoredEventKind, Timestamp,
+    StoredEventKind, TerminationInfo, Timestamp,
 };
 
 mod observing;
@@ -54,9 +54,13 @@ struct Books {
     early: Early,
     stream: Stream,
     gates: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
-    /// How often the stream of events was lost, and whether it still is.
-    losses: u64,
+    /// What has happened to all sessions so far, and whether the stream of events is lost now.
+    now: Moment,
     away: bool,
+    /// How often the stream had been lost when the server began anew last.
+    restarted_after: u64,
+    /// The sessions that this program is taking up or leaving, with the epoch that is its own doing.
+    taking: HashMap<String, u64>,
     /// Whether there is no connection because nothing happened, or because it could not be made again: not because the
     /// program gave it up.
     asleep: bool,
@@ -64,19 +68,6 @@ struct Books {
     expected: bool,
     /// When something last happened in any session, kept or not.
     last_active: Option<Timestamp>,
-}
-
-/// How a session is taken up.
-#[derive(Debug)]
-pub(super) struct TakenUp<'a> {
-    pub(super) id: &'a str,
-    pub(super) agent_session: &'a str,
-    /// How often it has been taken up now, and the last index it had before.
-    pub(super) epoch: u64,
-    pub(super) since: u64,
-    pub(super) owed: Owed,
-    /// Whether the agent has it.
-    pub(super) live: bool,
 }
 
 impl Ledger {
@@ -116,8 +107,18 @@ impl Ledger {
                 ledger.let_go(&record.id, record.epoch);
                 ledger.books().stream.until(record.taken_at.as_deref()?)
             };
+            let this = Weak::clone(&self.this);
+            let gone = move |id: &str, made_at| {
+                // Somebody else has deleted it.
+                if let Some(ledger) = this.upgrade()
+                    && ledger.binding(id).is_some_and(|binding| binding.made_at == made_at)
+                {
+                    ledger.forget(id);
+                }
+            };
             let (store, options) = (Arc::clone(&self.store), self.options.clone());
-            Recorder::start_telling(store, options, Box::new(lost), Box::new(taken))
+            let listeners = Listeners { lost: Box::new(lost), taken: Box::new(taken), gone: Box::new(gone) };
+            Recorder::start_telling(store, options, listeners)
         })
     }
 
@@ -163,11 +164,7 @@ impl Ledger {
         let Some(recorder) = self.recorder.get() else { return Ok(()) };
         match tokio::time::timeout(self.options.patience, recorder.settle()).await {
             Ok(()) => Ok(()),
-            Err(_) => {
-                let late =
-                    std::io::Error::new(std::io::ErrorKind::TimedOut, "events still wait to be stored");
-                Err(StoreError::Unavailable(Arc::new(late)).into())
-            }
+            Err(_) => Err(StoreError::late("events still wait to be stored").into()),
         }
     }
 
@@ -209,6 +206,7 @@ impl Ledger {
         let mut stored = stored.unwrap_or_default();
         let mut early = before.map(|before| books.early.release_but(before, &mut stored)).unwrap_or_default();
         early.extend(books.early.recall(taken.agent_session));
+        early.extend(books.early.release(taken.agent_session));
         self.bind(&mut books, taken, early, stored);
         if let Some(before) = before {
             books.kept.insert(before.to_owned(), taken.id.to_owned());
@@ -229,9 +227,8 @@ impl Ledger {
         self.recorder().claim(taken.id, taken.epoch, taken.since);
         books.asleep = false;
         books.kept.insert(taken.agent_session.to_owned(), taken.id.to_owned());
-        let mut binding = Binding::new(taken.agent_session, taken.epoch, taken.owed, books.losses);
-        binding.stored = stored;
-        binding.live = taken.live;
+        let mut binding = Binding::new(taken, stored);
+        binding.live &= !books.has_ended_since(taken.asked);
         books.bound.insert(taken.id.to_owned(), binding);
         for entry in early {
             self.record_entry(taken.id, entry);
@@ -246,6 +243,26 @@ impl Ledger {
         }
     }
 
+    /// Deletes a session, and tells whether there was one. What waits to be stored of it goes with it.
+    pub(super) async fn delete(
+        &self,
+        id: &str,
+        deleting: impl Future<Output = Result<bool, StoreError>>,
+    ) -> Result<bool, StoreError> {
+        let told = |is_deleted| {
+            if let Some(recorder) = self.recorder.get() {
+                recorder.delete(id, is_deleted);
+            }
+        };
+        told(true);
+        let deleted = deleting.await;
+        match deleted {
+            Ok(true) => self.forget(id),
+            _ => told(false),
+        }
+        deleted
+    }
+
     /// The session was deleted: nothing of it is taken down any more, not even the end of a turn that is running.
     pub(super) fn forget(&self, id: &str) {
         self.unbind(id);
@@ -256,14 +273,20 @@ impl Ledger {
     fn let_go(&self, id: &str, epoch: u64) {
         {
             let mut books = self.books();
-            if books.bound.get(id).is_none_or(|binding| binding.epoch >= epoch) {
+            let is_own = books.taking.get(id) == Some(&epoch);
+            if is_own || books.bound.get(id).is_none_or(|binding| binding.epoch >= epoch) {
                 return;
             }
             books.unbind(id);
         }
         tracing::debug!(session = id, "another program has taken a session up");
+        self.tell(&Event::TakenOver { session_id: id.to_owned() });
+    }
+
+    /// Tells the program something.
+    pub(super) fn tell(&self, event: &Event) {
         if let Some(hub) = self.hub.upgrade() {
-            hub.publish(&Event::TakenOver { session_id: id.to_owned() });
+            hub.publish(event);
         }
     }
 
@@ -285,9 +308,19 @@ impl Ledger {
         self.books().early.hold(agent_session);
     }
 
-    /// The number of the last event of the stream.
-    pub(super) fn reached(&self) -> Option<u64> {
-        self.books().stream.last().and_then(number_of)
+    /// This program is about to take a session up, or to leave it, as long as this is held.
+    pub(super) fn taking(self: &Arc<Self>, id: &str) -> Taking {
+        Taking { ledger: Arc::clone(self), id: id.to_owned() }
+    }
+
+    /// What has happened to all sessions until now.
+    pub(super) fn now(&self) -> Moment {
+        self.books().now
+    }
+
+    /// The places of what others have stored under these ids and that are [yet to come](Stream::ahead).
+    pub(super) fn ahead(&self, ids: &[String], read: Option<u64>, is_ordered: bool) -> HashSet<String> {
+        self.books().stream.ahead(ids, read, is_ordered)
     }
 
     /// A turn begins.
@@ -305,6 +338,12 @@ impl Ledger {
             binding.end_turn(&Err(why.clone()));
         }
         self.recorder().record(id, StoredEventKind::TurnEnded, outcome_payload(&Err(why.clone())));
+    }
+
+    /// The session has ended since the agent gave it, and before it was bound.
+    pub(super) fn ended(&self, id: &str, epoch: u64, termination: TerminationInfo) {
+        self.lose(id);
+        self.amend(id, epoch, Amendment { termination: Some(termination), ..Amendment::default() });
     }
 
     /// The agent no longer has the session, or will not.
@@ -356,6 +395,26 @@ impl Ledger {
     }
 }
 
+/// Stands for a session that this program is taking up or leaving.
+#[derive(Debug)]
+pub(super) struct Taking {
+    ledger: Arc<Ledger>,
+    id: String,
+}
+
+impl Taking {
+    /// If the session gets this epoch, it is this program's doing.
+    pub(super) fn will_be(&self, epoch: u64) {
+        self.ledger.books().taking.insert(self.id.clone(), epoch);
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.ledger.books().taking.remove(&self.id);
+    }
+}
+
 /// Holds back what comes for a session of the agent.
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -385,12 +444,29 @@ impl Books {
 
     /// Nothing that the agent had is there any more, as far as is known.
     fn lose_all(&mut self) {
+        self.now.endings += 1;
         self.bound.values_mut().for_each(|binding| binding.live = false);
+    }
+
+    /// The server began anew.
+    fn restart(&mut self) {
+        self.stream = Stream::default();
+        self.now.restarts += 1;
+        self.restarted_after = self.now.losses;
+        let losses = self.now.losses;
+        self.bound.values_mut().for_each(|binding| binding.lose_if_older(losses));
+    }
+
+    /// Whether what the agent was asked for then is gone.
+    fn has_ended_since(&self, then: Moment) -> bool {
+        // What was asked for since the stream was lost was asked of the server that began anew.
+        let of_old_server = then.restarts != self.now.restarts && then.losses < self.restarted_after;
+        then.endings != self.now.endings || of_old_server
     }
 
     /// The stream of events is there, or is not.
     fn notice(&mut self, away: bool) {
-        self.losses += u64::from(away && !self.away);
+        self.now.losses += u64::from(away && !self.away);
         self.away = away;
     }
 }

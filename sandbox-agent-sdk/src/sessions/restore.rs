@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::amend::Amendment;
-use super::binding::Owed;
+use super::binding::{Owed, TakenUp};
 use super::handle::Sessions;
-use super::ledger::{TakenUp, is_unknown_session};
+use super::ledger::{Hold, is_unknown_session};
 use super::replay::{history, tells};
 use crate::random::random_below;
-use crate::store::{number_of, place_of};
+use crate::store::number_of;
 use crate::{
     Capabilities, ConnectionState, Error, EventQuery, NewSession, ResumeSupport, ServerKind, Session,
     SessionRecord, SessionStatus, StatusEvent, StoreError, StoredEventKind, UserAction,
@@ -78,7 +78,9 @@ impl Sessions {
         let connecting = match client.state() {
             ConnectionState::AgentEnded(_) => client.restart_agent(),
             ConnectionState::Lost(_) => client.connect_with(agent),
-            ConnectionState::Disconnected if self.ledger.is_asleep() => client.connect_with(agent),
+            ConnectionState::Disconnected if self.ledger.is_asleep() || client.inner().has_failed() => {
+                client.connect_with(agent)
+            }
             _ => return self.capabilities().await,
         };
         match connecting.await {
@@ -152,6 +154,7 @@ impl Sessions {
         self.catch_up().await;
         let (hold, place) = old_session.map(|session| ledger.hold(session)).unzip();
         let place = place.filter(|_| can.server == ServerKind::Shared);
+        let (taking, asked) = (ledger.taking(&record.id), ledger.now());
         let owner = ledger.change(&record.id, |record| {
             wish.check(record)?;
             if record.agent_session_id.as_deref() != old_session {
@@ -160,6 +163,7 @@ impl Sessions {
             }
             record.epoch += 1;
             record.taken_at.clone_from(&place);
+            taking.will_be(record.epoch);
             Ok(())
         });
         let owner = owner.await?;
@@ -170,19 +174,22 @@ impl Sessions {
         }
         // Nobody else stores what happens any more, so that it is stored from here even if it cannot be found out what
         // others have stored.
-        let (stored, unread) = match self.stored_by_others(&owner, can.server).await {
+        let is_ordered = matches!(restored, Ok(_) | Err(Error::Rpc { .. }));
+        let (stored, unread) = match self.stored_by_others(&owner, can.server, is_ordered).await {
             Ok(stored) => (stored, None),
             Err(error) => (HashSet::new(), Some(error)),
         };
         let mut taken = TakenUp {
             id: &record.id,
             agent_session: "",
+            made_at: owner.created_at,
             epoch: owner.epoch,
             since: owner.last_index,
             owed: Owed::Nothing,
             live: unread.is_none(),
+            asked,
         };
-        let (session, how, kept) = match restored {
+        let (session, how, kept, new_hold) = match restored {
             Ok(restored) => restored,
             Err(error) => {
                 if let Some(session) = old_session {
@@ -198,13 +205,13 @@ impl Sessions {
             Restored::Replayed => ledger.bind_new(&taken, old_session.map(|session| (session, stored))),
             _ => ledger.bind_held(&taken, stored),
         }
-        drop(hold);
+        drop((hold, new_hold));
+        if let Some(termination) = session.termination() {
+            // The agent has ended since it answered.
+            ledger.ended(&record.id, owner.epoch, termination);
+        }
         if let Some(error) = unread {
             return Err(error);
-        }
-        if session.termination().is_some() {
-            // The agent has ended since it answered.
-            ledger.lose(&record.id);
         }
         let payload = json!({"by": how.as_str(), "agentSessionId": session.id()});
         ledger.recorder().record(&record.id, StoredEventKind::Restored, payload);
@@ -218,16 +225,20 @@ impl Sessions {
         wish: &Wish,
         can: &Capabilities,
         owner: &SessionRecord,
-    ) -> Result<(Session, Restored, SessionRecord), Error> {
+    ) -> Result<(Session, Restored, SessionRecord, Option<Hold>), Error> {
         let new = wish.new.clone().unwrap_or_else(|| NewSession::from_kept(&owner.init));
         let new = if can.agent == owner.agent { new } else { new.agent(&owner.agent) };
         let mut restored = None;
         if let Some(agent_session) = &owner.agent_session_id {
             restored = self.take_up(can, agent_session, &new).await?;
         }
-        let (session, how) = match restored {
-            Some(restored) => restored,
-            None => (self.client().new_session(new).await?, Restored::Replayed),
+        let (session, how, hold) = match restored {
+            Some((session, how)) => (session, how, None),
+            None => {
+                let session = self.client().new_session(new).await?;
+                let (hold, _) = self.ledger.hold(session.id());
+                (session, Restored::Replayed, Some(hold))
+            }
         };
         let kept = self.ledger.change(&owner.id, |record| {
             if record.epoch != owner.epoch {
@@ -245,7 +256,7 @@ impl Sessions {
             Ok(())
         });
         match kept.await {
-            Ok(kept) => Ok((session, how, kept)),
+            Ok(kept) => Ok((session, how, kept, hold)),
             Err(error) => {
                 if how == Restored::Replayed {
                     // Nobody will hold it, so it should not go on. What becomes of that does not matter to the caller.
@@ -262,37 +273,26 @@ impl Sessions {
         &self,
         owner: &SessionRecord,
         kind: ServerKind,
+        is_ordered: bool,
     ) -> Result<HashSet<String>, Error> {
-        let mut stored = HashSet::new();
         if kind != ServerKind::Shared {
-            return Ok(stored);
+            return Ok(HashSet::new());
         }
         self.catch_up().await;
-        let reached = self.ledger.reached();
-        let read = owner.taken_at.as_deref().and_then(number_of);
-        let mut furthest = None;
+        let mut ids = Vec::new();
         let mut query = EventQuery::of(&owner.id).after(owner.last_index.saturating_sub(RING));
         query = query.limit(crate::MAX_PAGE);
         loop {
             let page = self.ledger.store.events(&query).await?;
-            for event in page.events.iter().filter(|event| event.index <= owner.last_index) {
-                let place = place_of(&event.id);
-                let number = number_of(place);
-                furthest = furthest.max(number);
-                if number > read {
-                    stored.insert(place.to_owned());
-                }
-            }
+            let before = page.events.into_iter().filter(|event| event.index <= owner.last_index);
+            ids.extend(before.map(|event| event.id));
             match page.next.filter(|next| *next < owner.last_index) {
                 Some(next) => query = query.after(next),
                 None => break,
             }
         }
-        // Numbers that the stream has not come to are of a time before the server restarted.
-        if furthest > reached {
-            stored.clear();
-        }
-        Ok(stored)
+        let read = owner.taken_at.as_deref().and_then(number_of);
+        Ok(self.ledger.ahead(&ids, read, is_ordered))
     }
 
     /// Has the agent resume or load its session; `None` if it can do neither, or does not have it.

@@ -102,6 +102,11 @@ impl StoreError {
         Self::Database(Arc::new(error))
     }
 
+    /// The store did not do something in time.
+    pub(crate) fn late(what: &'static str) -> Self {
+        Self::Unavailable(Arc::new(std::io::Error::new(std::io::ErrorKind::TimedOut, what)))
+    }
+
     /// What flushing gives when these were lost.
     pub(super) fn not_stored(losses: Vec<Unrecorded>) -> Result<(), Self> {
         let source = losses.iter().find_map(|loss| loss.error.clone());

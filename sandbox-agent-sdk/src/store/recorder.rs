@@ -1,5 +1,6 @@
 //! The queue between what happens and the store that keeps it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -21,7 +22,7 @@ mod queue;
 mod tests;
 mod writer;
 
-pub(crate) use claims::{number_of, place_of};
+pub(crate) use claims::{life_of, number_of, place_of};
 pub use options::RecorderOptions;
 
 /// Events that were not stored, or are not known to be: the store was too slow for too long, refused them, or was given
@@ -38,9 +39,19 @@ pub struct Unrecorded {
 }
 
 type Listener = Box<dyn Fn(Unrecorded) + Send + Sync>;
-/// Is told of sessions that somebody else has taken up, and says up to which number of the stream what was seen here is
-/// this program's to store; without one, all of it is.
-pub(crate) type TakenListener = Box<dyn Fn(&SessionRecord) -> Option<u64> + Send + Sync>;
+type TakenListener = Box<dyn Fn(&SessionRecord) -> Option<u64> + Send + Sync>;
+type GoneListener = Box<dyn Fn(&str, Timestamp) + Send + Sync>;
+
+/// Whom a recorder tells what it finds out. None of them may wait.
+pub(crate) struct Listeners {
+    /// Is told of events that were not stored.
+    pub(crate) lost: Listener,
+    /// Is told of sessions that somebody else has taken up, and says up to which number of the stream what was seen here
+    /// is this program's to store; without one, all of it is.
+    pub(crate) taken: TakenListener,
+    /// Is told of sessions that are not there any more, by their id and when they were made.
+    pub(crate) gone: GoneListener,
+}
 
 /// Takes events down without ever waiting, and writes them in batches.
 ///
@@ -64,10 +75,7 @@ struct Shared {
     lost: Notify,
     /// How many events were written, or given up.
     settled: watch::Sender<u64>,
-    /// Whom to tell of events that were not stored. It must not wait.
-    listener: Listener,
-    /// Whom to tell of sessions that somebody else has taken up. It must not wait either.
-    taken: TakenListener,
+    listeners: Listeners,
 }
 
 impl Recorder {
@@ -79,15 +87,15 @@ impl Recorder {
     /// Starts a recorder that tells somebody of every loss, from a task that does nothing else. The listener must not
     /// wait.
     pub fn start_with(store: Arc<dyn SessionStore>, options: RecorderOptions, listener: Listener) -> Self {
-        Self::start_telling(store, options, listener, Box::new(|_| None))
+        let listeners = Listeners { lost: listener, taken: Box::new(|_| None), gone: Box::new(|_, _| ()) };
+        Self::start_telling(store, options, listeners)
     }
 
-    /// Starts a recorder that tells, besides, of sessions that somebody else has taken up.
+    /// Starts a recorder that tells, besides, what became of sessions.
     pub(crate) fn start_telling(
         store: Arc<dyn SessionStore>,
         options: RecorderOptions,
-        listener: Listener,
-        taken: TakenListener,
+        listeners: Listeners,
     ) -> Self {
         let shared = Arc::new(Shared {
             patience: options.patience,
@@ -95,8 +103,7 @@ impl Recorder {
             filled: Notify::new(),
             lost: Notify::new(),
             settled: watch::Sender::new(0),
-            listener,
-            taken,
+            listeners,
         });
         let mut tasks = JoinSet::new();
         let ending = Ending(Arc::clone(&shared));
@@ -120,6 +127,11 @@ impl Recorder {
     /// same id later gets nothing of it. Without this an event goes to whichever session has the id when it is written.
     pub fn know(&self, record: &SessionRecord) {
         self.shared.lock().know(&record.id, record.created_at);
+    }
+
+    /// This program deletes a session: what is left of it is not missed. `false` if it does not after all.
+    pub(crate) fn delete(&self, session_id: &str, is_deleted: bool) {
+        self.shared.lock().delete(session_id, is_deleted);
     }
 
     /// Takes down that something happened in a session just now. It never waits.
@@ -235,6 +247,11 @@ impl Shared {
     fn give_up(&self, entries: &[Entry], error: &StoreError) {
         self.lock().give_up(entries, error);
         self.lost.notify_one();
+        if matches!(error, StoreError::NotFound { .. }) {
+            for (id, made_at) in entries.iter().map(Entry::key).collect::<BTreeSet<_>>() {
+                made_at.into_iter().for_each(|made_at| (self.listeners.gone)(&id, made_at));
+            }
+        }
     }
 
     /// Events are written, or given up.
@@ -245,7 +262,7 @@ impl Shared {
     /// Tells of every loss that was not told of yet.
     fn tell(&self) {
         let untold = self.lock().untold();
-        untold.into_iter().for_each(&self.listener);
+        untold.into_iter().for_each(&self.listeners.lost);
     }
 }
 

@@ -8,7 +8,6 @@ use super::{Books, Ledger};
 use crate::client::Observer;
 use crate::sessions::amend::Amendment;
 use crate::sessions::entry::Entry;
-use crate::sessions::stream::Stream;
 use crate::snapshot::Patch;
 use crate::{ConnectionState, Error, Event, LostReason, Origin, StoredEventKind, TurnOutcome, UpdateKind};
 
@@ -17,9 +16,7 @@ impl Ledger {
     fn happened_to_all(&self, books: &mut Books, event: &Event) {
         match event {
             Event::ServerRestarted => {
-                books.stream = Stream::default();
-                let losses = books.losses;
-                books.bound.values_mut().for_each(|binding| binding.lose_if_older(losses));
+                books.restart();
                 if let Some(recorder) = self.recorder.get() {
                     recorder.restarted();
                 }

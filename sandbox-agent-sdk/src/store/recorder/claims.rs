@@ -21,7 +21,7 @@ struct Claim {
     /// The last index that it had then.
     since: u64,
     /// How often the server has begun to count anew since: a place means something else each time.
-    restarts: u64,
+    restarts: i64,
 }
 
 impl Claims {
@@ -63,28 +63,31 @@ impl Claims {
         stored: &HashSet<String>,
         until: Option<u64>,
     ) -> (Vec<Entry>, Vec<Entry>) {
-        let restarts = self.claims.get(&record.id).map(|claim| claim.restarts);
+        let restarts = self.claims.get(&record.id).map_or(0, |claim| claim.restarts);
         let concerns = |entry: &Entry| entry.event.session_id == record.id && entry.event.epoch.is_some();
         let (mut left, theirs): (Vec<_>, Vec<_>) = piece.into_iter().partition(|entry| {
             let id = &entry.event.id;
             // Numbers of a time before the server restarted are other numbers.
-            let behind = until.is_some() && number_of(place_of(id)) > until && restarts_of(id) == restarts;
+            let behind = until.is_some() && number_of(place_of(id)) > until && entry.restarts == restarts;
             !concerns(entry) || !(behind || stored.contains(place_of(id)))
         });
         for entry in left.iter_mut().filter(|entry| concerns(entry)) {
-            entry.event.id = format!("{}.0{SEPARATOR}{}", record.epoch, place_of(&entry.event.id));
+            // Two lives of a server give the same places to different events.
+            let life = entry.restarts.saturating_sub(restarts).min(0);
+            entry.event.id = format!("{}.{life}{SEPARATOR}{}", record.epoch, place_of(&entry.event.id));
             entry.event.epoch = Some(record.epoch);
         }
         (left, theirs)
     }
 
-    /// Marks an event of a session that was taken up: every program that sees it in its place calls it the same.
-    pub(super) fn mark(&self, event: &mut NewEvent, place: Option<&str>) {
-        if let Some(claim) = self.claims.get(&event.session_id) {
-            let place = place.unwrap_or(&event.id);
-            event.id = format!("{}.{}{SEPARATOR}{place}", claim.epoch, claim.restarts);
-            event.epoch = Some(claim.epoch);
-        }
+    /// Marks an event of a session that was taken up: every program that sees it in its place calls it the same. Gives how
+    /// often the server has begun to count anew.
+    pub(super) fn mark(&self, event: &mut NewEvent, place: Option<&str>) -> i64 {
+        let Some(claim) = self.claims.get(&event.session_id) else { return 0 };
+        let place = place.unwrap_or(&event.id);
+        event.id = format!("{}.{}{SEPARATOR}{place}", claim.epoch, claim.restarts);
+        event.epoch = Some(claim.epoch);
+        claim.restarts
     }
 }
 
@@ -98,9 +101,9 @@ pub(crate) fn number_of(place: &str) -> Option<u64> {
     place.split_once('-')?.0.parse().ok()
 }
 
-/// How often the server had begun to count anew when an event was marked.
-fn restarts_of(id: &str) -> Option<u64> {
-    id.split_once(SEPARATOR)?.0.split_once('.')?.1.parse().ok()
+/// What tells the events of one life of the server, as one program saw it, from all others: what is before the place.
+pub(crate) fn life_of(id: &str) -> Option<&str> {
+    Some(id.split_once(SEPARATOR)?.0)
 }
 
 #[cfg(test)]
@@ -113,8 +116,10 @@ mod tests {
 
     fn marked(claims: &Claims, id: &str, place: Option<&str>) -> Entry {
         let mut event = NewEvent::new(id, "s", Timestamp::from_millis(1), "update", ());
-        claims.mark(&mut event, place);
-        Entry::of(event)
+        let restarts = claims.mark(&mut event, place);
+        let mut entry = Entry::of(event);
+        entry.restarts = restarts;
+        entry
     }
 
     #[test]
@@ -141,8 +146,18 @@ mod tests {
         assert_ne!(again, left[0].event.id);
         assert_eq!((place_of(&again), number_of("7-ab"), number_of("x7-ab")), ("7-ab", Some(7), None));
         // What came before the restart has a number that means nothing now.
-        let old = vec![marked(&one, "a", Some("99-ab"))];
+        let mut old = vec![marked(&one, "a", Some("99-ab")), marked(&one, "b", Some("7-ab"))];
         one.restarted();
-        assert_eq!(one.give_way(old, &record, &HashSet::new(), Some(7)).0.len(), 1);
+        old.push(marked(&one, "c", Some("7-ab")));
+        let (left, theirs) = one.give_way(old, &record, &HashSet::new(), Some(7));
+        let ids = |left: &[Entry]| left.iter().map(|entry| entry.event.id.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            (ids(&left), theirs.len()),
+            (vec!["4.-1:99-ab".into(), "4.-1:7-ab".into(), "4.0:7-ab".into()], 0)
+        );
+        // It gives way once more.
+        record.epoch = 9;
+        let (left, _) = one.give_way(left, &record, &HashSet::new(), None);
+        assert_eq!(ids(&left), ["9.-1:99-ab", "9.-1:7-ab", "9.0:7-ab"]);
     }
 }

@@ -9,8 +9,15 @@ use crate::store::StoreError;
 /// Of how many sessions it is remembered what the store would not take.
 const SESSIONS: usize = 1024;
 
-/// How many events of each session a look has found given up so far.
-type Seen = BTreeMap<String, u64>;
+/// What a look has found of each session so far.
+type Seen = BTreeMap<String, Found>;
+
+/// How many events a look has found given up, in how many refusals.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    count: u64,
+    refusals: u64,
+}
 
 /// What the store would not take, by session, and how much of it was seen by those who look: each look at everything,
 /// and each look at one session, finds what is new to its own kind, so that none takes anything from another.
@@ -23,8 +30,12 @@ pub(super) struct Failures {
 
 #[derive(Debug)]
 struct Failure {
-    /// How many events were given up since the recorder was started.
+    /// How many events were given up since the recorder was started, each once.
     count: u64,
+    /// How often the store would not take events, or what stands for them.
+    refusals: u64,
+    /// How many of them there is no mark for in the store.
+    standing: u64,
     /// Why the last of them were.
     error: StoreError,
 }
@@ -33,18 +44,34 @@ struct Failure {
 #[derive(Debug)]
 pub(super) enum Look {
     Everything(Arc<Seen>),
-    Session(String, u64),
+    Session(String, Found),
 }
 
 impl Failures {
+    /// The store would not take so many events, nor what stands for others: that adds none.
     pub(super) fn add(&mut self, session: &str, count: u64, error: &StoreError) {
         if self.sessions.len() >= SESSIONS && !self.sessions.contains_key(session) {
             self.forget();
         }
         let failure = self.sessions.entry(session.to_owned());
-        let failure = failure.or_insert_with(|| Failure { count: 0, error: error.clone() });
+        let failure = failure.or_insert_with(|| Failure::new(error.clone()));
         failure.count += count;
+        failure.refusals += 1;
         failure.error = error.clone();
+    }
+
+    /// So many events that were given up wait to have a mark.
+    pub(super) fn stands(&mut self, session: &str, count: u64) {
+        if let Some(failure) = self.sessions.get_mut(session) {
+            failure.standing += count;
+        }
+    }
+
+    /// They have one, or will not get it.
+    pub(super) fn settled(&mut self, session: &str, count: u64) {
+        if let Some(failure) = self.sessions.get_mut(session).filter(|_| count > 0) {
+            failure.standing = failure.standing.saturating_sub(count);
+        }
     }
 
     pub(super) fn begin(&self, session: Option<&str>) -> Look {
@@ -54,18 +81,19 @@ impl Failures {
         }
     }
 
-    /// What was given up since the look began, and before it as far as no look of its kind had found it.
+    /// What was given up since the look began, and before it as far as no look of its kind had found it. What has no mark
+    /// yet is found again as often as the store refuses one.
     pub(super) fn end(&mut self, look: &Look) -> Result<(), StoreError> {
         let found = match look {
             Look::Session(id, seen) => {
                 let failure = self.sessions.get(id);
                 if let Some(failure) = failure {
-                    self.single.insert(id.clone(), failure.count);
+                    self.single.insert(id.clone(), failure.found());
                 }
                 failure.and_then(|failure| failure.since(id, *seen)).into_iter().collect()
             }
             Look::Everything(seen) => {
-                let now = self.sessions.iter().map(|(id, failure)| (id.clone(), failure.count)).collect();
+                let now = self.sessions.iter().map(|(id, failure)| (id.clone(), failure.found())).collect();
                 self.everything = Arc::new(now);
                 let seen = |id| seen.get(id).copied().unwrap_or_default();
                 self.sessions.iter().filter_map(|(id, failure)| failure.since(id, seen(id))).collect()
@@ -77,7 +105,7 @@ impl Failures {
     /// Makes room: those that were seen go first.
     fn forget(&mut self) {
         let everything = Arc::clone(&self.everything);
-        self.sessions.retain(|id, failure| everything.get(id) != Some(&failure.count));
+        self.sessions.retain(|id, failure| everything.get(id) != Some(&failure.found()));
         if self.sessions.len() >= SESSIONS {
             self.sessions.pop_first();
         }
@@ -94,8 +122,22 @@ impl Failures {
 }
 
 impl Failure {
-    fn since(&self, id: &str, seen: u64) -> Option<Unrecorded> {
-        let count = self.count.checked_sub(seen).filter(|count| *count > 0)?;
+    fn new(error: StoreError) -> Self {
+        Self { count: 0, refusals: 0, standing: 0, error }
+    }
+
+    fn found(&self) -> Found {
+        Found { count: self.count, refusals: self.refusals }
+    }
+
+    fn since(&self, id: &str, seen: Found) -> Option<Unrecorded> {
+        if self.refusals == seen.refusals {
+            return None;
+        }
+        let count = self.count.saturating_sub(seen.count).max(self.standing);
+        if count == 0 {
+            return None;
+        }
         Some(Unrecorded { session_id: id.to_owned(), count, error: Some(self.error.clone()) })
     }
 }
@@ -141,6 +183,30 @@ mod tests {
             let look = failures.begin(session);
             assert_eq!(found(failures.end(&look)), expected(&[("b", 1)]));
         }
+    }
+
+    #[test]
+    fn what_has_no_mark_is_found_again_when_one_is_refused_and_counted_once() {
+        let mut failures = Failures::default();
+        let look = |failures: &mut Failures| {
+            let look = failures.begin(None);
+            found(failures.end(&look))
+        };
+        failures.add("a", 2, &StoreError::Closed);
+        failures.stands("a", 2);
+        // The mark for these and for three that did not fit.
+        failures.add("a", 3, &StoreError::Closed);
+        failures.stands("a", 3);
+        assert_eq!(look(&mut failures), expected(&[("a", 5)]));
+        failures.add("a", 0, &StoreError::Closed);
+        assert_eq!(look(&mut failures), expected(&[("a", 5)]));
+        failures.add("a", 1, &StoreError::Closed);
+        failures.stands("a", 1);
+        assert_eq!(look(&mut failures), expected(&[("a", 6)]));
+        failures.settled("a", 6);
+        assert_eq!(look(&mut failures), []);
+        failures.add("a", 1, &StoreError::Closed);
+        assert_eq!(look(&mut failures), expected(&[("a", 1)]));
     }
 
     #[test]

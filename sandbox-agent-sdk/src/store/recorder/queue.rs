@@ -1,6 +1,6 @@
 //! What waits for the store, and what there was no room for.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::mem::{Discriminant, discriminant};
 
 use serde_json::json;
@@ -30,13 +30,17 @@ pub(super) struct Entry {
     weight: u64,
     /// Whether it was put here in place of events that somebody was told of.
     is_mark: bool,
+    /// How many of those it stands for the store would not take before.
+    refused: u64,
+    /// How often the server had begun to count anew since the session was taken up.
+    pub(super) restarts: i64,
 }
 
 impl Entry {
     /// An event that stands for itself.
     #[cfg(test)]
     pub(super) fn of(event: NewEvent) -> Self {
-        Self { event, size: 0, weight: 1, is_mark: false }
+        Self { event, size: 0, weight: 1, is_mark: false, refused: 0, restarts: 0 }
     }
 
     pub(super) fn key(&self) -> SessionKey {
@@ -66,6 +70,8 @@ pub(super) struct Queue {
     pub(super) taken: u64,
     /// When sessions were made.
     made: HashMap<String, Timestamp>,
+    /// Sessions that this program deletes, or has: what is left of them is not missed.
+    deleted: HashSet<SessionKey>,
     /// What is to be put in the place of events that were lost, by session.
     lost: BTreeMap<SessionKey, Lost>,
     /// Losses that nobody was told of yet, by session and kind of error.
@@ -77,8 +83,10 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Lost {
     count: u64,
+    /// How many of them the store would not take. The others did not fit into the queue.
+    refused: u64,
     /// Whether the store would not take the last mark either, so that only somebody who asks makes for another one.
-    refused: bool,
+    is_hopeless: bool,
 }
 
 impl Queue {
@@ -92,6 +100,7 @@ impl Queue {
             writing: BTreeMap::new(),
             taken: 0,
             made: HashMap::new(),
+            deleted: HashSet::new(),
             lost: BTreeMap::new(),
             untold: HashMap::new(),
             failures: Failures::default(),
@@ -111,6 +120,19 @@ impl Queue {
             any.and_then(|any| self.made.remove(&any));
         }
         self.made.insert(session.to_owned(), made_at);
+    }
+
+    /// The program deletes the session; `false` if it does not after all.
+    pub(super) fn delete(&mut self, session: &str, is_deleted: bool) {
+        let key = (session.to_owned(), self.made.get(session).copied());
+        if is_deleted {
+            if self.deleted.len() >= KNOWN {
+                self.deleted.clear();
+            }
+            self.deleted.insert(key);
+        } else {
+            self.deleted.remove(&key);
+        }
     }
 
     /// Takes an event down, or counts it.
@@ -135,7 +157,10 @@ impl Queue {
                 let is_keepable =
                     NewEvent::new(UNNAMED, session, at, StoredEventKind::Lost, ()).check().is_ok();
                 if is_keepable {
-                    self.lost.entry(key()).or_default().count += weight;
+                    let lost = self.lost.entry(key()).or_default();
+                    lost.count += weight;
+                    lost.refused += weight;
+                    self.failures.stands(session, weight);
                 }
                 return;
             }
@@ -144,20 +169,20 @@ impl Queue {
         if self.waiting.len() >= self.options.capacity || too_large {
             let lost = self.lost.entry(key()).or_default();
             lost.count += weight;
-            lost.refused = false;
+            lost.is_hopeless = false;
             self.tell(session, weight, None);
             return;
         }
         if !self.lost.is_empty() {
             self.mark(&key(), at);
         }
-        self.enter(Entry { event, size, weight, is_mark: false }, made_at, place);
+        self.enter(Entry { event, size, weight, is_mark: false, refused: 0, restarts: 0 }, made_at, place);
     }
 
     fn enter(&mut self, mut entry: Entry, made_at: Option<Timestamp>, place: Option<&str>) {
         self.taken += 1;
         entry.event.id = format!("{}-{}", self.prefix, self.taken);
-        self.claims.mark(&mut entry.event, place);
+        entry.restarts = self.claims.mark(&mut entry.event, place);
         entry.event.session_made_at = made_at;
         self.bytes += entry.size;
         self.waiting.push_back(entry);
@@ -165,9 +190,9 @@ impl Queue {
 
     /// Puts an event in the place of those of a session that were lost, if there were any.
     fn mark(&mut self, key: &SessionKey, at: Timestamp) {
-        let Some(Lost { count, .. }) = self.lost.remove(key) else { return };
+        let Some(Lost { count, refused, .. }) = self.lost.remove(key) else { return };
         let event = NewEvent::new(UNNAMED, &key.0, at, StoredEventKind::Lost, json!({ "count": count }));
-        self.enter(Entry { event, size: 0, weight: count, is_mark: true }, key.1, None);
+        self.enter(Entry { event, size: 0, weight: count, is_mark: true, refused, restarts: 0 }, key.1, None);
     }
 
     /// Puts events in the place of all that were lost.
@@ -180,7 +205,7 @@ impl Queue {
     pub(super) fn take(&mut self, at: Timestamp) -> Vec<Entry> {
         let count = self.waiting.len().min(self.options.batch);
         let batch: Vec<Entry> = self.waiting.drain(..count).collect();
-        let due = self.lost.iter().filter(|(_, lost)| !lost.refused);
+        let due = self.lost.iter().filter(|(_, lost)| !lost.is_hopeless);
         let due: Vec<SessionKey> = due.map(|(key, _)| key.clone()).collect();
         due.iter().for_each(|key| self.mark(key, at));
         if batch.is_empty() && !self.waiting.is_empty() {
@@ -199,11 +224,12 @@ impl Queue {
     pub(super) fn written(&mut self, entries: &[Entry]) {
         for entry in entries {
             self.leave(entry);
+            self.failures.settled(&entry.event.session_id, entry.refused);
             // The store takes events of the session, so it will take a mark.
             if !self.lost.is_empty()
                 && let Some(lost) = self.lost.get_mut(&entry.key())
             {
-                lost.refused = false;
+                lost.is_hopeless = false;
             }
         }
     }
@@ -215,19 +241,25 @@ impl Queue {
         let is_gone = matches!(error, StoreError::NotFound { .. });
         for entry in entries {
             self.leave(entry);
-            let session = &entry.event.session_id;
-            // Whoever waits for a mark to be stored hears of it, too.
-            self.failures.add(session, entry.weight, error);
-            if entry.told() > 0 {
-                self.tell(session, entry.told(), Some(error));
+            let (key, fresh) = (entry.key(), entry.weight - entry.refused);
+            let is_missed = !(is_gone && self.deleted.contains(&key));
+            if is_missed {
+                // Whoever waits for a mark to be stored hears of it, too.
+                self.failures.add(&key.0, fresh, error);
+            }
+            if is_missed && entry.told() > 0 {
+                self.tell(&key.0, entry.told(), Some(error));
             }
             if is_gone {
-                self.lost.remove(&entry.key());
+                let gone = self.lost.remove(&key).unwrap_or_default();
+                self.failures.settled(&key.0, gone.refused + entry.refused);
                 continue;
             }
-            let lost = self.lost.entry(entry.key()).or_default();
+            self.failures.stands(&key.0, fresh);
+            let lost = self.lost.entry(key).or_default();
             lost.count += entry.weight;
-            lost.refused = true;
+            lost.refused += entry.weight;
+            lost.is_hopeless = true;
         }
         tracing::warn!(count = entries.len(), %error, "events were not stored");
     }

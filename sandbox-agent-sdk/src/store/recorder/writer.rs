@@ -8,11 +8,13 @@ use tokio::time::{Duration, Instant};
 use super::Shared;
 use super::claims::place_of;
 use super::queue::{Entry, SessionKey};
-use crate::store::{EventQuery, SessionStore, StoreError};
+use crate::store::{EventQuery, NewEvent, SessionStore, StoreError};
 
 /// How long to wait before a store that failed is tried again, at first and at most.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LAST_WAIT: Duration = Duration::from_secs(2);
+/// How long a store is given at least to take what it is given.
+const SHORTEST: Duration = Duration::from_millis(100);
 /// How often an event is written once more that the store refuses although it takes others.
 const TRIES: u32 = 3;
 
@@ -88,7 +90,7 @@ impl Writer {
                 continue;
             }
             let events = piece.iter().map(|entry| entry.event.clone()).collect();
-            let error = match self.store.append(events).await {
+            let error = match self.append(events, deadline).await {
                 Ok(indexes) => {
                     self.shared.lock().claims.wrote(&piece, &indexes);
                     (works, tries, wait) = (true, 0, FIRST_WAIT);
@@ -135,6 +137,16 @@ impl Writer {
 }
 
 impl Writer {
+    /// Writes events, if the store takes them in time. One that stands still may take them later all the same.
+    async fn append(&self, events: Vec<NewEvent>, deadline: Instant) -> Result<Vec<u64>, StoreError> {
+        match tokio::time::timeout_at(deadline.max(Instant::now() + SHORTEST), self.store.append(events))
+            .await
+        {
+            Ok(appended) => appended,
+            Err(_) => Err(StoreError::late("the store stands still")),
+        }
+    }
+
     /// Somebody else has taken a session up, and what is left to be written of it is not all this program's any more.
     /// Gives what is; all of it, if that cannot be found out, and why.
     async fn give_way(&self, piece: Vec<Entry>, id: &str) -> Result<Vec<Entry>, (Vec<Entry>, StoreError)> {
@@ -148,7 +160,7 @@ impl Writer {
             Ok(stored) => stored,
             Err(error) => return Err((piece, error)),
         };
-        let until = (self.shared.taken)(&record);
+        let until = (self.shared.listeners.taken)(&record);
         let mut queue = self.shared.lock();
         let (left, theirs) = queue.claims.give_way(piece, &record, &stored, until);
         // Whoever has the session stores them, or has.
