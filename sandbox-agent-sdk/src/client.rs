@@ -33,5 +33,6 @@ mod turn;
 pub use handle::SandboxAgentClient;
 pub(crate) use hub::{Hub, Observer};
 pub use list::SessionList;
+pub(crate) use opening::Others;
 pub use session::{Session, TurnState};
 pub use turn::{StopReason, Turn, TurnOutcome};

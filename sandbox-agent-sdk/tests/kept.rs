@@ -19,10 +19,14 @@ mod history;
 mod housekeeping;
 #[path = "kept/keeping.rs"]
 mod keeping;
+#[path = "kept/meanwhile.rs"]
+mod meanwhile;
 #[path = "kept/recording.rs"]
 mod recording;
 #[path = "kept/restore.rs"]
 mod restore;
+#[path = "kept/taking_up.rs"]
+mod taking_up;
 #[path = "kept/transcript.rs"]
 mod transcript;
 #[path = "kept/two_programs.rs"]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::time::{Duration, Instant};
 
 use super::{
-    core::{Core, Echo, Loading, Settled, Watch},
+    core::{Core, Echo, Loading, Replay, Settled, Watch},
     held::{FOREVER, Held},
     ticket::Ticket,
 };
@@ -30,6 +30,7 @@ pub struct RequestOptions {
     deadline: Deadline,
     ordered: Option<bool>,
     cancel_on_drop: Option<bool>,
+    replays: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,6 +64,15 @@ impl RequestOptions {
     /// `session/prompt` and `session/load`.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = Some(ordered);
+        self
+    }
+
+    /// Takes what the agent tells of the session's conversation until it answers for
+    /// [history](crate::Origin::History). `session/load` always is taken so, with everything else that comes of the
+    /// session meanwhile. This is for `session/resume`, after which an agent should not tell anything and some do. Where
+    /// others may have a turn running in the session, it would take what is new for old.
+    pub fn replays(mut self, replays: bool) -> Self {
+        self.replays = replays;
         self
     }
 
@@ -126,7 +136,10 @@ impl Exchange {
             Deadline::Never => None,
         };
         let streams = method == METHODS.session_prompt || method == METHODS.session_load;
-        let loading = session.clone().filter(|_| method == METHODS.session_load);
+        let replay = match method == METHODS.session_load {
+            true => Some(Replay::Everything),
+            false => options.replays.then_some(Replay::Conversation),
+        };
         Ok(Self {
             ticket,
             method: name,
@@ -138,7 +151,7 @@ impl Exchange {
             opened_stream: false,
             held: None,
             lost: None,
-            _loading: loading.map(|session| core.loading(session)),
+            _loading: session.clone().zip(replay).map(|(session, replay)| core.loading(session, replay)),
             session,
             core: core.clone(),
         })

@@ -28,7 +28,7 @@ use crate::{
     AcpHttpClient, ConnectionState, Direction, EndReason, Envelope, Error, Event, EventId, Limits, Profile,
     ReconnectPolicy, RpcError, Timeouts,
     error::Cause,
-    events::{Hub, Stored, peek_session},
+    events::{Hub, Stored, is_conversation, peek_session},
     handler::AnyHandler,
     inbound::{Links, OpenCalls},
     rpc::{Ids, Pending},
@@ -98,8 +98,8 @@ pub(crate) struct Core {
     echo: AtomicU8,
     /// When the first answer came in a body, to learn whether it is copied to the stream.
     first_body: OnceLock<Instant>,
-    /// Guards the sessions whose history is being replayed, with how many loads of each are pending.
-    loading: Mutex<HashMap<Arc<str>, usize>>,
+    /// Guards the sessions whose history is being replayed, with what each pending call to take one up replays.
+    loading: Mutex<HashMap<Arc<str>, Vec<Replay>>>,
     posted: AtomicBool,
     /// Guards who waits for a session to fall silent, and when it last spoke; held for a look-up.
     watched: Mutex<Vec<Watched>>,
@@ -370,18 +370,22 @@ impl Core {
     }
 
     /// Marks a session as being loaded, for as long as the guard lives.
-    pub(crate) fn loading(self: &Arc<Self>, session: Arc<str>) -> Loading {
-        *self.loading_sessions().entry(session.clone()).or_default() += 1;
-        Loading { core: self.clone(), session }
+    pub(crate) fn loading(self: &Arc<Self>, session: Arc<str>, replay: Replay) -> Loading {
+        self.loading_sessions().entry(session.clone()).or_default().push(replay);
+        Loading { core: self.clone(), session, replay }
     }
 
-    /// Whether the session that these parameters name is being loaded.
-    pub(crate) fn is_loading(&self, params: &[u8]) -> bool {
+    /// Whether an update with these parameters is of a session that is being loaded, and one that is replayed then.
+    pub(crate) fn is_replayed(&self, params: &[u8]) -> bool {
         let loading = self.loading_sessions();
-        !loading.is_empty() && peek_session(params).is_some_and(|session| loading.contains_key(&*session))
+        if loading.is_empty() {
+            return false;
+        }
+        let replays = peek_session(params).and_then(|session| loading.get(&*session));
+        replays.is_some_and(|replays| replays.contains(&Replay::Everything) || is_conversation(params))
     }
 
-    fn loading_sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+    fn loading_sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, Vec<Replay>>> {
         lock(&self.loading)
     }
 
@@ -423,19 +427,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What of a session is its history while it is taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replay {
+    Everything,
+    /// What was said and done in it. What the session offers now is news.
+    Conversation,
+}
+
 /// A session whose history is being replayed.
 #[derive(Debug)]
 pub(crate) struct Loading {
     core: Arc<Core>,
     session: Arc<str>,
+    replay: Replay,
 }
 
 impl Drop for Loading {
     fn drop(&mut self) {
         let mut loading = self.core.loading_sessions();
-        if let Some(count) = loading.get_mut(&self.session) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(replays) = loading.get_mut(&self.session) {
+            if let Some(place) = replays.iter().position(|replay| *replay == self.replay) {
+                replays.swap_remove(place);
+            }
+            if replays.is_empty() {
                 loading.remove(&self.session);
             }
         }

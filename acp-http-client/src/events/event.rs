@@ -221,6 +221,32 @@ pub(crate) fn peek_session(params: &[u8]) -> Option<Cow<'_, str>> {
     serde_json::from_slice::<Peek<'_>>(params).ok()?.session_id
 }
 
+/// Whether an update with these parameters tells what was said or done in a session.
+pub(crate) fn is_conversation(params: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Update<'a> {
+        #[serde(borrow)]
+        session_update: Cow<'a, str>,
+    }
+    #[derive(Deserialize)]
+    struct Peek<'a> {
+        #[serde(borrow)]
+        update: Update<'a>,
+    }
+    serde_json::from_slice::<Peek<'_>>(params).is_ok_and(|peek| {
+        matches!(
+            &*peek.update.session_update,
+            "user_message_chunk"
+                | "agent_message_chunk"
+                | "agent_thought_chunk"
+                | "tool_call"
+                | "tool_call_update"
+                | "plan"
+        )
+    })
+}
+
 /// The session, if it is the first member and written without escapes, as servers do.
 fn first_session(params: &[u8]) -> Option<&str> {
     let rest = params.strip_prefix(br#"{"sessionId":""#)?;

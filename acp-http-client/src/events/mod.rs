@@ -4,6 +4,6 @@ mod event;
 mod hub;
 
 pub use event::{Continuity, Event, Malformed, Meta, Notification, Origin, Stream as EventSource, Update};
-pub(crate) use event::{Stored, peek_message_session, peek_session};
+pub(crate) use event::{Stored, is_conversation, peek_message_session, peek_session};
 pub use hub::Events;
 pub(crate) use hub::Hub;

@@ -64,7 +64,7 @@ pub(super) fn route(
 
 /// Updates of a session that is being loaded are its history.
 fn history(core: &Core, origin: Origin, params: &[u8]) -> Origin {
-    if origin == Origin::Live && core.is_loading(params) { Origin::History } else { origin }
+    if origin == Origin::Live && core.is_replayed(params) { Origin::History } else { origin }
 }
 
 fn respond(

@@ -140,10 +140,12 @@ impl Player {
         }
         match method {
             "session/prompt" => self.prompt(id, params),
-            "session/load" => {
+            "session/load" | "session/resume" => {
                 let session = session_id(&params).unwrap_or_default().to_owned();
-                for update in (self.script.history)(&session) {
-                    self.update(&session, update);
+                if method == "session/load" || self.script.replays_on_resume {
+                    for update in (self.script.history)(&session) {
+                        self.update(&session, update);
+                    }
                 }
                 self.open(id, session);
             }
@@ -155,7 +157,6 @@ impl Player {
                 }
                 self.open(id, self.script.next_session_id(&self.outlet));
             }
-            "session/resume" => self.open(id, session_id(&params).unwrap_or_default().to_owned()),
             "session/close" | "session/delete" => {
                 let known = session_id(&params).and_then(|id| self.state().sessions.remove(id)).is_some();
                 let ending = if known { Ending::Result(json!({})) } else { unknown_session() };

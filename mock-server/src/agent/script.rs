@@ -44,6 +44,7 @@ pub struct Turn {
 pub struct Script {
     pub(super) behaviour: Behaviour,
     pub(super) history: History,
+    pub(super) replays_on_resume: bool,
     pub(super) hook: Option<Hook>,
     pub(super) initialize: Value,
     pub(super) session: Value,
@@ -58,6 +59,7 @@ impl Script {
         Self {
             behaviour: Arc::new(behaviour),
             history: Arc::new(|_| Vec::new()),
+            replays_on_resume: false,
             hook: None,
             initialize: default_initialize(),
             session: default_session(),
@@ -75,6 +77,13 @@ impl Script {
     #[must_use]
     pub fn history(mut self, history: impl Fn(&str) -> Vec<Value> + Send + Sync + 'static) -> Self {
         self.history = Arc::new(history);
+        self
+    }
+
+    /// Whether `session/resume` streams the history too, as it should not.
+    #[must_use]
+    pub fn replays_on_resume(mut self, replays: bool) -> Self {
+        self.replays_on_resume = replays;
         self
     }
 

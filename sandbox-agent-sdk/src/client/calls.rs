@@ -62,22 +62,26 @@ impl Connection {
         session: Option<&str>,
         needs: Needs,
     ) -> Result<Value, Error> {
+        self.optional_with(method, params, session, needs, wire::RequestOptions::new()).await
+    }
+
+    pub(super) async fn optional_with(
+        &self,
+        method: &str,
+        params: Value,
+        session: Option<&str>,
+        needs: Needs,
+        options: wire::RequestOptions,
+    ) -> Result<Value, Error> {
         let known = session.and_then(|session| self.hub.agent_of(session));
         let agent = known.as_deref().unwrap_or_else(|| self.agent());
         if self.shared.learned.get(agent, method) == Some(false) {
             return Err(Error::Unsupported { method: method.to_owned() });
         }
         let result = match (session, needs) {
-            (Some(session), Needs::Session) => {
-                self.session_call(method, params, session, wire::RequestOptions::new()).await
-            }
+            (Some(session), Needs::Session) => self.session_call(method, params, session, options).await,
             _ => {
                 self.check()?;
-                let mut options = wire::RequestOptions::new();
-                if method == RESUME {
-                    // What is told of the session before this is old then, above all that it has ended.
-                    options = options.ordered(true);
-                }
                 let request = self.wire.request_raw(method, &params, options);
                 self.finish(method, session, request).await
             }

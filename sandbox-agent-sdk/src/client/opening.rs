@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use acp_http_client::RequestOptions;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
@@ -12,7 +13,14 @@ use super::names::{FORK, LOAD, NEW, RESUME};
 use super::session::Session;
 use super::stopping::terminate;
 use crate::snapshot::Patch;
-use crate::{Error, Feature, NewSession, ServerKind, SessionMetadata};
+use crate::{Error, Feature, NewSession, ServerKind, SessionMetadata, TurnState};
+
+/// Whether other clients of a shared endpoint may have a turn running in a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    HaveNoTurn,
+    MayHaveATurn,
+}
 
 impl SandboxAgentClient {
     /// Makes a session.
@@ -62,12 +70,25 @@ impl SandboxAgentClient {
     }
 
     async fn load(&self, connection: &Connection, id: &str, new: &NewSession) -> Result<Session, Error> {
+        self.reopen(connection, LOAD, id, new, RequestOptions::new()).await
+    }
+
+    /// Has the agent take a session up. What it tells of it until it answers is its history, where the options or the
+    /// method say so.
+    async fn reopen(
+        &self,
+        connection: &Connection,
+        method: &str,
+        id: &str,
+        new: &NewSession,
+        options: RequestOptions,
+    ) -> Result<Session, Error> {
         let hub = &self.inner().hub;
         let _taking_up = hub.take_up(id);
         let collected = hub.collect_history(id);
         let params = self.session_params(connection, id, new)?;
         let began = hub.now();
-        let answer = connection.optional(LOAD, params, Some(id), Needs::Nothing).await;
+        let answer = connection.optional_with(method, params, Some(id), Needs::Nothing, options).await;
         connection.barrier().await;
         let history = std::iter::from_fn(|| collected.pop()).collect();
         let answer = answer?;
@@ -78,6 +99,10 @@ impl SandboxAgentClient {
 
     /// Resumes a session without its history; where the agent cannot do that but can load sessions, it is loaded.
     ///
+    /// What an agent tells of the conversation all the same before it answers is in [`Session::history`], and on its
+    /// events as [`Origin::History`](crate::Origin::History). On a shared endpoint it is not: there it may be of a turn
+    /// that another client has running.
+    ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent can do neither.
     pub fn resume_session(
@@ -85,7 +110,16 @@ impl SandboxAgentClient {
         session_id: impl Into<String>,
         new: NewSession,
     ) -> BoxFuture<'static, Result<Session, Error>> {
-        let (client, id) = (self.clone(), session_id.into());
+        self.resume_in(session_id.into(), new, Others::MayHaveATurn)
+    }
+
+    pub(crate) fn resume_in(
+        &self,
+        id: String,
+        new: NewSession,
+        others: Others,
+    ) -> BoxFuture<'static, Result<Session, Error>> {
+        let client = self.clone();
         Box::pin(async move {
             let connection = client.inner().connection().await?;
             let capabilities = connection.capabilities();
@@ -94,18 +128,13 @@ impl SandboxAgentClient {
             if !resumes && loads {
                 return client.load(&connection, &id, &new).await;
             }
-            let hub = &client.inner().hub;
-            let _taking_up = hub.take_up(&id);
-            let params = client.session_params(&connection, &id, &new)?;
-            let began = hub.now();
-            match connection.optional(RESUME, params, Some(&id), Needs::Nothing).await {
-                Ok(answer) => {
-                    hub.revive(&id);
-                    hub.answered(&id, Patch::of_state(&answer), began);
-                    Ok(Session::loaded(client, id, answer, Vec::new()))
-                }
+            let idle = *client.inner().hub.watch_turn(&id).borrow() == TurnState::Idle;
+            let alone = connection.kind() != ServerKind::Shared || others == Others::HaveNoTurn;
+            // What is told of the session before the answer is old, above all that it has ended.
+            let options = RequestOptions::new().ordered(true).replays(idle && alone);
+            match client.reopen(&connection, RESUME, &id, &new, options).await {
                 Err(Error::Unsupported { .. }) if loads => client.load(&connection, &id, &new).await,
-                Err(error) => Err(error),
+                resumed => resumed,
             }
         })
     }

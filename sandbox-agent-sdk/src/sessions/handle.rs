@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::amend::Amendment;
 use super::binding::{Owed, TakenUp};
 use super::ledger::{Alone, Ledger};
-use super::restore::{Restored, Wish};
+use super::restore::{Restored, Wish, can_reopen};
 use super::session::StoredSession;
 use crate::random::random_id;
 use crate::{
@@ -100,7 +100,7 @@ impl Sessions {
 
     async fn create_through(&self, id: String, new: NewSession) -> Result<StoredSession, Error> {
         let mut record = SessionRecord::new(&id, "unknown", SystemTime::now().into());
-        if self.ledger.store.get(&id).await?.is_some() {
+        if self.ledger.in_time(self.ledger.store.get(&id)).await?.is_some() {
             return Err(StoreError::Exists { id }.into());
         }
         let can = self.connected_for(&new).await?;
@@ -109,12 +109,12 @@ impl Sessions {
         let (_hold, _) = self.ledger.hold(session.id());
         record.agent = new.agent_wanted().unwrap_or(&can.agent).to_owned();
         record.agent_session_id = Some(session.id().to_owned());
-        record.resumable = can.resume_session || can.load_session;
+        record.resumable = can_reopen(&can, &record.agent);
         record.title = new.given().title().map(str::to_owned);
         record.init = new.to_kept();
         record.epoch = 1;
         Amendment::of_answer(session.raw()).apply(&mut record);
-        let record = match self.ledger.store.put(record).await {
+        let record = match self.ledger.in_time(self.ledger.store.put(record)).await {
             Ok(record) => record,
             Err(error) => {
                 // Nobody will hold it, so it should not go on. What becomes of that does not matter to the caller.
@@ -207,7 +207,7 @@ impl Sessions {
     ) -> Result<StoredSession, Error> {
         let id = id.into();
         let mut alone = self.ledger.gate(&id).lock_owned().await;
-        if self.ledger.store.get(&id).await?.is_none() {
+        if self.ledger.in_time(self.ledger.store.get(&id)).await?.is_none() {
             let (created, gate) = self.create_alone(id.clone(), new.clone(), alone).await?;
             match created {
                 // Another program was quicker.
@@ -234,7 +234,7 @@ impl Sessions {
             SessionStatus::Active => {}
             SessionStatus::Suspended => {
                 let can = self.connected(&record.agent).await?;
-                let by_agent = can.resume_session || can.load_session;
+                let by_agent = can_reopen(&can, &record.agent);
                 let replay = self.ledger.replay.resumes;
                 let mut support = record.resume_support(by_agent || replay);
                 support.by_session |= replay;

@@ -14,8 +14,8 @@ use super::stream::Stream;
 use crate::client::Hub;
 use crate::store::Listeners;
 use crate::{
-    Error, Event, MemoryStore, Recorder, RecorderOptions, SessionRecord, SessionStore, StoreError,
-    StoredEventKind, TerminationInfo, Timestamp,
+    Error, Event, EventPage, EventQuery, MemoryStore, Recorder, RecorderOptions, SessionRecord, SessionStore,
+    StoreError, StoredEventKind, TerminationInfo, Timestamp,
 };
 
 mod observing;
@@ -318,6 +318,11 @@ impl Ledger {
         self.books().now
     }
 
+    /// The number of the last event of the stream.
+    pub(super) fn reached(&self) -> Option<u64> {
+        self.books().stream.reached()
+    }
+
     /// The places of what others have stored under these ids and that are [yet to come](Stream::ahead).
     pub(super) fn ahead(&self, ids: &[String], read: Option<u64>, is_ordered: bool) -> HashSet<String> {
         self.books().stream.ahead(ids, read, is_ordered)
@@ -377,12 +382,29 @@ impl Ledger {
         id: &str,
         alter: impl FnMut(&mut SessionRecord) -> Result<(), Error>,
     ) -> Result<SessionRecord, Error> {
-        change(&*self.store, id, alter).await
+        match tokio::time::timeout(self.options.patience, change(&*self.store, id, alter)).await {
+            Ok(changed) => changed,
+            Err(_) => Err(StoreError::late("a session could not be changed").into()),
+        }
     }
 
     pub(super) async fn record(&self, id: &str) -> Result<SessionRecord, Error> {
-        let record = self.store.get(id).await?;
+        let record = self.in_time(self.store.get(id)).await?;
         Ok(record.ok_or_else(|| StoreError::NotFound { id: id.to_owned() })?)
+    }
+
+    /// A page of what happened in a session.
+    pub(super) async fn events(&self, query: &EventQuery) -> Result<EventPage, Error> {
+        Ok(self.in_time(self.store.events(query)).await?)
+    }
+
+    /// Waits for the store, but not for ever.
+    pub(super) async fn in_time<T>(
+        &self,
+        asking: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answer = tokio::time::timeout(self.options.patience, asking).await;
+        answer.unwrap_or_else(|_| Err(StoreError::late("the store does not answer")))
     }
 
     fn record_entry(&self, id: &str, entry: Entry) {

@@ -1,6 +1,6 @@
 //! Taking a session up again.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::binding::{Owed, TakenUp};
 use super::handle::Sessions;
 use super::ledger::{Hold, is_unknown_session};
 use super::replay::{history, tells};
+use crate::client::Others;
 use crate::random::random_below;
 use crate::store::number_of;
 use crate::{
@@ -168,17 +169,23 @@ impl Sessions {
         });
         let owner = owner.await?;
         ledger.recorder().know(&owner);
-        let restored = self.reopen(wish, can, &owner).await;
+        // Nobody else stores what happens any more, so that it is stored from here even if it cannot be found out what
+        // others have stored.
+        let (recent, unread) = match self.recent(&owner, can.server).await {
+            Ok(recent) => (recent, None),
+            Err(error) => (Recent::default(), Some(error)),
+        };
+        let others =
+            if recent.has_open_turn || unread.is_some() { Others::MayHaveATurn } else { Others::HaveNoTurn };
+        let restored = self.reopen(wish, can, &owner, others).await;
         if let Err(error @ Error::Store(StoreError::TakenOver { .. })) = restored {
             return Err(error);
         }
-        // Nobody else stores what happens any more, so that it is stored from here even if it cannot be found out what
-        // others have stored.
+        self.catch_up().await;
         let is_ordered = matches!(restored, Ok(_) | Err(Error::Rpc { .. }));
-        let (stored, unread) = match self.stored_by_others(&owner, can.server, is_ordered).await {
-            Ok(stored) => (stored, None),
-            Err(error) => (HashSet::new(), Some(error)),
-        };
+        let read = owner.taken_at.as_deref().and_then(number_of);
+        let stored = ledger.ahead(&recent.ids, read, is_ordered);
+        let reached = ledger.reached();
         let mut taken = TakenUp {
             id: &record.id,
             agent_session: "",
@@ -206,6 +213,11 @@ impl Sessions {
             _ => ledger.bind_held(&taken, stored),
         }
         drop((hold, new_hold));
+        if how == Restored::Loaded && others == Others::MayHaveATurn && can.server == ServerKind::Shared {
+            // What the agent told of the turn meanwhile cannot be told from the history, and was not stored.
+            let payload = json!({"from": read.map(|read| read + 1), "to": reached});
+            ledger.recorder().record(&record.id, StoredEventKind::Gap, payload);
+        }
         if let Some(termination) = session.termination() {
             // The agent has ended since it answered.
             ledger.ended(&record.id, owner.epoch, termination);
@@ -225,12 +237,21 @@ impl Sessions {
         wish: &Wish,
         can: &Capabilities,
         owner: &SessionRecord,
+        others: Others,
     ) -> Result<(Session, Restored, SessionRecord, Option<Hold>), Error> {
         let new = wish.new.clone().unwrap_or_else(|| NewSession::from_kept(&owner.init));
         let new = if can.agent == owner.agent { new } else { new.agent(&owner.agent) };
         let mut restored = None;
         if let Some(agent_session) = &owner.agent_session_id {
-            restored = self.take_up(can, agent_session, &new).await?;
+            let can = ways(can, &owner.agent);
+            restored = self.take_up(can, agent_session, &new, others).await?;
+        }
+        if let (None, Some(support)) = (&restored, wish.support)
+            && owner.status == SessionStatus::Suspended
+            && !self.ledger.replay.resumes
+        {
+            // The agent does not have it any more, and that it is told its history is not wanted.
+            owner.status.after(StatusEvent::Resume(ResumeSupport { resume_data: false, ..support }))?;
         }
         let (session, how, hold) = match restored {
             Some((session, how)) => (session, how, None),
@@ -249,7 +270,7 @@ impl Sessions {
                 record.status = record.status.after(StatusEvent::Resume(support))?;
             }
             record.agent_session_id = Some(session.id().to_owned());
-            record.resumable = can.resume_session || can.load_session;
+            record.resumable = can_reopen(can, &owner.agent);
             record.replay_pending |= how == Restored::Replayed;
             record.termination = None;
             Amendment::of_answer(session.raw()).apply(record);
@@ -267,52 +288,53 @@ impl Sessions {
         }
     }
 
-    /// The places of what others have stored of a session and this program has yet to read, because it reads its stream
-    /// more slowly. Nobody else can write any more, so that this is all there is.
-    async fn stored_by_others(
-        &self,
-        owner: &SessionRecord,
-        kind: ServerKind,
-        is_ordered: bool,
-    ) -> Result<HashSet<String>, Error> {
+    /// What was stored last of a session that others may have had, where they see the same stream. Nobody else can write
+    /// any more, so that this is all there is.
+    async fn recent(&self, owner: &SessionRecord, kind: ServerKind) -> Result<Recent, Error> {
+        let mut recent = Recent::default();
         if kind != ServerKind::Shared {
-            return Ok(HashSet::new());
+            return Ok(recent);
         }
-        self.catch_up().await;
-        let mut ids = Vec::new();
-        let mut query = EventQuery::of(&owner.id).after(owner.last_index.saturating_sub(RING));
-        query = query.limit(crate::MAX_PAGE);
+        let start = owner.last_index.saturating_sub(RING);
+        // The prompt of a long turn is further back.
+        recent.has_open_turn = start > 0;
+        let mut query = EventQuery::of(&owner.id).after(start).limit(crate::MAX_PAGE);
         loop {
-            let page = self.ledger.store.events(&query).await?;
-            let before = page.events.into_iter().filter(|event| event.index <= owner.last_index);
-            ids.extend(before.map(|event| event.id));
+            let page = self.ledger.events(&query).await?;
+            for event in page.events.into_iter().filter(|event| event.index <= owner.last_index) {
+                match event.kind {
+                    StoredEventKind::Prompt => recent.has_open_turn = true,
+                    StoredEventKind::TurnEnded | StoredEventKind::Ended => recent.has_open_turn = false,
+                    _ => {}
+                }
+                recent.ids.push(event.id);
+            }
             match page.next.filter(|next| *next < owner.last_index) {
                 Some(next) => query = query.after(next),
-                None => break,
+                None => return Ok(recent),
             }
         }
-        let read = owner.taken_at.as_deref().and_then(number_of);
-        Ok(self.ledger.ahead(&ids, read, is_ordered))
     }
 
     /// Has the agent resume or load its session; `None` if it can do neither, or does not have it.
     async fn take_up(
         &self,
-        can: &Capabilities,
+        can: Ways,
         agent_session: &str,
         new: &NewSession,
+        others: Others,
     ) -> Result<Option<(Session, Restored)>, Error> {
         let client = self.client();
-        if can.resume_session {
-            match client.resume_session(agent_session, new.clone()).await {
-                // Where the agent cannot do what it says, the session was loaded.
+        if can.resume {
+            match client.resume_in(agent_session.to_owned(), new.clone(), others).await {
+                // Where the agent cannot do what it says, the session was loaded, or it told its history all the same.
                 Ok(session) if !session.history().is_empty() => return Ok(Some((session, Restored::Loaded))),
                 Ok(session) => return Ok(Some((session, Restored::Resumed))),
                 Err(error) if refuses(&error) => tracing::debug!(%error, "a session cannot be resumed"),
                 Err(error) => return Err(error),
             }
         }
-        if can.load_session {
+        if can.load {
             match client.load_session(agent_session, new.clone()).await {
                 Ok(session) => return Ok(Some((session, Restored::Loaded))),
                 Err(error) if refuses(&error) => tracing::debug!(%error, "a session cannot be loaded"),
@@ -330,8 +352,8 @@ impl Sessions {
         // Not every event tells anything, so that more are read than are told, though not all of a long life.
         for _ in 0..SPANS {
             let start = end.saturating_sub(crate::MAX_PAGE as u64);
-            let page =
-                self.ledger.store.events(&EventQuery::of(id).after(start).limit(crate::MAX_PAGE)).await?;
+            let query = EventQuery::of(id).after(start).limit(crate::MAX_PAGE);
+            let page = self.ledger.events(&query).await?;
             let of_span = page.events.into_iter().filter(|event| event.index <= end && tells(event));
             of_span.rev().for_each(|event| telling.push_front(event));
             if start == 0 || telling.len() >= limits.max_events {
@@ -341,6 +363,34 @@ impl Sessions {
         }
         Ok(history(telling.make_contiguous(), limits))
     }
+}
+
+/// How a session may be taken up.
+#[derive(Debug, Clone, Copy)]
+struct Ways {
+    resume: bool,
+    load: bool,
+}
+
+/// How an agent can take sessions up, as far as is known. A server has told that of the agent of the connection; what
+/// others can do shows when it is tried.
+fn ways(can: &Capabilities, agent: &str) -> Ways {
+    let is_unknown = can.agent != agent;
+    Ways { resume: can.resume_session || is_unknown, load: can.load_session || is_unknown }
+}
+
+/// Whether an agent may be able to take sessions up.
+pub(super) fn can_reopen(can: &Capabilities, agent: &str) -> bool {
+    let Ways { resume, load } = ways(can, agent);
+    resume || load
+}
+
+/// What is stored last of a session.
+#[derive(Debug, Default)]
+struct Recent {
+    ids: Vec<String>,
+    /// Whether a turn was begun whose end is not stored.
+    has_open_turn: bool,
 }
 
 /// Whether an agent, or its server, says that it cannot take up this session, so that another way may be tried.

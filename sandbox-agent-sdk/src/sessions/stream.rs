@@ -32,7 +32,7 @@ impl Stream {
         self.places.back().map(String::as_str)
     }
 
-    fn reached(&self) -> Option<u64> {
+    pub(super) fn reached(&self) -> Option<u64> {
         self.last().and_then(number_of)
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::{
@@ -24,6 +25,15 @@ pub(crate) struct Gated {
     pub(crate) before_put: Mutex<Option<Between>>,
     /// Reading events fails while this is set.
     pub(crate) blind: AtomicBool,
+    /// Every call takes this long; those of a store that is stuck never end.
+    pub(crate) slowness: Mutex<Slowness>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slowness {
+    None,
+    Slow(Duration),
+    Stuck,
 }
 
 impl Gated {
@@ -35,7 +45,17 @@ impl Gated {
             after_look,
             before_put,
             blind: AtomicBool::new(false),
+            slowness: Mutex::new(Slowness::None),
         })
+    }
+
+    async fn wait(&self) {
+        let slowness = *self.slowness.lock().unwrap();
+        match slowness {
+            Slowness::None => {}
+            Slowness::Slow(time) => tokio::time::sleep(time).await,
+            Slowness::Stuck => std::future::pending().await,
+        }
     }
 }
 
@@ -48,6 +68,7 @@ impl std::fmt::Debug for Gated {
 impl SessionStore for Gated {
     fn put(&self, record: SessionRecord) -> Answer<'_, SessionRecord> {
         Box::pin(async move {
+            self.wait().await;
             let between = self.before_put.lock().unwrap().take();
             if let Some(between) = between {
                 between().await;
@@ -56,7 +77,10 @@ impl SessionStore for Gated {
         })
     }
     fn get<'a>(&'a self, id: &'a str) -> Answer<'a, Option<SessionRecord>> {
-        self.store.get(id)
+        Box::pin(async move {
+            self.wait().await;
+            self.store.get(id).await
+        })
     }
     fn list<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, RecordPage> {
         self.store.list(query)
@@ -86,6 +110,7 @@ impl SessionStore for Gated {
     }
     fn append(&self, events: Vec<NewEvent>) -> Answer<'_, Vec<u64>> {
         Box::pin(async move {
+            self.wait().await;
             let _open = self.appending.lock().await;
             self.store.append(events).await
         })
@@ -95,7 +120,10 @@ impl SessionStore for Gated {
             let blind = StoreError::Unavailable(Arc::new(std::io::Error::other("blind")));
             return Box::pin(async { Err(blind) });
         }
-        self.store.events(query)
+        Box::pin(async move {
+            self.wait().await;
+            self.store.events(query).await
+        })
     }
     fn close(&self) -> BoxFuture<'_, ()> {
         self.store.close()

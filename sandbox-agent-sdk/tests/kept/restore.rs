@@ -106,7 +106,7 @@ async fn survives(kind: ServerKind, ability: Ability, blow: Blow) {
     let restored: Vec<_> = kept.iter().filter(|event| event.kind.as_str() == "restored").collect();
     if let [restored] = restored[..] {
         let by = match ability {
-            Ability::Resume => "resume",
+            Ability::Resume | Ability::Both => "resume",
             Ability::Load => "load",
             Ability::Neither => "replay",
         };

@@ -18,15 +18,20 @@ pub(crate) enum Ability {
     Resume,
     Load,
     Neither,
+    /// It can resume and load.
+    Both,
 }
 
 impl Ability {
+    /// The ways there are. What can do both does the first.
     pub(crate) const ALL: [Self; 3] = [Self::Resume, Self::Load, Self::Neither];
 
     fn initialize(self) -> Value {
-        let sessions = if self == Self::Resume { json!({"resume": {}}) } else { json!({}) };
+        let (resumes, loads) =
+            (matches!(self, Self::Resume | Self::Both), matches!(self, Self::Load | Self::Both));
+        let sessions = if resumes { json!({"resume": {}}) } else { json!({}) };
         json!({"protocolVersion": 1, "agentCapabilities": {
-            "loadSession": self == Self::Load, "sessionCapabilities": sessions}})
+            "loadSession": loads, "sessionCapabilities": sessions}})
     }
 }
 
@@ -82,6 +87,20 @@ impl World {
 
     pub(crate) async fn options(&self) -> ClientOptions {
         options(&self.server, self.kind).store(self.store().await)
+    }
+
+    /// Kills the agent that was spoken to last.
+    pub(crate) fn kill_agent(&self) {
+        let killed = match self.kind {
+            ServerKind::Shared => self.server.kill_agent("mock"),
+            _ => {
+                let requests = self.server.requests();
+                let spoken_to =
+                    requests.iter().rev().find_map(|request| request.path.strip_prefix("/v1/acp/"));
+                self.server.kill_agent_of(spoken_to.unwrap())
+            }
+        };
+        assert!(killed, "there was an agent");
     }
 
     /// A program that has just started.

@@ -1,0 +1,228 @@
+//! What happens while a session is made or deleted, and while the store does not answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mock_server::{Fault, Script, State, Step};
+use sandbox_agent_sdk::{
+    ConnectionState, Error, Event, Events, NewSession, RecorderOptions, SandboxAgentClient, ServerKind,
+    StoreError, StoredEventKind, StoredSession,
+};
+
+use crate::gated::{Gated, Slowness};
+use crate::support::{KINDS, event, options, within};
+use crate::world::{Ability, World, agent, counting, said, stored};
+
+fn program(world: &World, store: &Arc<Gated>) -> SandboxAgentClient {
+    let recorder = RecorderOptions::default().patience(Duration::from_millis(300));
+    options(&world.server, world.kind).shared_store(store.clone()).recorder(recorder).build().unwrap()
+}
+
+async fn ask(session: &StoredSession, text: &str) {
+    let answer = within(async { session.prompt(text).await?.text().await }).await;
+    assert_eq!(answer.unwrap(), format!("re: {text}; "));
+}
+
+fn not_stored_so_far(events: &mut Events) -> Vec<(u64, Option<StoreError>)> {
+    let mut lost = Vec::new();
+    while let Some(event) = events.try_next() {
+        if let Event::Unrecorded(loss) = event {
+            lost.push((loss.count, loss.error));
+        }
+    }
+    lost
+}
+
+#[tokio::test]
+async fn a_session_that_ends_while_it_is_made_is_known_to_have_ended() {
+    for (kind, ability) in KINDS.into_iter().flat_map(|kind| Ability::ALL.map(|ability| (kind, ability))) {
+        let world = World::new(kind, agent(ability)).await;
+        let store = Gated::new(world.store().await);
+        let client = program(&world, &store);
+        let mut events = client.events();
+        let server = Arc::new(world);
+        let killer = Arc::clone(&server);
+        // The agent has answered, and the record is not written yet.
+        *store.before_put.lock().unwrap() = Some(Box::new(move || {
+            Box::pin(async move {
+                killer.kill_agent();
+                event(&mut events, |event| matches!(event, Event::SessionEnded(_)).then_some(())).await;
+            })
+        }));
+        let sessions = client.sessions();
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        assert!(session.agent_session().is_none(), "{kind} {ability:?}: the agent does not have it any more");
+        sessions.flush().await.unwrap();
+        assert!(session.record().await.unwrap().termination.is_some(), "{kind} {ability:?}");
+        let kept = stored(&**sessions.store(), "mine").await;
+        let ends = kept.iter().filter(|event| event.kind == StoredEventKind::Ended).count();
+        assert_eq!(ends, 1, "{kind} {ability:?}");
+        ask(&session, "one").await;
+        assert!(session.record().await.unwrap().termination.is_none(), "{kind} {ability:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_while_a_session_is_made_costs_no_prompt() {
+    let world = Arc::new(World::new(ServerKind::PerAgent, agent(Ability::Resume)).await);
+    let store = Gated::new(world.store().await);
+    let client = program(&world, &store);
+    let mut events = client.events();
+    let restarted = Arc::clone(&world);
+    *store.before_put.lock().unwrap() = Some(Box::new(move || {
+        Box::pin(async move {
+            restarted.server.restart(State::Lost).await;
+            event(&mut events, |event| match event {
+                Event::ServerRestarted | Event::Connection(ConnectionState::Lost(_)) => Some(()),
+                _ => None,
+            })
+            .await;
+        })
+    }));
+    let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    ask(&session, "one").await;
+}
+
+#[tokio::test]
+async fn everything_that_comes_while_a_session_is_made_is_stored_or_counted() {
+    const UPDATES: usize = 1000;
+    // More comes before the answer than is remembered of a session that nobody knows.
+    let script = agent(Ability::Resume).on_request(|method, _| {
+        let update = |n| {
+            serde_json::json!({"method": "session/update", "params": {"sessionId": "early", "update": {
+                "sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": format!("{n} ")}}}})
+        };
+        let mut steps: Vec<Step> = (1..=UPDATES).map(update).map(Step::Raw).collect();
+        steps.push(Step::Finish(serde_json::json!({"sessionId": "early"})));
+        (method == "session/new").then_some(steps)
+    });
+    let world = World::new(ServerKind::PerAgent, script).await;
+    let (_client, sessions) = world.program().await;
+    within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    sessions.flush().await.unwrap();
+    let kept = stored(&**sessions.store(), "mine").await;
+    let lost: u64 = kept.iter().filter_map(|event| event.payload["count"].as_u64()).sum();
+    assert_eq!(said(&kept).len() as u64 + lost, UPDATES as u64, "{lost} were counted");
+}
+
+#[tokio::test]
+async fn what_waits_to_be_stored_of_a_session_that_is_deleted_is_not_missed() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let store = Gated::new(world.store().await);
+    let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let mut events = client.events();
+    let sessions = client.sessions();
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let gate = store.appending.lock().await;
+    ask(&session, "one").await;
+    assert!(session.delete().await.unwrap());
+    drop(gate);
+    within(sessions.flush()).await.unwrap();
+    assert!(not_stored_so_far(&mut events).is_empty());
+    // Another one of its id is another one.
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    ask(&session, "two").await;
+    sessions.flush().await.unwrap();
+    assert_eq!(said(&stored(&**sessions.store(), "mine").await), ["re: two; "]);
+}
+
+#[tokio::test]
+async fn a_session_that_another_program_deletes_is_told_of_and_let_go_of() {
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, 60)).await;
+    let (client, sessions) = world.program().await;
+    let (_other, others) = world.program().await;
+    let mut events = client.events();
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let agent_session = session.agent_session().unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    within(turn.next()).await.unwrap();
+    assert!(others.delete("mine").await.unwrap());
+    within(async {
+        while session.agent_session().is_some() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    within(turn.outcome()).await.unwrap();
+    let error = within(sessions.flush()).await.unwrap_err();
+    assert!(matches!(error, Error::Store(StoreError::NotStored { .. })), "{error:?}");
+    let lost = not_stored_so_far(&mut events);
+    assert!(!lost.is_empty());
+    assert!(lost.iter().all(|(_, error)| matches!(error, Some(StoreError::NotFound { .. }))), "{lost:?}");
+    // Nothing more of it is missed.
+    within(agent_session.prompt("count").outcome()).await.unwrap();
+    within(sessions.flush()).await.unwrap();
+    assert!(not_stored_so_far(&mut events).is_empty());
+}
+
+#[tokio::test]
+async fn a_first_connection_that_failed_is_made_by_whoever_needs_it() {
+    for kind in KINDS {
+        let world = World::new(kind, agent(Ability::Resume)).await;
+        world.server.inject(Fault::post_status(500).on_method("initialize").times(1));
+        let (client, sessions) = world.program().await;
+        within(async {
+            while client.state() != ConnectionState::Disconnected {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await;
+        assert_eq!(world.server.fired("PostStatus"), 1, "{kind}");
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        ask(&session, "one").await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_fails_what_needs_it_in_time_and_holds_up_nothing_else() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let store = Gated::new(world.store().await);
+    let client = program(&world, &store);
+    let mut events = client.events();
+    let sessions = client.sessions();
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let agent_session = session.agent_session().unwrap();
+    *store.slowness.lock().unwrap() = Slowness::Stuck;
+    let unavailable = |error| matches!(error, Error::Store(StoreError::Unavailable(_)));
+    assert!(unavailable(within(session.prompt("one")).await.unwrap_err()));
+    assert!(unavailable(within(session.resume()).await.unwrap_err()));
+    let created = within(sessions.create_as("other", NewSession::in_dir("/"))).await;
+    assert!(unavailable(created.unwrap_err()));
+    // The agent answers whoever asks it, and what the store has not taken is told of.
+    assert_eq!(within(agent_session.prompt("two").text()).await.unwrap(), "re: two; ");
+    let error = within(sessions.flush()).await.unwrap_err();
+    assert!(matches!(error, Error::Store(StoreError::NotStored { .. })), "{error:?}");
+    event(&mut events, |event| match event {
+        Event::Unrecorded(loss) if loss.session_id == "mine" => Some(loss.count),
+        _ => None,
+    })
+    .await;
+    *store.slowness.lock().unwrap() = Slowness::None;
+    ask(&session, "three").await;
+    sessions.flush().await.unwrap();
+    let kept = stored(&**sessions.store(), "mine").await;
+    assert!(kept.iter().any(|event| event.kind == StoredEventKind::Lost));
+    assert_eq!(said(&kept).last(), Some(&"re: three; "));
+}
+
+#[tokio::test]
+async fn a_slow_store_costs_no_event() {
+    let world =
+        World::new(ServerKind::Shared, Script::steps(vec![Step::Flood { updates: 500, bytes: 10 }])).await;
+    let store = Gated::new(world.store().await);
+    *store.slowness.lock().unwrap() = Slowness::Slow(Duration::from_millis(200));
+    let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let mut events = client.events();
+    let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("flood")).await.unwrap();
+    let mut updates = 0;
+    while within(turn.next()).await.is_some() {
+        updates += 1;
+    }
+    assert_eq!(updates, 500);
+    within(client.sessions().flush()).await.unwrap();
+    assert!(not_stored_so_far(&mut events).is_empty());
+    *store.slowness.lock().unwrap() = Slowness::None;
+    let kept = stored(&*store, "mine").await;
+    assert_eq!(kept.iter().filter(|event| event.kind == StoredEventKind::Update).count(), 500);
+}

@@ -1,0 +1,269 @@
+//! How a session is taken up again, and what may go on meanwhile.
+
+use std::time::Duration;
+
+use mock_server::{MockServer, State, Step};
+use sandbox_agent_sdk::{
+    Error, Event, NewSession, Origin, Restored, ServerKind, SessionStatus, Sessions, StoredEventKind,
+    StoredSession, Suspend, TransitionError,
+};
+
+use crate::support::{KINDS, event, options, within};
+use crate::world::{Ability, World, agent, counting, said, stored};
+
+async fn ask(session: &StoredSession, text: &str) {
+    let answer = within(async { session.prompt(text).await?.text().await }).await;
+    assert_eq!(answer.unwrap(), format!("re: {text}; "));
+}
+
+/// A step that refuses a request.
+fn refusal(code: i64) -> Vec<Step> {
+    vec![Step::Fail { code, message: "no such session".to_owned(), data: None }]
+}
+
+#[tokio::test]
+async fn an_agent_that_tells_its_history_when_it_resumes_tells_nothing_new() {
+    for kind in KINDS {
+        let world = World::new(kind, agent(Ability::Resume).replays_on_resume(true)).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        ask(&session, "one").await;
+        sessions.flush().await.unwrap();
+        for round in 0..3 {
+            let (client, sessions) = world.program().await;
+            let mut events = client.events();
+            let session = sessions.session("mine");
+            assert_eq!(within(session.resume()).await.unwrap(), Some(Restored::Loaded), "{kind}");
+            ask(&session, &format!("after {round}")).await;
+            sessions.flush().await.unwrap();
+            let (mut old, mut new) = (Vec::new(), Vec::new());
+            while let Some(event) = events.try_next() {
+                if let Event::Update(update) = event
+                    && let Some(text) = update.message_text()
+                {
+                    let seen = if update.origin() == Origin::Live { &mut new } else { &mut old };
+                    seen.push(text.to_owned());
+                }
+            }
+            assert_eq!(new, [format!("re: after {round}; ")], "{kind}");
+            assert!(old.contains(&"re: one; ".to_owned()), "{kind}: {old:?}");
+        }
+        let kept = stored(&**sessions.store(), "mine").await;
+        let expected = ["re: one; ", "re: after 0; ", "re: after 1; ", "re: after 2; "];
+        assert_eq!(said(&kept), expected, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_from_the_history_is_missed_by_name() {
+    const COUNT: usize = 80;
+    // The agent takes its time to load, and the turn goes on meanwhile.
+    let script = counting(Ability::Load, COUNT).on_request(|method, _| {
+        let slowly = vec![Step::Wait(Duration::from_millis(60)), Step::Finish(serde_json::json!({}))];
+        (method == "session/load").then_some(slowly)
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    let (_one, here) = world.program().await;
+    let session = within(here.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    for _ in 0..20 {
+        within(turn.next()).await.unwrap();
+    }
+    let (_other, there) = world.program().await;
+    within(there.resume("mine")).await.unwrap();
+    within(turn.outcome()).await.unwrap();
+    let kept = within(async {
+        loop {
+            here.flush().await.unwrap();
+            there.flush().await.unwrap();
+            let kept = stored(&**there.store(), "mine").await;
+            let is_over = kept.iter().any(|event| event.kind == StoredEventKind::TurnEnded);
+            if is_over && said(&kept).contains(&format!("{COUNT} ").as_str()) {
+                return kept;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let kept = kept.await;
+    let mut numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "nothing is there twice: {numbers:?}");
+    assert!(numbers.len() < COUNT, "some were told with the history");
+    let gaps: Vec<_> = kept.iter().filter(|event| event.kind == StoredEventKind::Gap).collect();
+    let [gap] = gaps[..] else { panic!("{gaps:?}") };
+    let bound = |name: &str| gap.payload[name].as_u64().unwrap();
+    assert!(bound("to") - bound("from") + 1 >= (COUNT - numbers.len()) as u64, "{gap:?}");
+
+    // Without a turn there is nothing to miss.
+    let (_third, third) = world.program().await;
+    within(third.resume("mine")).await.unwrap();
+    third.flush().await.unwrap();
+    let kept = stored(&**there.store(), "mine").await;
+    assert_eq!(kept.iter().filter(|event| event.kind == StoredEventKind::Gap).count(), 1);
+}
+
+#[tokio::test]
+async fn a_suspended_session_that_the_agent_forgot_is_not_replaced_by_another_unless_that_is_wanted() {
+    for kind in KINDS {
+        let forgetful = agent(Ability::Both).on_request(|method, _| {
+            matches!(method, "session/resume" | "session/load").then(|| refusal(-32002))
+        });
+        let world = World::new(kind, forgetful).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        ask(&session, "one").await;
+        within(sessions.shut_down(Suspend::All)).await.unwrap();
+
+        let (_client, sessions) = world.program().await;
+        let refused = within(sessions.resume("mine")).await.unwrap_err();
+        assert!(matches!(refused, Error::Status(TransitionError::NotResumable { .. })), "{refused:?}");
+        assert_eq!(sessions.session("mine").record().await.unwrap().status, SessionStatus::Suspended);
+        assert_eq!(world.server.messages("session/new").len(), 1, "{kind}");
+
+        let client = world.options().await.resume_by_replay(true).build().unwrap();
+        let session = within(client.sessions().resume("mine")).await.unwrap();
+        assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
+        ask(&session, "two").await;
+    }
+}
+
+#[tokio::test]
+async fn resuming_comes_first_and_loading_where_that_is_refused() {
+    for (kind, code) in
+        KINDS.into_iter().flat_map(|kind| [None, Some(-32002), Some(-32601)].map(|code| (kind, code)))
+    {
+        let script = agent(Ability::Both);
+        let script =
+            script.on_request(move |method, _| code.filter(|_| method == "session/resume").map(refusal));
+        let world = World::new(kind, script).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        ask(&session, "one").await;
+        sessions.flush().await.unwrap();
+        let (_client, sessions) = world.program().await;
+        let session = sessions.session("mine");
+        let restored = within(session.resume()).await.unwrap();
+        let expected = if code.is_some() { Restored::Loaded } else { Restored::Resumed };
+        assert_eq!(restored, Some(expected), "{kind} {code:?}");
+        let sent = |method| world.server.messages(method).len();
+        assert_eq!(sent("session/resume"), 1, "{kind} {code:?}");
+        assert_eq!(sent("session/load"), usize::from(code.is_some()), "{kind} {code:?}");
+        assert_eq!(sent("session/new"), 1, "{kind} {code:?}");
+        ask(&session, "two").await;
+        sessions.flush().await.unwrap();
+        assert_eq!(said(&stored(&**sessions.store(), "mine").await), ["re: one; ", "re: two; "]);
+    }
+}
+
+/// A server with two agents, of which the client asks for the first.
+async fn two_agents(first: Ability, second: Ability) -> World {
+    // An agent refuses what it does not say it can.
+    let script = |ability: Ability| {
+        agent(ability).on_request(move |method, _| {
+            let refused = match method {
+                "session/resume" => !matches!(ability, Ability::Resume | Ability::Both),
+                "session/load" => !matches!(ability, Ability::Load | Ability::Both),
+                _ => false,
+            };
+            refused.then(|| refusal(-32601))
+        })
+    };
+    let server = MockServer::builder().agent("mock", script(first)).agent("other", script(second));
+    let server = server.released_quirks(false).start().await;
+    World { server, directory: tempfile::tempdir().unwrap(), kind: ServerKind::Shared }
+}
+
+#[tokio::test]
+async fn what_one_agent_can_do_says_nothing_of_another() {
+    let cases = [
+        (Ability::Neither, Ability::Resume, Restored::Resumed),
+        (Ability::Neither, Ability::Load, Restored::Loaded),
+        (Ability::Resume, Ability::Load, Restored::Loaded),
+        (Ability::Both, Ability::Neither, Restored::Replayed),
+    ];
+    for (first, second, expected) in cases {
+        let world = two_agents(first, second).await;
+        let (_client, sessions) = world.program().await;
+        let new = NewSession::in_dir("/").agent("other");
+        let session = within(sessions.create_as("mine", new)).await.unwrap();
+        ask(&session, "one").await;
+        sessions.flush().await.unwrap();
+        let (_client, sessions) = world.program().await;
+        let session = sessions.session("mine");
+        assert_eq!(within(session.resume()).await.unwrap(), Some(expected), "{first:?} {second:?}");
+        ask(&session, "two").await;
+        within(sessions.shut_down(Suspend::All)).await.unwrap();
+
+        let (_client, sessions) = world.program().await;
+        match within(sessions.resume("mine")).await {
+            Ok(session) => {
+                assert_ne!(expected, Restored::Replayed);
+                ask(&session, "three").await;
+            }
+            Err(Error::Status(TransitionError::NotResumable { .. })) => {
+                assert_eq!(expected, Restored::Replayed);
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_while_nothing_goes_on_is_survived() {
+    for (kind, ability) in KINDS.into_iter().flat_map(|kind| Ability::ALL.map(|ability| (kind, ability))) {
+        for is_noticed in [true, false] {
+            let world = World::new(kind, agent(ability)).await;
+            let (client, sessions) = world.program().await;
+            let mut events = client.events();
+            let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+            ask(&session, "one").await;
+            world.kill_agent();
+            if is_noticed {
+                let ended = |event| matches!(event, Event::SessionEnded(_)).then_some(());
+                event(&mut events, ended).await;
+            }
+            survives(&sessions, &session, &format!("{kind} {ability:?} {is_noticed}")).await;
+        }
+    }
+}
+
+/// A prompt works, or has failed with the agent first, because nobody had told that it is dead.
+async fn survives(sessions: &Sessions, session: &StoredSession, case: &str) {
+    let first = within(async { session.prompt("two").await?.text().await }).await;
+    if let Err(error) = first {
+        assert!(error.termination().is_some() || matches!(error, Error::Http(_)), "{case}: {error:?}");
+        ask(session, "two").await;
+    }
+    assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
+    sessions.flush().await.unwrap();
+    assert_eq!(said(&stored(&**sessions.store(), "mine").await), ["re: one; ", "re: two; "], "{case}");
+}
+
+#[tokio::test]
+async fn while_the_server_stays_away_prompts_fail_typed_and_in_time() {
+    for kind in KINDS {
+        let world = World::new(kind, agent(Ability::Resume)).await;
+        let client = options(&world.server, kind).store(world.store().await).build().unwrap();
+        let sessions = client.sessions();
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        ask(&session, "one").await;
+        world.server.stop().await;
+        for _ in 0..2 {
+            let error = within(async { session.prompt("two").await?.text().await }).await.unwrap_err();
+            assert!(
+                !matches!(error, Error::Store(_) | Error::Config(_) | Error::NotAllowed { .. }),
+                "{error:?}"
+            );
+            assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
+        }
+        world.server.restart(State::Lost).await;
+        let answered = within(async {
+            loop {
+                if let Ok(text) = async { session.prompt("three").await?.text().await }.await {
+                    return text;
+                }
+            }
+        });
+        assert_eq!(answered.await, "re: three; ", "{kind}");
+    }
+}
