@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use mock_server::{Script, Step};
-use sandbox_agent_sdk::{Attachment, DropPolicy, Error, Event, NewSession, ServerKind, StoredEventKind};
+use sandbox_agent_sdk::{
+    Attachment, DropPolicy, Error, Event, Events, NewSession, Origin, ServerKind, StoreError, StoredEventKind,
+};
 
 use crate::support::{event, within};
 use crate::world::{Ability, World, agent, counting, said, stored};
@@ -32,6 +34,7 @@ async fn another_program_gets_exactly_the_rest() {
 
         let attachment: Attachment = serde_json::from_str(&written).unwrap();
         let client = world.options().await.attach(attachment.clone()).build().unwrap();
+        let mut events = client.events();
         let session = within(client.sessions().attached()).await.unwrap();
         assert_eq!(session.id(), "mine");
         let rest = within(async {
@@ -49,7 +52,84 @@ async fn another_program_gets_exactly_the_rest() {
         let seen: Vec<&str> = said(&before).into_iter().chain(said(&rest)).collect();
         assert_eq!(seen, all, "nothing is missing, nothing is there twice");
         assert_eq!(said(&stored(&world.store().await, "mine").await), all);
+        assert_eq!(delivered(&mut events), said(&rest), "it hears of what it stores");
     }
+}
+
+/// What the agent has said so far that was new.
+fn delivered(events: &mut Events) -> Vec<String> {
+    let mut texts = Vec::new();
+    while let Some(event) = events.try_next() {
+        if let Event::Update(update) = event
+            && update.origin() == Origin::Live
+        {
+            texts.extend(update.message_text().map(str::to_owned));
+        }
+    }
+    texts
+}
+
+#[tokio::test]
+async fn an_attachment_is_for_the_first_who_uses_it() {
+    const COUNT: usize = 60;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
+    let options = world.options().await.on_turn_drop(DropPolicy::Detach);
+    let client = options.build().unwrap();
+    let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    for _ in 0..5 {
+        within(turn.next()).await.unwrap();
+    }
+    let attachment = within(session.detach()).await.unwrap();
+    drop((turn, client));
+    let first = world.options().await.attach(attachment.clone()).build().unwrap();
+    let second = world.options().await.attach(attachment.clone()).build().unwrap();
+    let (mut first_events, mut second_events) = (first.events(), second.events());
+    within(first.sessions().attached()).await.unwrap();
+    within(second.sessions().attached()).await.unwrap();
+    within(async {
+        while !said(&stored(&world.store().await, "mine").await).contains(&"60 ") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    first.sessions().flush().await.unwrap();
+    second.sessions().flush().await.unwrap();
+    let all: Vec<String> = (1..=COUNT).map(|n| format!("{n} ")).collect();
+    assert_eq!(said(&stored(&world.store().await, "mine").await), all);
+    let mut taken_over = [0, 0];
+    for (events, count) in [&mut first_events, &mut second_events].into_iter().zip(&mut taken_over) {
+        while let Some(event) = events.try_next() {
+            *count += usize::from(matches!(event, Event::TakenOver { .. }));
+        }
+    }
+    assert_eq!(
+        taken_over.iter().sum::<usize>(),
+        1,
+        "the second one hears that it is not its: {taken_over:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_attachment_of_a_session_that_was_made_again_is_of_no_use() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(within(session.prompt("one")).await.unwrap().outcome()).await.unwrap();
+    let agent_session = session.agent_session().unwrap();
+    let attachment = within(session.detach()).await.unwrap();
+    assert!(sessions.delete("mine").await.unwrap());
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    // Something goes on in what the old one was.
+    within(agent_session.prompt("old").outcome()).await.unwrap();
+    let client = world.options().await.attach(attachment).build().unwrap();
+    let error = within(client.sessions().attached()).await.unwrap_err();
+    assert!(matches!(error, Error::Store(StoreError::NotFound { .. })), "{error:?}");
+    within(within(session.prompt("new")).await.unwrap().outcome()).await.unwrap();
+    client.sessions().flush().await.unwrap();
+    sessions.flush().await.unwrap();
+    assert_eq!(said(&stored(&**sessions.store(), "mine").await), ["re: new; "]);
 }
 
 #[tokio::test]
