@@ -6,7 +6,7 @@
 //! binding, entry        one such pair; what is stored of an event, and what waits to be
 //! stream                how far a stream has been read that other programs read too    (pure)
 //! change, amend         changing records that others change too, and bringing them up to date
-//! restore               taking a session up again: resume, else load, else tell its history
+//! restore, recent       taking a session up again: resume, else load, else tell its history; what was stored last
 //! replay                the history as a text                                  (pure)
 //! transcript            a session as lines of JSON
 //! attachment            where one program left a session, for another one
@@ -22,6 +22,7 @@ mod handle;
 mod housekeeping;
 mod ledger;
 mod options;
+mod recent;
 mod replay;
 mod restore;
 mod session;

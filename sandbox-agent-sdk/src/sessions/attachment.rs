@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::binding::{Owed, TakenUp};
 use super::handle::Sessions;
 use super::ledger::Hold;
+use super::restore::restored_payload;
 use super::session::StoredSession;
 use crate::{Error, Event, ServerKind, SessionRecord, StoreError, Timestamp};
 
@@ -164,10 +165,10 @@ impl Sessions {
             taking.will_be(record.epoch);
             Ok(())
         });
-        let (epoch, made_at) = match taken.await {
+        let (epoch, made_at, is_taken) = match taken.await {
             Ok(record) => {
                 ledger.recorder().know(&record);
-                (record.epoch, record.created_at)
+                (record.epoch, record.created_at, true)
             }
             Err(Error::Store(StoreError::TakenOver { .. })) => {
                 return ledger.tell(&Event::TakenOver { session_id: id.clone() });
@@ -177,7 +178,7 @@ impl Sessions {
             Err(error) => {
                 // What comes is tried to be stored all the same, and what cannot be is told of.
                 tracing::warn!(%error, session = id, "a session cannot be taken up");
-                (attachment.epoch, attachment.created_at.unwrap_or(Timestamp::from_millis(0)))
+                (attachment.epoch, attachment.created_at.unwrap_or(Timestamp::from_millis(0)), false)
             }
         };
         let taken = TakenUp {
@@ -189,6 +190,8 @@ impl Sessions {
             owed: if attachment.replay_pending { Owed::History } else { Owed::Nothing },
             live: true,
             asked,
+            stored_to: None,
+            restored: is_taken.then(|| restored_payload("attach", &attachment.agent_session_id, None)),
         };
         ledger.bind_held(&taken, HashSet::new());
         drop(hold);

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::time::SystemTime;
 
+use serde_json::Value;
+
 use crate::{Error, Event, Origin, Timestamp, TurnOutcome};
 
 /// A kept session and its session of the agent.
@@ -41,6 +43,11 @@ pub(super) struct TakenUp<'a> {
     pub(super) live: bool,
     /// When the agent was asked for it.
     pub(super) asked: Moment,
+    /// Up to which number of the stream whoever had it before has stored everything, where that is known: what came
+    /// behind it, and before the session was held, is stored from here.
+    pub(super) stored_to: Option<u64>,
+    /// What is stored of how it was taken up, if it was.
+    pub(super) restored: Option<Value>,
 }
 
 /// A moment, by what had happened to all sessions then.

@@ -4,12 +4,15 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Value, json};
 
+use crate::store::number_of;
 use crate::{Event, Origin, StoredEventKind};
 
-/// How many sessions that nobody keeps are remembered, and how many events of each: the answer that names a session may
-/// come after its first events.
+/// How many sessions that nobody here keeps are remembered, and how many events of each and of all: the answer that names
+/// a session may come after its first events, and whoever kept a session may have been killed before it stored what
+/// happened last. No server keeps more for those who come late.
 const STRANGERS: usize = 32;
-const STRANGER_EVENTS: usize = 256;
+const STRANGER_EVENTS: usize = 1024;
+const ALL_STRANGERS_EVENTS: usize = 8192;
 /// How many events are held back of a session that is being taken up, or left. What does not fit is counted.
 const HELD_EVENTS: usize = 8192;
 
@@ -25,9 +28,11 @@ pub(super) struct Entry {
 impl Entry {
     /// What is stored of an event, if it is new and worth it.
     pub(super) fn of(event: &Event, place: Option<&str>) -> Option<Self> {
-        if event.origin() != Origin::Live {
-            return None;
-        }
+        if event.origin() == Origin::Live { Self::whenever(event, place) } else { None }
+    }
+
+    /// What is stored of an event, if it is worth it, also if it is older than this connection.
+    fn whenever(event: &Event, place: Option<&str>) -> Option<Self> {
         let (kind, payload) = match event {
             Event::Update(update) => (StoredEventKind::Update, update.raw().clone()),
             Event::SessionEnded(ended) => (StoredEventKind::Ended, json!(ended.termination)),
@@ -43,6 +48,10 @@ impl Entry {
         Some(Self { kind, payload, place: place.map(str::to_owned) })
     }
 
+    fn is_behind(&self, number: Option<u64>) -> bool {
+        self.place.as_deref().and_then(number_of) > number
+    }
+
     fn lost(count: u64) -> Self {
         Self { kind: StoredEventKind::Lost, payload: json!({ "count": count }), place: None }
     }
@@ -52,7 +61,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(super) struct Early {
     /// What came for sessions that nobody keeps, the longest known first.
-    strangers: VecDeque<(String, Heap)>,
+    strangers: VecDeque<Stranger>,
     /// What came for sessions that are being taken up or left.
     held: HashMap<String, Heap>,
 }
@@ -104,23 +113,78 @@ impl Early {
         true
     }
 
-    /// Remembers an event of a session that nobody keeps, for a moment.
+    /// Remembers an event of a session that nobody keeps.
     pub(super) fn remember(&mut self, session: &str, event: &Event, place: Option<&str>) {
-        let Some(entry) = Entry::of(event, place) else { return };
-        let known = self.strangers.iter_mut().find(|(stranger, _)| stranger == session);
-        if let Some((_, heap)) = known {
-            return heap.put(Some(entry), STRANGER_EVENTS);
+        if event.origin() == Origin::History {
+            return;
         }
-        if self.strangers.len() == STRANGERS {
+        let Some(entry) = Entry::whenever(event, place) else { return };
+        let is_live = event.origin() == Origin::Live;
+        let known = self.strangers.iter().position(|stranger| stranger.name == session);
+        let known = known.unwrap_or_else(|| {
+            if self.strangers.len() == STRANGERS {
+                self.strangers.pop_front();
+            }
+            self.strangers.push_back(Stranger { name: session.to_owned(), ..Stranger::default() });
+            self.strangers.len() - 1
+        });
+        if let Some(stranger) = self.strangers.get_mut(known) {
+            stranger.put(entry, is_live);
+        }
+        while self.strangers.iter().map(|stranger| stranger.seen.len()).sum::<usize>() > ALL_STRANGERS_EVENTS
+        {
             self.strangers.pop_front();
         }
-        self.strangers.push_back((session.to_owned(), Heap { entries: vec![entry], missed: 0 }));
     }
 
-    /// Gives what is remembered of a session that nobody kept, and forgets it.
+    /// Gives what came for a session that nobody kept since this program is there, and forgets it.
     pub(super) fn recall(&mut self, session: &str) -> Vec<Entry> {
-        let known = self.strangers.iter().position(|(stranger, _)| stranger == session);
-        let recalled = known.and_then(|known| self.strangers.remove(known));
-        recalled.map(|(_, heap)| heap.into_entries()).unwrap_or_default()
+        self.meet(session).map(Stranger::into_news).unwrap_or_default()
+    }
+
+    /// Gives what came for a session that nobody kept behind this number, and forgets it.
+    pub(super) fn recall_behind(&mut self, session: &str, number: Option<u64>) -> Vec<Entry> {
+        self.meet(session).zip(number).map(|(stranger, number)| stranger.behind(number)).unwrap_or_default()
+    }
+
+    /// Whether something came for a session that nobody kept behind this number, or at all if there is none.
+    pub(super) fn has_behind(&self, session: &str, number: Option<u64>) -> bool {
+        let stranger = self.strangers.iter().find(|stranger| stranger.name == session);
+        stranger.is_some_and(|stranger| stranger.seen.iter().any(|(entry, _)| entry.is_behind(number)))
+    }
+
+    fn meet(&mut self, session: &str) -> Option<Stranger> {
+        let known = self.strangers.iter().position(|stranger| stranger.name == session)?;
+        self.strangers.remove(known)
+    }
+}
+
+/// A session that nobody here keeps, and what came for it last.
+#[derive(Debug, Default)]
+struct Stranger {
+    name: String,
+    /// Each event, and whether it came while this program was there.
+    seen: VecDeque<(Entry, bool)>,
+    /// How many events that came while this program was there are not remembered any more.
+    forgotten: u64,
+}
+
+impl Stranger {
+    fn put(&mut self, entry: Entry, is_live: bool) {
+        if self.seen.len() == STRANGER_EVENTS {
+            self.forgotten += u64::from(self.seen.pop_front().is_some_and(|(_, was_live)| was_live));
+        }
+        self.seen.push_back((entry, is_live));
+    }
+
+    fn into_news(self) -> Vec<Entry> {
+        let lost = (self.forgotten > 0).then(|| Entry::lost(self.forgotten));
+        let news = self.seen.into_iter().filter_map(|(entry, is_live)| is_live.then_some(entry));
+        lost.into_iter().chain(news).collect()
+    }
+
+    fn behind(self, number: u64) -> Vec<Entry> {
+        let seen = self.seen.into_iter().map(|(entry, _)| entry);
+        seen.filter(|entry| entry.is_behind(Some(number))).collect()
     }
 }

@@ -132,6 +132,8 @@ impl Sessions {
             owed: Owed::Nothing,
             live: true,
             asked,
+            stored_to: None,
+            restored: None,
         };
         self.ledger.bind_new(&taken, None);
         if let Some(termination) = session.termination() {

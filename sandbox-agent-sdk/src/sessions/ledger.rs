@@ -204,10 +204,14 @@ impl Ledger {
         let mut books = self.books();
         let (before, stored) = before.unzip();
         let mut stored = stored.unwrap_or_default();
-        let mut early = before.map(|before| books.early.release_but(before, &mut stored)).unwrap_or_default();
+        let (mut missed, mut early) = (Vec::new(), Vec::new());
+        if let Some(before) = before {
+            missed = books.early.recall_behind(before, taken.stored_to);
+            early = books.early.release_but(before, &mut stored);
+        }
         early.extend(books.early.recall(taken.agent_session));
         early.extend(books.early.release(taken.agent_session));
-        self.bind(&mut books, taken, early, stored);
+        self.bind(&mut books, taken, missed, early, stored);
         if let Some(before) = before {
             books.kept.insert(before.to_owned(), taken.id.to_owned());
         }
@@ -217,22 +221,32 @@ impl Ledger {
     /// who had the session before has stored it.
     pub(super) fn bind_held(&self, taken: &TakenUp<'_>, mut stored: HashSet<String>) {
         let mut books = self.books();
-        // What came earlier was somebody else's to store.
-        books.early.recall(taken.agent_session);
+        // What came earlier was somebody else's to store, who may have been killed before.
+        let missed = books.early.recall_behind(taken.agent_session, taken.stored_to);
         let held = books.early.release_but(taken.agent_session, &mut stored);
-        self.bind(&mut books, taken, held, stored);
+        self.bind(&mut books, taken, missed, held, stored);
     }
 
-    fn bind(&self, books: &mut Books, taken: &TakenUp<'_>, early: Vec<Entry>, stored: HashSet<String>) {
+    /// Binds a session, and takes down what came before it was taken up and since.
+    fn bind(
+        &self,
+        books: &mut Books,
+        taken: &TakenUp<'_>,
+        before: Vec<Entry>,
+        since: Vec<Entry>,
+        stored: HashSet<String>,
+    ) {
         self.recorder().claim(taken.id, taken.epoch, taken.since);
         books.asleep = false;
         books.kept.insert(taken.agent_session.to_owned(), taken.id.to_owned());
         let mut binding = Binding::new(taken, stored);
         binding.live &= !books.has_ended_since(taken.asked);
         books.bound.insert(taken.id.to_owned(), binding);
-        for entry in early {
-            self.record_entry(taken.id, entry);
+        before.into_iter().for_each(|entry| self.record_entry(taken.id, entry));
+        if let Some(payload) = &taken.restored {
+            self.recorder().record(taken.id, StoredEventKind::Restored, payload.clone());
         }
+        since.into_iter().for_each(|entry| self.record_entry(taken.id, entry));
     }
 
     /// This program is done with the session: nothing of it is taken down any more.
@@ -318,9 +332,19 @@ impl Ledger {
         self.books().now
     }
 
-    /// The number of the last event of the stream.
-    pub(super) fn reached(&self) -> Option<u64> {
-        self.books().stream.reached()
+    /// The last place of the stream.
+    pub(super) fn last_place(&self) -> Option<String> {
+        self.books().stream.last().map(str::to_owned)
+    }
+
+    /// Whether something came for a session of the agent behind this number that nobody here has kept.
+    pub(super) fn has_behind(&self, agent_session: &str, number: Option<u64>) -> bool {
+        self.books().early.has_behind(agent_session, number)
+    }
+
+    /// Whether this place was [read here](Stream::has_read).
+    pub(super) fn has_read(&self, place: &str) -> bool {
+        self.books().stream.has_read(place)
     }
 
     /// The places of what others have stored under these ids and that are [yet to come](Stream::ahead).

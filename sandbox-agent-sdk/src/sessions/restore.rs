@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::amend::Amendment;
 use super::binding::{Owed, TakenUp};
 use super::handle::Sessions;
 use super::ledger::{Hold, is_unknown_session};
+use super::recent::Recent;
 use super::replay::{history, tells};
 use crate::client::Others;
 use crate::random::random_below;
@@ -175,8 +176,14 @@ impl Sessions {
             Ok(recent) => (recent, None),
             Err(error) => (Recent::default(), Some(error)),
         };
-        let others =
-            if recent.has_open_turn || unread.is_some() { Others::MayHaveATurn } else { Others::HaveNoTurn };
+        let stored_to = recent.last_place(owner.epoch - 1).filter(|place| ledger.has_read(place));
+        let stored_to = stored_to.and_then(number_of);
+        // Whoever has it may be slow to store what goes on.
+        let goes_on = old_session.is_some_and(|session| ledger.has_behind(session, stored_to));
+        let others = match recent.has_open_turn || goes_on || unread.is_some() {
+            true => Others::MayHaveATurn,
+            false => Others::HaveNoTurn,
+        };
         let restored = self.reopen(wish, can, &owner, others).await;
         if let Err(error @ Error::Store(StoreError::TakenOver { .. })) = restored {
             return Err(error);
@@ -185,7 +192,7 @@ impl Sessions {
         let is_ordered = matches!(restored, Ok(_) | Err(Error::Rpc { .. }));
         let read = owner.taken_at.as_deref().and_then(number_of);
         let stored = ledger.ahead(&recent.ids, read, is_ordered);
-        let reached = ledger.reached();
+        let reached = ledger.last_place();
         let mut taken = TakenUp {
             id: &record.id,
             agent_session: "",
@@ -195,6 +202,8 @@ impl Sessions {
             owed: Owed::Nothing,
             live: unread.is_none(),
             asked,
+            stored_to,
+            restored: None,
         };
         let (session, how, kept, new_hold) = match restored {
             Ok(restored) => restored,
@@ -208,16 +217,17 @@ impl Sessions {
         };
         taken.agent_session = session.id();
         taken.owed = if kept.replay_pending { Owed::History } else { Owed::Nothing };
+        if unread.is_none() {
+            // What is behind this place is news. What an agent tells while it loads is not.
+            let at = if how == Restored::Loaded { reached.as_ref() } else { owner.taken_at.as_ref() };
+            let at = at.filter(|_| can.server == ServerKind::Shared);
+            taken.restored = Some(restored_payload(how.as_str(), session.id(), at.map(String::as_str)));
+        }
         match how {
             Restored::Replayed => ledger.bind_new(&taken, old_session.map(|session| (session, stored))),
             _ => ledger.bind_held(&taken, stored),
         }
         drop((hold, new_hold));
-        if how == Restored::Loaded && others == Others::MayHaveATurn && can.server == ServerKind::Shared {
-            // What the agent told of the turn meanwhile cannot be told from the history, and was not stored.
-            let payload = json!({"from": read.map(|read| read + 1), "to": reached});
-            ledger.recorder().record(&record.id, StoredEventKind::Gap, payload);
-        }
         if let Some(termination) = session.termination() {
             // The agent has ended since it answered.
             ledger.ended(&record.id, owner.epoch, termination);
@@ -225,8 +235,21 @@ impl Sessions {
         if let Some(error) = unread {
             return Err(error);
         }
-        let payload = json!({"by": how.as_str(), "agentSessionId": session.id()});
-        ledger.recorder().record(&record.id, StoredEventKind::Restored, payload);
+        let is_loaded = how == Restored::Loaded && can.server == ServerKind::Shared;
+        let since = match (stored_to, recent.last.as_deref()) {
+            // What was told before is not known, if what was stored last is not.
+            (None, Some(last)) if recent.has_open_turn => Some(number_of(last)),
+            // What the agent told of a turn while it loaded cannot be told from the history.
+            _ if is_loaded && others == Others::MayHaveATurn => Some(read),
+            // It was to tell nothing, and has told something that was not known.
+            _ if is_loaded && can.resume_session && !recent.explains(session.history()) => Some(read),
+            _ => None,
+        };
+        if let Some(since) = since {
+            let to = reached.as_deref().and_then(number_of);
+            let payload = json!({"from": since.map(|since| since + 1), "to": to});
+            ledger.recorder().record(&record.id, StoredEventKind::Gap, payload);
+        }
         tracing::debug!(session = record.id, by = how.as_str(), "a session was taken up again");
         Ok(how)
     }
@@ -291,23 +314,16 @@ impl Sessions {
     /// What was stored last of a session that others may have had, where they see the same stream. Nobody else can write
     /// any more, so that this is all there is.
     async fn recent(&self, owner: &SessionRecord, kind: ServerKind) -> Result<Recent, Error> {
-        let mut recent = Recent::default();
         if kind != ServerKind::Shared {
-            return Ok(recent);
+            return Ok(Recent::default());
         }
         let start = owner.last_index.saturating_sub(RING);
-        // The prompt of a long turn is further back.
-        recent.has_open_turn = start > 0;
+        let mut recent = Recent::behind(start);
         let mut query = EventQuery::of(&owner.id).after(start).limit(crate::MAX_PAGE);
         loop {
             let page = self.ledger.events(&query).await?;
             for event in page.events.into_iter().filter(|event| event.index <= owner.last_index) {
-                match event.kind {
-                    StoredEventKind::Prompt => recent.has_open_turn = true,
-                    StoredEventKind::TurnEnded | StoredEventKind::Ended => recent.has_open_turn = false,
-                    _ => {}
-                }
-                recent.ids.push(event.id);
+                recent.take_in(event);
             }
             match page.next.filter(|next| *next < owner.last_index) {
                 Some(next) => query = query.after(next),
@@ -385,12 +401,13 @@ pub(super) fn can_reopen(can: &Capabilities, agent: &str) -> bool {
     resume || load
 }
 
-/// What is stored last of a session.
-#[derive(Debug, Default)]
-struct Recent {
-    ids: Vec<String>,
-    /// Whether a turn was begun whose end is not stored.
-    has_open_turn: bool,
+/// What is stored of a session that was taken up.
+pub(super) fn restored_payload(by: &str, agent_session: &str, at: Option<&str>) -> Value {
+    let mut payload = json!({"by": by, "agentSessionId": agent_session});
+    if let Some(place) = at {
+        payload["at"] = place.into();
+    }
+    payload
 }
 
 /// Whether an agent, or its server, says that it cannot take up this session, so that another way may be tried.

@@ -32,8 +32,13 @@ impl Stream {
         self.places.back().map(String::as_str)
     }
 
-    pub(super) fn reached(&self) -> Option<u64> {
+    fn reached(&self) -> Option<u64> {
         self.last().and_then(number_of)
+    }
+
+    /// Whether this very event was read here, and with it everything that came behind it until now.
+    pub(super) fn has_read(&self, place: &str) -> bool {
+        self.places.iter().any(|known| known == place)
     }
 
     /// The places of what others have stored under these ids and that are yet to come here, because others read their
@@ -86,6 +91,7 @@ mod tests {
         let mut stream = Stream::default();
         ["3-a", "0-ask", "5-b", "ended"].into_iter().for_each(|place| stream.pass(place));
         assert_eq!(stream.last(), Some("5-b"));
+        assert!(stream.has_read("3-a") && !stream.has_read("3-b") && !stream.has_read("4-a"));
         assert_eq!(stream.until("5-b"), Some(5));
         assert_eq!(stream.until("9-z"), Some(9), "it was not read here yet");
         assert_eq!(stream.until("3-other"), None);
