@@ -5,12 +5,13 @@ use std::process::{Command, Stdio};
 use std::task::Poll;
 use std::time::Duration;
 
+use mock_server::MockServer;
 use sandbox_agent_sdk::{
-    Error, NewSession, RecordQuery, SandboxAgentClient, ServerKind, SessionStatus, SqliteStore,
-    StoredSession, Suspend,
+    Error, Event, Events, NewSession, RecordQuery, SandboxAgentClient, ServerKind, SessionStatus, Sessions,
+    SqliteStore, StoredEventKind, StoredSession, Suspend,
 };
 
-use crate::support::{KINDS, timeouts, within};
+use crate::support::{KINDS, event, timeouts, within};
 use crate::world::{Ability, World, agent, counting, said, stored};
 
 /// Polls a future so many times and drops it then, unless it is done before.
@@ -154,10 +155,8 @@ async fn a_program_that_counts() {
     within(turn.outcome()).await.unwrap();
 }
 
-#[tokio::test]
-async fn of_a_program_that_is_killed_in_the_middle_of_a_turn_the_next_one_misses_nothing() {
-    const COUNT: usize = 400;
-    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
+/// Starts the program that counts, and kills it when so many numbers are stored.
+async fn kill_a_program_that_counts(world: &World, after: usize) -> usize {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "giving_up::a_program_that_counts", "--nocapture"])
         .env(URL, world.server.url())
@@ -167,42 +166,109 @@ async fn of_a_program_that_is_killed_in_the_middle_of_a_turn_the_next_one_misses
         .unwrap();
     let store = world.store().await;
     within(async {
-        while said(&stored(&store, "mine").await).len() < 20 {
+        while said(&stored(&store, "mine").await).len() < after {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
     .await;
     child.kill().unwrap();
     child.wait().unwrap();
-    // Something happens that no program sees.
-    let seen = world.server.last_event_id();
-    within(async {
-        while world.server.last_event_id() < seen + 20 {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
-    let before: Vec<String> = said(&stored(&store, "mine").await).into_iter().map(str::to_owned).collect();
-    let expected: Vec<String> = (1..=before.len()).map(|n| format!("{n} ")).collect();
-    assert_eq!(before, expected, "what is there is whole");
-    assert!(before.len() < COUNT, "it was killed in the middle");
+    let kept = stored(&store, "mine").await;
+    let expected: Vec<String> = (1..=said(&kept).len()).map(|n| format!("{n} ")).collect();
+    assert_eq!(said(&kept), expected, "what is there is whole");
+    expected.len()
+}
 
-    let (_client, sessions) = world.program().await;
-    let session = within(sessions.resume("mine")).await.unwrap();
+/// Waits until a session holds so many numbers, and gives all it holds.
+async fn counted(sessions: &Sessions, count: usize) -> Vec<usize> {
+    let last = format!("{count} ");
     within(async {
         loop {
             sessions.flush().await.unwrap();
-            if said(&stored(&store, "mine").await).contains(&format!("{COUNT} ").as_str()) {
-                break;
+            let kept = stored(&**sessions.store(), "mine").await;
+            if said(&kept).contains(&last.as_str()) {
+                return said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
-    .await;
-    let kept = stored(&store, "mine").await;
-    let numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
-    assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>(), "what came meanwhile is fetched from the server");
-    assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
-    let again = within(async { session.prompt("again").await?.outcome().await }).await;
-    again.unwrap();
+    .await
+}
+
+/// Waits until the agent has said something.
+async fn hear(events: &mut Events, text: &str) {
+    let is_it = |event| matches!(event, Event::Update(update) if update.message_text() == Some(text));
+    event(events, |event| is_it(event).then_some(())).await;
+}
+
+#[tokio::test]
+async fn of_a_program_that_is_killed_in_the_middle_of_a_turn_the_next_one_misses_nothing() {
+    const COUNT: usize = 250;
+    // Whoever goes on may have been there all the time, or is started while the turn goes on, or after it.
+    for ability in [Ability::Resume, Ability::Neither] {
+        for is_there in [true, false] {
+            let world = World::new(ServerKind::Shared, counting(ability, COUNT)).await;
+            let watching = world.program().await;
+            let mut events = watching.0.events();
+            let before = kill_a_program_that_counts(&world, 20).await;
+            // Something happens that no program stores.
+            hear(&mut events, &format!("{} ", before + 10)).await;
+            let (_client, sessions) = if is_there { watching } else { world.program().await };
+            let session = within(sessions.resume("mine")).await.unwrap();
+            let numbers = counted(&sessions, COUNT).await;
+            assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>(), "{ability:?} {is_there}");
+            assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
+            within(async { session.prompt("again").await?.outcome().await }).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_an_agent_tells_when_it_loads_a_session_is_not_taken_for_what_was_missed() {
+    const COUNT: usize = 60;
+    for is_there in [true, false] {
+        let chunk = |n| {
+            let text = format!("{n} ");
+            serde_json::json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
+        };
+        let script = counting(Ability::Load, COUNT).history(move |_| (1..=COUNT).map(chunk).collect());
+        let world = World::new(ServerKind::Shared, script).await;
+        let watching = world.program().await;
+        let mut events = watching.0.events();
+        kill_a_program_that_counts(&world, 20).await;
+        hear(&mut events, &format!("{COUNT} ")).await;
+        let mut programs = vec![world.program().await, world.program().await];
+        if is_there {
+            programs.insert(0, watching);
+        }
+        // Each has the agent tell everything once more, and is gone before anything else happens.
+        for (client, sessions) in programs {
+            within(sessions.resume("mine")).await.unwrap();
+            assert_eq!(counted(&sessions, COUNT).await, (1..=COUNT).collect::<Vec<_>>(), "{is_there}");
+            drop((client, sessions));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_server_no_longer_has_of_a_turn_is_missed_by_name() {
+    const COUNT: usize = 120;
+    let server = MockServer::builder().agent("mock", counting(Ability::Resume, COUNT)).ring(16);
+    let server = server.released_quirks(false).start().await;
+    let world = World { server, directory: tempfile::tempdir().unwrap(), kind: ServerKind::Shared };
+    let watching = world.program().await;
+    let mut events = watching.0.events();
+    let before = kill_a_program_that_counts(&world, 20).await;
+    hear(&mut events, &format!("{} ", before + 40)).await;
+    drop((events, watching));
+    let (_client, sessions) = world.program().await;
+    within(sessions.resume("mine")).await.unwrap();
+    let numbers = counted(&sessions, COUNT).await;
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "nothing is there twice: {numbers:?}");
+    assert!(numbers.len() < COUNT, "the server has forgotten some");
+    let kept = stored(&**sessions.store(), "mine").await;
+    let gaps: Vec<_> = kept.iter().filter(|event| event.kind == StoredEventKind::Gap).collect();
+    let [gap] = gaps[..] else { panic!("{gaps:?}") };
+    let bound = |name: &str| gap.payload[name].as_u64().unwrap();
+    assert!(bound("to") - bound("from") + 1 >= (COUNT - numbers.len()) as u64, "{gap:?}");
 }
