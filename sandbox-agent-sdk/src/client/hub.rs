@@ -82,6 +82,27 @@ impl Hub {
         Events::new(queue)
     }
 
+    /// Has these subscribers of a session go on with another one, that took its place.
+    pub(crate) fn follow(&self, from: &str, to: &str, followers: &[Weak<Queue<Event>>]) {
+        let mut state = self.lock();
+        let is_follower = |queue: &Arc<Queue<Event>>| {
+            followers.iter().any(|follower| follower.as_ptr() == Arc::as_ptr(queue))
+        };
+        let moved: Vec<_> = state.book(from).subscribers.extract_if(.., |queue| is_follower(queue)).collect();
+        if moved.is_empty() {
+            return;
+        }
+        let book = state.book(to);
+        let (missed, backlog) = book.take_backlog();
+        for queue in &moved {
+            if missed > 0 {
+                queue.push(Event::Lagged(missed));
+            }
+            backlog.iter().for_each(|event| queue.push(event.clone()));
+        }
+        book.subscribers.extend(moved);
+    }
+
     /// The history of a session that is about to be loaded. It is no subscription: nobody there answers anything.
     pub(super) fn collect_history(&self, id: &str) -> Arc<Queue<Update>> {
         let queue = Arc::new(Queue::new(self.budget));

@@ -1,7 +1,7 @@
 //! Events as a stream.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use futures::{Stream, StreamExt};
@@ -22,6 +22,10 @@ pub struct Events {
 impl Events {
     pub(crate) fn new(queue: Arc<Queue<Event>>) -> Self {
         Self { queue }
+    }
+
+    pub(crate) fn queue(&self) -> Weak<Queue<Event>> {
+        Arc::downgrade(&self.queue)
     }
 
     /// The next event; `None` once the client is gone.

@@ -12,10 +12,11 @@ use super::entry::{Early, Entry};
 use super::replay::ReplayLimits;
 use super::stream::Stream;
 use crate::client::Hub;
+use crate::event::Queue;
 use crate::store::Listeners;
 use crate::{
-    Error, Event, EventPage, EventQuery, MemoryStore, Recorder, RecorderOptions, SessionRecord, SessionStore,
-    StoreError, StoredEventKind, TerminationInfo, Timestamp,
+    Error, Event, EventPage, EventQuery, Events, MemoryStore, Recorder, RecorderOptions, SessionRecord,
+    SessionStore, StoreError, StoredEventKind, TerminationInfo, Timestamp,
 };
 
 mod observing;
@@ -52,6 +53,8 @@ struct Books {
     /// Sessions that this program has let go of in the middle of a turn, whose end only it will know.
     leaving: HashMap<String, String>,
     early: Early,
+    /// Who listens to which kept session, whatever the agent calls it.
+    followers: HashMap<String, Vec<Weak<Queue<Event>>>>,
     stream: Stream,
     gates: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
     /// What has happened to all sessions so far, and whether the stream of events is lost now.
@@ -212,9 +215,22 @@ impl Ledger {
         early.extend(books.early.recall(taken.agent_session));
         early.extend(books.early.release(taken.agent_session));
         self.bind(&mut books, taken, missed, early, stored);
-        if let Some(before) = before {
-            books.kept.insert(before.to_owned(), taken.id.to_owned());
+        let Some(before) = before else { return };
+        books.kept.insert(before.to_owned(), taken.id.to_owned());
+        let followers = books.followers.get(taken.id).cloned().unwrap_or_default();
+        // Whoever tells of something waits for the books.
+        drop(books);
+        if let Some(hub) = self.hub.upgrade() {
+            hub.follow(before, taken.agent_session, &followers);
         }
+    }
+
+    /// Somebody listens to a session, and goes on to if the agent's session becomes another one.
+    pub(super) fn follow(&self, id: &str, events: &Events) {
+        let mut books = self.books();
+        let followers = books.followers.entry(id.to_owned()).or_default();
+        followers.retain(|follower| follower.strong_count() > 0);
+        followers.push(events.queue());
     }
 
     /// The agent has taken the session up under this id, and what was held back since is taken down, unless somebody
@@ -280,7 +296,9 @@ impl Ledger {
     /// The session was deleted: nothing of it is taken down any more, not even the end of a turn that is running.
     pub(super) fn forget(&self, id: &str) {
         self.unbind(id);
-        self.books().leaving.retain(|_, left| left != id);
+        let mut books = self.books();
+        books.leaving.retain(|_, left| left != id);
+        books.followers.remove(id);
     }
 
     /// Another program has taken the session up, so this one lets go of it and says so.

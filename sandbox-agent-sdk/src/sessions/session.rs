@@ -67,10 +67,12 @@ impl StoredSession {
         Some(self.sessions.client().session(binding.agent_session))
     }
 
-    /// What happens in it from now on, until the agent's session is another one; `None` while the agent does not have
-    /// it. [`SandboxAgentClient::events`](crate::SandboxAgentClient::events) goes on in any case.
+    /// What happens in it from now on, also when the agent's session becomes another one; `None` while the agent does not
+    /// have it. [`SandboxAgentClient::events`](crate::SandboxAgentClient::events) goes on in any case.
     pub fn events(&self) -> Option<Events> {
-        self.agent_session().map(|session| session.events())
+        let events = self.agent_session()?.events();
+        self.sessions.ledger.follow(&self.id, &events);
+        Some(events)
     }
 
     /// Has the agent take it up, unless it has: it resumes the session, or else loads it, or else gets a new one that is

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mock_server::{MockServer, State, Step};
 use sandbox_agent_sdk::{
-    Error, Event, NewSession, Origin, Restored, ServerKind, SessionStatus, Sessions, StoredEventKind,
+    Error, Event, Events, NewSession, Origin, Restored, ServerKind, SessionStatus, Sessions, StoredEventKind,
     StoredSession, Suspend, TransitionError,
 };
 
@@ -224,6 +224,38 @@ async fn an_agent_that_dies_while_nothing_goes_on_is_survived() {
             }
             survives(&sessions, &session, &format!("{kind} {ability:?} {is_noticed}")).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn whoever_listens_to_a_session_hears_of_it_whatever_the_agent_calls_it() {
+    for (kind, ability) in KINDS.into_iter().flat_map(|kind| Ability::ALL.map(|ability| (kind, ability))) {
+        let world = World::new(kind, agent(ability)).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let mut events = session.events().unwrap();
+        let mut of_agent = session.agent_session().unwrap().events();
+        ask(&session, "one").await;
+        for round in 0..2 {
+            within(async { session.prompt("die").await?.text().await }).await.unwrap_err();
+            ask(&session, &format!("after {round}")).await;
+        }
+        let heard = |events: &mut Events| {
+            let mut texts = Vec::new();
+            while let Some(event) = events.try_next() {
+                if let Event::Update(update) = event
+                    && update.origin() == Origin::Live
+                {
+                    texts.extend(update.message_text().map(str::to_owned));
+                }
+            }
+            texts
+        };
+        let all = ["re: one; ", "dying; ", "re: after 0; ", "dying; ", "re: after 1; "];
+        assert_eq!(heard(&mut events), all, "{kind} {ability:?}");
+        // A session of the agent is itself.
+        let own = if ability == Ability::Neither { &all[..2] } else { &all[..] };
+        assert_eq!(heard(&mut of_agent), own, "{kind} {ability:?}");
     }
 }
 
