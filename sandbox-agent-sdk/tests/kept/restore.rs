@@ -20,9 +20,6 @@ enum Blow {
     AgentCrash,
 }
 
-const BLOWS: [Blow; 4] =
-    [Blow::ProgramRestart, Blow::ServerRestart, Blow::ServerRestartWithoutMemory, Blow::AgentCrash];
-
 /// Counts what was delivered as new, by its text.
 #[derive(Default)]
 struct Delivered(HashMap<String, usize>);
@@ -132,40 +129,32 @@ fn told_what_went_before(world: &World, ability: Ability, restored: bool, case: 
     }
 }
 
-#[tokio::test]
-async fn a_program_that_restarts_goes_on() {
-    for kind in KINDS {
+async fn survives_everywhere(blow: Blow) {
+    for kind in [ServerKind::Shared, ServerKind::PerAgent, ServerKind::ConnectionId] {
         for ability in Ability::ALL {
-            survives(kind, ability, Blow::ProgramRestart).await;
+            survives(kind, ability, blow).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_program_that_restarts_goes_on() {
+    survives_everywhere(Blow::ProgramRestart).await;
 }
 
 #[tokio::test]
 async fn a_server_that_restarts_is_survived() {
-    for kind in KINDS {
-        for ability in Ability::ALL {
-            survives(kind, ability, BLOWS[1]).await;
-        }
-    }
+    survives_everywhere(Blow::ServerRestart).await;
 }
 
 #[tokio::test]
 async fn a_server_that_lost_its_memory_is_survived() {
-    for kind in KINDS {
-        for ability in Ability::ALL {
-            survives(kind, ability, BLOWS[2]).await;
-        }
-    }
+    survives_everywhere(Blow::ServerRestartWithoutMemory).await;
 }
 
 #[tokio::test]
 async fn an_agent_that_crashes_is_survived() {
-    for kind in KINDS {
-        for ability in Ability::ALL {
-            survives(kind, ability, Blow::AgentCrash).await;
-        }
-    }
+    survives_everywhere(Blow::AgentCrash).await;
 }
 
 /// The server is there again and does not take the first connection: that is no reason to give the session up.

@@ -77,7 +77,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new(kind: ServerKind, agent: Script) -> Self {
-        let server = MockServer::builder().agent("mock", agent).released_quirks(false).start().await;
+        let mut builder = MockServer::builder().agent("mock", agent).released_quirks(false);
+        if kind == ServerKind::ConnectionId {
+            builder = builder.connection_ids(Some("x-acp-connection-id"));
+        }
+        let server = builder.start().await;
         Self { server, directory: tempfile::tempdir().unwrap(), kind }
     }
 
