@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use sandbox_agent_sdk::{
-    Capabilities, Error, Event, EventQuery, Events, MemoryStore, NewSession, Origin, SandboxAgentClient,
-    SessionStatus, SessionStore, SqliteStore, StoredEvent, StoredSession,
+    Capabilities, Error, Event, EventQuery, Events, MemoryStore, NewSession, Origin, PostgresStore,
+    SandboxAgentClient, SessionStatus, SessionStore, SqliteStore, StoredEvent, StoredSession,
 };
-use sdk_tests::within;
+use sdk_tests::{Cluster, Schema, within};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -32,12 +32,19 @@ enum Store {
     Memory(Arc<dyn SessionStore>),
     /// Each program opens the file for itself.
     Sqlite(TempDir),
+    /// Each program has connections of its own.
+    Postgres(Schema),
 }
 
 impl Store {
-    fn all() -> [Self; 2] {
+    /// All of them, but for the last where there is no database server.
+    async fn all() -> Vec<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        [Self::Memory(Arc::new(MemoryStore::new())), Self::Sqlite(folder)]
+        let mut all = vec![Self::Memory(Arc::new(MemoryStore::new())), Self::Sqlite(folder)];
+        if let Some(cluster) = Cluster::find().await {
+            all.push(Self::Postgres(cluster.schema().await));
+        }
+        all
     }
 
     async fn open(&self) -> Arc<dyn SessionStore> {
@@ -47,6 +54,15 @@ impl Store {
                 let path = folder.path().join("sessions.db");
                 Arc::new(SqliteStore::open(path).await.expect("a store in a file"))
             }
+            Self::Postgres(schema) => {
+                Arc::new(PostgresStore::open(&schema.url).await.expect("a store in a database"))
+            }
+        }
+    }
+
+    async fn remove(self) {
+        if let Self::Postgres(schema) = self {
+            schema.remove().await;
         }
     }
 }
@@ -71,16 +87,18 @@ async fn goes_on(row: Row, blow: Blow) {
     // that the server makes no difference.
     let all = matches!(row.kind, Kind::MockRpc | Kind::Released("0.4.2"));
     for (number, way) in ways.iter().enumerate() {
-        let stores = Store::all().into_iter().enumerate();
-        let wanted = stores.filter(|(store, _)| all || number % 2 == *store);
-        for (_, store) in wanted {
+        for (place, store) in Store::all().await.into_iter().enumerate() {
+            if !all && number % 2 != place {
+                store.remove().await;
+                continue;
+            }
             let setup = Setup { kills_agent: blow == Blow::AgentCrashes, ..Setup::takes_up(*way) };
-            let Some(server) = Server::start(row.kind, setup).await else { return };
+            let Some(server) = Server::start(row.kind, setup).await else { return store.remove().await };
             let life = Life { row, server, store, blow, heard: Vec::new() };
             if row.kind == Kind::Given {
-                return life.go_on(None).await;
+                return life.go_on(None).await.remove().await;
             }
-            life.go_on(Some(*way)).await;
+            life.go_on(Some(*way)).await.remove().await;
         }
     }
 }
@@ -96,7 +114,7 @@ struct Life {
 }
 
 impl Life {
-    async fn go_on(mut self, way: Option<TakesUp>) {
+    async fn go_on(mut self, way: Option<TakesUp>) -> Store {
         let (mut client, mut events) = self.program().await;
         let mut session = within("a session", client.sessions().create_as("mine", NewSession::in_dir("/")))
             .await
@@ -128,7 +146,8 @@ impl Life {
             }
         }
         if self.blow == Blow::AgentCrashes && self.row.kind == Kind::Adapter {
-            return never_again(&session).await;
+            never_again(&session).await;
+            return self.store;
         }
         let (texts, failures) = self.next(&session).await;
         let told_before = way == Some(TakesUp::Neither);
@@ -148,6 +167,7 @@ impl Life {
         self.hear(&mut events);
         self.check(&client, &known, way.is_some(), failures).await;
         within("disconnecting", client.disconnect()).await.expect("disconnecting does not fail");
+        self.store
     }
 
     /// A program that has just started.
