@@ -126,7 +126,8 @@ impl Ledger {
         if amendment.is_empty() {
             return;
         }
-        let amender = self.amender.get_or_init(|| Amender::start(Arc::clone(&self.store)));
+        let start = || Amender::start(Arc::clone(&self.store), self.options.patience);
+        let amender = self.amender.get_or_init(start);
         amender.amend(id, epoch, amendment);
     }
 
