@@ -6,7 +6,7 @@ use std::time::Duration;
 use mock_server::{Script, State, Step};
 use sandbox_agent_sdk::{
     Error, Event, Events, NewSession, ServerKind, SessionStatus, Sessions, StoreError, StoredEventKind,
-    StoredSession, UserAction,
+    StoredSession, Suspend, UserAction,
 };
 
 use crate::gated::Gated;
@@ -78,6 +78,26 @@ async fn what_happens_is_stored_once_and_whoever_lost_the_session_hears_of_it() 
         assert_eq!(count(StoredEventKind::Update), 8, "{ability:?}");
         assert_eq!(here.record().await.unwrap().status, SessionStatus::Active);
     }
+}
+
+#[tokio::test]
+async fn a_program_that_shuts_down_suspends_no_session_that_another_one_has_taken_up() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let (_one, one_sessions) = world.program().await;
+    let (_other, other_sessions) = world.program().await;
+    for id in ["mine", "theirs"] {
+        let session = within(one_sessions.create_as(id, NewSession::in_dir("/"))).await.unwrap();
+        ask(&session, "one").await;
+    }
+    one_sessions.flush().await.unwrap();
+    let there = within(other_sessions.resume("theirs")).await.unwrap();
+    // The first one has not heard of it yet.
+    assert_eq!(within(one_sessions.shut_down(Suspend::Own)).await.unwrap(), 1);
+    assert_eq!(there.record().await.unwrap().status, SessionStatus::Active);
+    let mine = other_sessions.get("mine").await.unwrap().unwrap();
+    assert_eq!(mine.status, SessionStatus::Suspended);
+    ask(&there, "two").await;
+    assert_eq!(within(other_sessions.shut_down(Suspend::Own)).await.unwrap(), 1);
 }
 
 #[tokio::test]
