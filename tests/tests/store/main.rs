@@ -12,6 +12,7 @@ mod shared;
 mod sqlite;
 mod support;
 mod suspending;
+mod tls;
 
 use support::Kind;
 

@@ -69,6 +69,27 @@ pub(crate) fn hard_to_change(id: &str, status: SessionStatus) -> SessionRecord {
     session
 }
 
+/// Checks what a database keeps of sessions that were [hard to change](hard_to_change), before and after they were
+/// suspended at the moment 150: the id, the status, the last activity, and the document.
+pub(crate) fn assert_suspended_documents(
+    before: &[(String, String, i64, String)],
+    after: &[(String, String, i64, String)],
+) {
+    assert_eq!(before.len(), after.len());
+    for ((id, _, _, old), (same, status, last_active, new)) in before.iter().zip(after) {
+        assert_eq!((id, status.as_str(), *last_active), (same, "suspended", 150));
+        if !old.starts_with("{\"") {
+            assert_eq!(old, new, "nobody knows what it means");
+            continue;
+        }
+        // The first status and the last activity of the text are those of the session.
+        let marked = if old.contains(",\"status\":\"completed\",") { "completed" } else { "active" };
+        let expected = old.replacen(&format!(",\"status\":\"{marked}\","), ",\"status\":\"suspended\",", 1);
+        let (head, tail) = expected.rsplit_once("\"lastActive\":100,").unwrap();
+        assert_eq!(*new, format!("{head}\"lastActive\":150,{tail}"), "{id}");
+    }
+}
+
 /// Suspends twice, with one of these after the other, and looks at everything.
 async fn suspends(store: &dyn SessionStore, by: &dyn SessionStore, round: u64) {
     let mut before = Vec::new();
