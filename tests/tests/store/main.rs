@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod answers;
 mod checks;
 mod epochs;
 mod flaky;
