@@ -261,9 +261,12 @@ async fn a_program_that_cannot_take_a_session_up_stores_what_happens_in_it_all_t
         refused.then(|| vec![fail])
     });
     let world = World::new(ServerKind::Shared, script).await;
-    let (one, one_sessions) = world.program().await;
-    let mut events = one.events();
+    let store = Gated::new(world.store().await);
+    let one = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let (one_sessions, mut events) = (one.sessions(), one.events());
     let here = within(one_sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    // However slow the other program is, this one has something to store when it is done.
+    let gate = store.appending.lock().await;
     let mut turn = within(here.prompt("count")).await.unwrap();
     for _ in 0..10 {
         within(turn.next()).await.unwrap();
@@ -271,6 +274,7 @@ async fn a_program_that_cannot_take_a_session_up_stores_what_happens_in_it_all_t
     let (_other, other_sessions) = world.program().await;
     let refused = within(other_sessions.resume("mine")).await.unwrap_err();
     assert!(matches!(refused, Error::Rpc { .. }), "{refused:?}");
+    drop(gate);
     assert_eq!(taken_over(&mut events).await, "mine");
     within(turn.outcome()).await.unwrap();
     all_is_counted([&one_sessions, &other_sessions], COUNT).await;
