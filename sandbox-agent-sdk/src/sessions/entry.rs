@@ -104,6 +104,13 @@ impl Early {
         true
     }
 
+    /// Keeps an event of all sessions for those whose events are held back, but for these.
+    pub(super) fn take_for_all_but(&mut self, sessions: &HashSet<&str>, entry: &Entry) {
+        for (_, heap) in self.held.iter_mut().filter(|(session, _)| !sessions.contains(session.as_str())) {
+            heap.put(Some(entry.clone()), HELD_EVENTS);
+        }
+    }
+
     /// Remembers an event of a session that nobody keeps, for a moment.
     pub(super) fn remember(&mut self, session: &str, event: &Event, place: Option<&str>) {
         let Some(entry) = Entry::of(event, place) else { return };
