@@ -65,13 +65,7 @@ impl Cluster {
             Some(cluster)
         });
         let cluster = found.await.expect("finding a database does not panic");
-        if cluster.is_none() {
-            let missing = "no PostgreSQL: DATABASE_URL is not set and there is no initdb";
-            assert!(std::env::var_os("CI").is_none(), "{missing}");
-            eprintln!("NOT TESTED: {missing}");
-            return None;
-        }
-        let cluster = cluster?;
+        let cluster = or_missing(cluster, "DATABASE_URL is not set and there is no initdb", is_ci())?;
         cluster.ready().await;
         Some(cluster)
     }
@@ -84,12 +78,14 @@ impl Cluster {
         Some(Self::start(&programs, &[]).expect("a PostgreSQL server can be started"))
     }
 
-    /// Starts a server of one's own with these settings, whatever `DATABASE_URL` is; `None` without its programs.
+    /// Starts a server of one's own with these settings, whatever `DATABASE_URL` is.
+    ///
+    /// Without its programs it gives `None` and says so, unless `CI` is set.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// When it cannot be started, and without its programs when `CI` is set.
     pub async fn start_with(files: &[(&str, &str)], settings: &[&str]) -> Option<Self> {
-        let programs = programs()?;
+        let programs = or_missing(programs(), "there is no initdb", is_ci())?;
         let files: Vec<(String, String)> =
             files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
@@ -218,6 +214,20 @@ impl Schema {
     }
 }
 
+/// Whether a test that cannot run has to fail.
+fn is_ci() -> bool {
+    std::env::var_os("CI").is_some()
+}
+
+/// What was found; says so if nothing was, or fails if it has to be there.
+fn or_missing<T>(found: Option<T>, why: &str, needed: bool) -> Option<T> {
+    if found.is_none() {
+        assert!(!needed, "no PostgreSQL: {why}");
+        eprintln!("NOT TESTED: no PostgreSQL: {why}");
+    }
+    found
+}
+
 /// The directory with the server's programs, from the path or where packages put them.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -260,4 +270,21 @@ fn run_as(user: Option<&str>, program: &Path) -> Command {
     };
     command.current_dir("/").env("LC_ALL", "C");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::or_missing;
+
+    #[test]
+    fn what_is_missing_is_told_and_what_is_there_is_given() {
+        assert_eq!(or_missing(None::<u8>, "nothing", false), None);
+        assert_eq!(or_missing(Some(1), "nothing", true), Some(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "no PostgreSQL: nothing")]
+    fn what_is_missing_fails_where_it_has_to_be_there() {
+        or_missing(None::<u8>, "nothing", true);
+    }
 }

@@ -41,7 +41,7 @@ pub use memory::MemoryStore;
 pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
 pub use query::{Cursor, EventPage, EventQuery, InactiveQuery, RecordPage, RecordQuery};
 pub use record::SessionRecord;
-pub(crate) use recorder::{Listeners, life_of, number_of, place_of};
+pub(crate) use recorder::{Listeners, deadline_after, life_of, number_of, place_of};
 pub use recorder::{Recorder, RecorderOptions, Unrecorded};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteOptions, SqliteStore, SqliteSync};

@@ -7,15 +7,19 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::change::change;
+use crate::store::deadline_after;
 use crate::{Error, SessionRecord, SessionStore, StoreError, TerminationInfo};
 
 /// How long changes are gathered before they are written, so that many of them are one write.
 const GATHERING: Duration = Duration::from_millis(100);
-/// How often a record is tried to be written, and how long to wait in between at first.
-const ATTEMPTS: u32 = 6;
+/// How long to wait before records that could not be written are tried again, at first and at most.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LAST_WAIT: Duration = Duration::from_secs(2);
+/// How long a store is given at least to take a record.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// What a record has to say anew. What is not mentioned stays as it is.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -86,6 +90,8 @@ pub(super) struct Amender {
 #[derive(Debug)]
 struct Shared {
     store: Arc<dyn SessionStore>,
+    /// How long a store that fails is tried again.
+    patience: Duration,
     /// Guards what waits; held to add something or to take it all.
     state: Mutex<State>,
     filled: Notify,
@@ -95,18 +101,22 @@ struct Shared {
     settled: watch::Sender<u64>,
 }
 
+/// What waits for each session, and the time it belongs to.
+type Waiting = BTreeMap<String, (u64, Amendment)>;
+
 #[derive(Debug, Default)]
 struct State {
-    /// What waits for each session, and the time it belongs to.
-    waiting: BTreeMap<String, (u64, Amendment)>,
+    waiting: Waiting,
     taken: u64,
     failure: Option<StoreError>,
 }
 
 impl Amender {
-    pub(super) fn start(store: Arc<dyn SessionStore>) -> Self {
+    /// Starts to write; a store that fails is tried again for so long.
+    pub(super) fn start(store: Arc<dyn SessionStore>, patience: Duration) -> Self {
         let shared = Arc::new(Shared {
             store,
+            patience,
             state: Mutex::default(),
             filled: Notify::new(),
             hurry: Notify::new(),
@@ -132,13 +142,16 @@ impl Amender {
 
     /// Waits until every amendment so far is written.
     pub(super) async fn flush(&self) -> Result<(), StoreError> {
+        self.settle().await?;
+        self.shared.lock().failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Waits until every amendment so far is written, or was given up.
+    pub(super) async fn settle(&self) -> Result<(), StoreError> {
         let goal = self.shared.lock().taken;
         self.shared.hurry.notify_one();
         let mut settled = self.shared.settled.subscribe();
-        if settled.wait_for(|settled| *settled >= goal).await.is_err() {
-            return Err(StoreError::Closed);
-        }
-        self.shared.lock().failure.take().map_or(Ok(()), Err)
+        settled.wait_for(|settled| *settled >= goal).await.map(drop).map_err(|_| StoreError::Closed)
     }
 }
 
@@ -149,9 +162,7 @@ impl Shared {
                 let mut state = self.lock();
                 (std::mem::take(&mut state.waiting), state.taken)
             };
-            for (id, (epoch, amendment)) in waiting {
-                self.write(&id, epoch, &amendment).await;
-            }
+            self.write_all(waiting).await;
             self.settled.send_replace(goal);
             self.filled.notified().await;
             tokio::select! {
@@ -161,31 +172,58 @@ impl Shared {
         }
     }
 
-    async fn write(&self, id: &str, epoch: u64, amendment: &Amendment) {
+    /// Writes amendments, or gives up those that the store does not take for too long. One that it does not take does not
+    /// keep the others from it.
+    async fn write_all(&self, mut waiting: Waiting) {
+        let deadline = deadline_after(self.patience);
         let mut wait = FIRST_WAIT;
-        for attempt in 1..=ATTEMPTS {
-            let changed = change(&*self.store, id, |record| {
-                if record.epoch == epoch {
-                    amendment.apply(record);
-                    Ok(())
+        loop {
+            let mut left = Waiting::new();
+            for (id, (epoch, amendment)) in waiting {
+                let Err(error) = self.write(&id, epoch, &amendment, deadline).await else { continue };
+                let may_succeed = error.is_retryable() || matches!(error, StoreError::Database(_));
+                if may_succeed && Instant::now() < deadline {
+                    tracing::debug!(%error, session = id, "a record is written once more");
+                    left.insert(id, (epoch, amendment));
                 } else {
-                    Err(StoreError::TakenOver { id: id.to_owned(), epoch: record.epoch }.into())
-                }
-            });
-            match changed.await {
-                // Whoever has it now, if anybody, knows better.
-                Ok(_) | Err(Error::Store(StoreError::TakenOver { .. } | StoreError::NotFound { .. })) => {
-                    return;
-                }
-                Err(error) if attempt == ATTEMPTS => {
                     tracing::warn!(%error, session = id, "the record of a session could not be brought up to date");
-                    if let Error::Store(error) = error {
-                        self.lock().failure = Some(error);
-                    }
+                    self.lock().failure = Some(error);
                 }
-                Err(_) => tokio::time::sleep(wait).await,
             }
-            wait *= 2;
+            if left.is_empty() {
+                return;
+            }
+            tokio::time::sleep(wait).await;
+            (waiting, wait) = (left, (wait * 2).min(LAST_WAIT));
+        }
+    }
+
+    /// Writes an amendment, if the store takes it in time. One that stands still may take it later all the same.
+    async fn write(
+        &self,
+        id: &str,
+        epoch: u64,
+        amendment: &Amendment,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let taken_over = |epoch| StoreError::TakenOver { id: id.to_owned(), epoch };
+        let changing = change(&*self.store, id, |record| {
+            if record.epoch != epoch {
+                return Err(taken_over(record.epoch).into());
+            }
+            amendment.apply(record);
+            Ok(())
+        });
+        let deadline = deadline.max(Instant::now() + SHORTEST);
+        match tokio::time::timeout_at(deadline, changing).await {
+            Err(_) => Err(StoreError::late("the store stands still")),
+            // Whoever has it now, if anybody, knows better.
+            Ok(Ok(_) | Err(Error::Store(StoreError::TakenOver { .. } | StoreError::NotFound { .. }))) => {
+                Ok(())
+            }
+            Ok(Err(Error::Store(error))) => Err(error),
+            // Changing a record fails with what the store says only.
+            Ok(Err(error)) => Err(StoreError::Invalid(error.to_string())),
         }
     }
 

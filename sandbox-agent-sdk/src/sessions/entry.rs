@@ -113,6 +113,13 @@ impl Early {
         true
     }
 
+    /// Keeps an event of all sessions for those whose events are held back, but for these.
+    pub(super) fn take_for_all_but(&mut self, sessions: &HashSet<&str>, entry: &Entry) {
+        for (_, heap) in self.held.iter_mut().filter(|(session, _)| !sessions.contains(session.as_str())) {
+            heap.put(Some(entry.clone()), HELD_EVENTS);
+        }
+    }
+
     /// Remembers an event of a session that nobody keeps.
     pub(super) fn remember(&mut self, session: &str, event: &Event, place: Option<&str>) {
         if event.origin() == Origin::History {

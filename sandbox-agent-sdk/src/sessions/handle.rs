@@ -258,7 +258,8 @@ impl Sessions {
         self.transition(id, StatusEvent::Archive).await
     }
 
-    /// Marks a session as one that cannot go on. An agent's end is no reason for that.
+    /// Marks a session as one that cannot go on. An agent's end is no reason for that. For how long it is kept then is
+    /// counted from now on.
     ///
     /// # Errors
     /// [`Error::Status`] if it is not active.
@@ -269,6 +270,9 @@ impl Sessions {
     pub(super) async fn transition(&self, id: &str, event: StatusEvent) -> Result<SessionRecord, Error> {
         let changed = self.ledger.change(id, |record| {
             record.status = record.status.after(event)?;
+            if event == StatusEvent::FatalError {
+                record.last_active = record.last_active.max(SystemTime::now().into());
+            }
             Ok(())
         });
         changed.await

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use super::handle::Sessions;
 use crate::{
-    Error, InactiveQuery, RecordQuery, RetentionPolicy, ServerKind, SessionRecord, SessionStatus,
-    StatusEvent, StoreError, Timestamp, TurnState,
+    Error, InactiveQuery, RetentionPolicy, ServerKind, SessionRecord, SessionStatus, StatusEvent, StoreError,
+    Timestamp, TurnState,
 };
 
 /// Nobody keeps house more often than this, whatever the policy says.
@@ -18,7 +18,7 @@ pub enum Suspend {
     /// All active sessions of the store.
     #[default]
     All,
-    /// Those that this client has used: for a store that other programs go on using.
+    /// Those that this client has used and nobody else has taken up since: for a store that other programs go on using.
     Own,
 }
 
@@ -95,8 +95,10 @@ impl Sessions {
     /// Where all sessions share one agent process with the connection, it is ended once nothing has happened in any of
     /// them for as long, be they kept or not. A turn that begins meanwhile either keeps the agent alive or is not sent.
     ///
+    /// One that cannot be ended does not keep the others from it, and is tried again the next time.
+    ///
     /// # Errors
-    /// The first that ending one of them came with.
+    /// The first that ending one of them came with, if none could be ended; else there is a warning in the log.
     pub async fn end_idle(&self, policy: &RetentionPolicy, now: Timestamp) -> Result<Vec<String>, Error> {
         let idle = self.idle(policy, now);
         if idle.is_empty() {
@@ -106,26 +108,42 @@ impl Sessions {
         if kind == Some(ServerKind::PerAgent) {
             return self.end_idle_agent(policy, now, idle).await;
         }
-        let mut ended = Vec::new();
+        let (mut ended, mut failure) = (Vec::new(), None);
         for id in idle {
-            let gate = self.ledger.gate(&id);
-            let _alone = gate.lock().await;
-            // A turn may have begun while the others were ended, or another program has taken the session up.
-            let Some(record) = self.ledger.store.get(&id).await? else { continue };
-            let Some(binding) = self.ledger.current(&record) else { continue };
-            if !self.idle(policy, now).contains(&id) {
-                continue;
+            match self.end_idle_one(policy, now, &id).await {
+                Ok(true) => ended.push(id),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%error, session = id, "an idle agent could not be ended");
+                    failure = failure.or(Some(error));
+                }
             }
-            match self.client().terminate_session(&binding.agent_session).await {
-                Ok(_) => {}
-                // The server ends its agents by itself, or never.
-                Err(Error::Unsupported { .. }) => continue,
-                Err(error) => return Err(error),
-            }
-            self.ledger.lose(&id);
-            ended.push(id);
         }
-        Ok(ended)
+        match failure {
+            Some(error) if ended.is_empty() => Err(error),
+            _ => Ok(ended),
+        }
+    }
+
+    /// Ends the agent of one session if it is idle, and tells whether this ended it.
+    async fn end_idle_one(&self, policy: &RetentionPolicy, now: Timestamp, id: &str) -> Result<bool, Error> {
+        let gate = self.ledger.gate(id);
+        let _alone = gate.lock().await;
+        // A turn may have begun while the others were ended, or another program has taken the session up.
+        let Some(record) = self.ledger.store.get(id).await? else { return Ok(false) };
+        let Some(binding) = self.ledger.current(&record) else { return Ok(false) };
+        if !self.idle(policy, now).iter().any(|idle| idle == id) {
+            return Ok(false);
+        }
+        let result = match self.client().terminate_session(&binding.agent_session).await {
+            // The server ends its agents by itself, or never.
+            Err(Error::Unsupported { .. }) => return Ok(false),
+            result => result?,
+        };
+        if result.terminated || result.already_ended {
+            self.ledger.lose(id);
+        }
+        Ok(result.terminated)
     }
 
     /// Ends the one agent of the connection, if everything in it is idle.
@@ -175,28 +193,36 @@ impl Sessions {
         }
     }
 
-    /// Shuts down in good order: suspends active sessions, waits until everything is stored, and disconnects. Tells how
-    /// many were suspended.
+    /// Shuts down in good order: stores what waits, suspends active sessions, disconnects, and stores what came
+    /// meanwhile. Tells how many were suspended.
     ///
     /// # Errors
     /// [`Error::Store`]; the client is disconnected all the same.
     pub async fn shut_down(&self, which: Suspend) -> Result<usize, Error> {
-        let suspended = self.suspend(which).await;
+        // What happened comes first: there may not be much time, and a session that is not suspended can be taken up all
+        // the same.
+        let stored = self.flush().await;
+        let suspended = match which {
+            Suspend::All => self.suspend_all().await,
+            Suspend::Own => self.suspend_own().await,
+        };
         let disconnected = self.client().disconnect().await;
         let flushed = self.flush().await;
         let count = suspended?;
-        disconnected.and(flushed).map(|()| count)
+        stored.and(disconnected).and(flushed).map(|()| count)
     }
 
-    /// Suspends sessions. One that cannot be suspended does not keep the others from it.
-    async fn suspend(&self, which: Suspend) -> Result<usize, Error> {
-        let ids = match which {
-            Suspend::Own => self.ledger.bound().into_iter().map(|(id, _)| id).collect(),
-            Suspend::All => self.active().await?,
-        };
+    /// Suspends all active sessions of the store.
+    async fn suspend_all(&self) -> Result<usize, Error> {
+        let suspended = self.ledger.store.suspend_active(SystemTime::now().into()).await?;
+        Ok(usize::try_from(suspended).unwrap_or(usize::MAX))
+    }
+
+    /// Suspends the sessions that this program has. One that cannot be suspended does not keep the others from it.
+    async fn suspend_own(&self) -> Result<usize, Error> {
         let (mut suspended, mut failure) = (0, None);
-        for id in ids {
-            match self.suspend_one(&id).await {
+        for (id, binding) in self.ledger.bound() {
+            match self.suspend_one(&id, binding.epoch).await {
                 Ok(was_active) => suspended += usize::from(was_active),
                 // It was deleted meanwhile.
                 Err(Error::Store(StoreError::NotFound { .. })) => {}
@@ -206,34 +232,21 @@ impl Sessions {
         failure.map_or(Ok(suspended), Err)
     }
 
-    /// Suspends a session if it is active, and tells whether it was. One that is not stays as it is.
-    async fn suspend_one(&self, id: &str) -> Result<bool, Error> {
-        if self.ledger.record(id).await?.status != SessionStatus::Active {
-            return Ok(false);
-        }
-        let mut was_active = false;
-        let changed = self.ledger.change(id, |record| {
-            was_active = record.status == SessionStatus::Active;
-            record.status = record.status.after(StatusEvent::Shutdown)?;
-            if was_active {
-                record.last_active = record.last_active.max(SystemTime::now().into());
-            }
-            Ok(())
-        });
-        changed.await?;
-        Ok(was_active)
-    }
-
-    /// The active sessions of the store.
-    async fn active(&self) -> Result<Vec<String>, Error> {
-        let mut ids = Vec::new();
-        let mut query = RecordQuery::all().statuses([SessionStatus::Active]).limit(crate::MAX_PAGE);
+    /// Suspends a session if it is active and nobody has taken it up since this epoch, and tells whether it did.
+    /// Otherwise it stays as it is.
+    async fn suspend_one(&self, id: &str, epoch: u64) -> Result<bool, Error> {
         loop {
-            let page = self.ledger.store.list(&query).await?;
-            ids.extend(page.records.into_iter().map(|record| record.id));
-            match page.next {
-                Some(next) => query = query.after(next),
-                None => return Ok(ids),
+            let mut record = self.ledger.record(id).await?;
+            if record.status != SessionStatus::Active || record.epoch != epoch {
+                return Ok(false);
+            }
+            record.status = record.status.after(StatusEvent::Shutdown)?;
+            record.last_active = record.last_active.max(SystemTime::now().into());
+            match self.ledger.store.put(record).await {
+                Ok(_) => return Ok(true),
+                // Whoever was quicker got something done, so that this comes to an end.
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }

@@ -129,7 +129,8 @@ impl Ledger {
         if amendment.is_empty() {
             return;
         }
-        let amender = self.amender.get_or_init(|| Amender::start(Arc::clone(&self.store)));
+        let start = || Amender::start(Arc::clone(&self.store), self.options.patience);
+        let amender = self.amender.get_or_init(start);
         amender.amend(id, epoch, amendment);
     }
 
@@ -154,13 +155,6 @@ impl Ledger {
         }
     }
 
-    /// Waits until everything that happened is stored as far as it will be.
-    pub(super) async fn settle(&self) {
-        if let Some(recorder) = self.recorder.get() {
-            recorder.settle().await;
-        }
-    }
-
     /// Waits until everything that happened is stored, or was given up and told of. It is bounded: a store that stands
     /// still is no reason to wait for ever.
     pub(super) async fn settle_in_time(&self) -> Result<(), Error> {
@@ -169,6 +163,12 @@ impl Ledger {
             Ok(()) => Ok(()),
             Err(_) => Err(StoreError::late("events still wait to be stored").into()),
         }
+    }
+
+    /// Waits until records are up to date, or were given up. This is bounded too.
+    pub(super) async fn amend_in_time(&self) -> Result<(), Error> {
+        let Some(amender) = self.amender.get() else { return Ok(()) };
+        Ok(self.in_time(amender.settle()).await?)
     }
 
     /// One at a time: whoever holds this may take up the session or begin a turn in it.

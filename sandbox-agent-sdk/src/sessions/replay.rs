@@ -138,6 +138,11 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_is_told_50_events_and_12_000_characters_unless_it_is_asked_for_otherwise() {
+        assert_eq!(ReplayLimits::default(), limits(50, 12_000));
+    }
+
+    #[test]
     fn the_newest_are_kept_and_the_oldest_dropped() {
         let events = events(200);
         let text = history(&events, ReplayLimits::default()).unwrap();

@@ -78,7 +78,8 @@ impl Sessions {
     async fn export_from(&self, id: &str, place: Place) -> Result<(Vec<String>, Option<Place>), Error> {
         match place {
             Place::Start => {
-                self.ledger.settle().await;
+                self.ledger.settle_in_time().await?;
+                self.ledger.amend_in_time().await?;
                 let record = Box::new(self.ledger.record(id).await?);
                 let (made_at, goal) = (record.created_at, record.last_index);
                 let line = write(&Line::Session { version: VERSION, record })?;

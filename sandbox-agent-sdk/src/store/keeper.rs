@@ -5,8 +5,10 @@ use std::fmt;
 use futures::future::BoxFuture;
 
 use super::{
-    EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, StoreError,
+    EventPage, EventQuery, InactiveQuery, MAX_PAGE, NewEvent, RecordPage, RecordQuery, SessionRecord,
+    StoreError,
 };
+use crate::{SessionStatus, Timestamp};
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
@@ -48,6 +50,32 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
         })
     }
 
+    /// Suspends every active session, as a program does that shuts down, and tells how many. The last activity of each
+    /// becomes this moment, unless it is later, and its revision goes up. What cannot be read does not keep the others
+    /// from it.
+    ///
+    /// There may be very many and little time, so that a store should do this in one step; what is here writes session by
+    /// session. It fails with the first failure, after it has tried all.
+    fn suspend_active(&self, now: Timestamp) -> Answer<'_, u64> {
+        Box::pin(async move {
+            let (mut suspended, mut failure) = (0, None);
+            let mut query = RecordQuery::all().statuses([SessionStatus::Active]).limit(MAX_PAGE);
+            loop {
+                let page = self.list(&query).await?;
+                for record in page.records {
+                    match suspend(self, record, now).await {
+                        Ok(was_active) => suspended += u64::from(was_active),
+                        Err(error) => failure = failure.or(Some(error)),
+                    }
+                }
+                match page.next {
+                    Some(next) => query = query.after(next),
+                    None => return failure.map_or(Ok(suspended), Err),
+                }
+            }
+        })
+    }
+
     /// Writes a new record with everything that happened in the session, all of it or nothing, whatever becomes of the
     /// call and of the program. The events get the indexes 1, 2, 3 and so on.
     ///
@@ -71,4 +99,28 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
 
     /// Lets go of the store. Every later call fails with [`StoreError::Closed`].
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Suspends a session if it is active, and tells whether it was.
+async fn suspend<S: SessionStore + ?Sized>(
+    store: &S,
+    mut record: SessionRecord,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    while record.status == SessionStatus::Active {
+        let id = record.id.clone();
+        record.status = SessionStatus::Suspended;
+        record.last_active = record.last_active.max(now);
+        match store.put(record).await {
+            Ok(_) => return Ok(true),
+            // Whoever was quicker got something done, so that this comes to an end.
+            Err(StoreError::Conflict { .. }) => match store.get(&id).await? {
+                Some(changed) => record = changed,
+                None => return Ok(false),
+            },
+            Err(StoreError::NotFound { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
 }

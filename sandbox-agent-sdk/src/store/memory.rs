@@ -6,11 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use futures::future::BoxFuture;
 
 use super::fence::check_epoch;
+use super::limits::check_moment;
 use super::record::check_import;
 use super::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
     StoreError, StoredEvent,
 };
+use crate::{SessionStatus, Timestamp};
 
 /// How many sessions are kept unless another number is asked for.
 const MAX_SESSIONS: usize = 1024;
@@ -236,6 +238,22 @@ impl SessionStore for MemoryStore {
             Ok(sessions.get(&record.id).is_some_and(unchanged) && sessions.remove(&record.id).is_some())
         });
         Box::pin(std::future::ready(deleted))
+    }
+
+    fn suspend_active(&self, now: Timestamp) -> BoxFuture<'_, Result<u64, StoreError>> {
+        let suspended = check_moment("the moment of a shutdown", now).and_then(|()| {
+            self.with(|sessions| {
+                let records = sessions.values_mut().map(|kept| &mut kept.record);
+                let active = records.filter(|record| record.status == SessionStatus::Active);
+                let suspend = |record: &mut SessionRecord| {
+                    record.status = SessionStatus::Suspended;
+                    record.last_active = record.last_active.max(now);
+                    record.revision += 1;
+                };
+                Ok(active.map(suspend).count() as u64)
+            })
+        });
+        Box::pin(std::future::ready(suspended))
     }
 
     fn import(

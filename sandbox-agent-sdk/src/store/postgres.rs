@@ -1,23 +1,28 @@
 //! A store in a database that several programs share.
 
 use std::fmt;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sqlx::postgres::{PgArguments, PgPool};
 use sqlx::query::{Query, QueryAs};
-use sqlx::{PgConnection, Postgres};
+use sqlx::{Connection as _, PgConnection, Postgres};
 
+use self::lent::{Lent, Watch};
+use super::limits::check_moment;
 use super::placing::{Head, Present, place, sessions};
 use super::record::check_import;
 use super::rows::{
-    COLUMNS, Dialect, EventRow, SessionRow, count_sql, document, event, failure, inactive_sql, list_sql,
-    new_record, page, payload, record, signed, unsigned,
+    COLUMNS, Dialect, EventRow, SessionRow, count_sql, document, event, inactive_sql, list_sql, new_record,
+    page, payload, record, signed, unsigned,
 };
 use super::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
     StoreError,
 };
+use crate::Timestamp;
 
+mod lent;
 mod options;
 mod schema;
 
@@ -33,6 +38,8 @@ const MAX_ROWS: usize = 1000;
 /// with the search path of the connection, for instance by `?options=-csearch_path%3Dagents` in the URL.
 pub struct PostgresStore {
     pool: PgPool,
+    /// How long an answer of the database is waited for.
+    limit: Option<Duration>,
 }
 
 impl PostgresStore {
@@ -50,37 +57,45 @@ impl PostgresStore {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_with(options: PostgresOptions) -> Result<Self, StoreError> {
-        let pool = options.connect().await?;
-        if let Err(error) = schema::migrate(&pool).await {
-            pool.close().await;
+        let store = Self { pool: options.connect().await?, limit: options.answer_limit() };
+        let migrated = match store.lend().await {
+            Ok(mut lent) => schema::migrate(&mut lent).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = migrated {
+            store.pool.close().await;
             return Err(error);
         }
-        Ok(Self { pool })
+        Ok(store)
+    }
+
+    /// A connection for one call.
+    async fn lend(&self) -> Result<Lent, StoreError> {
+        Lent::of(&self.pool, self.limit).await
     }
 
     /// Writes a new record, and what happened in the session.
     async fn insert(&self, record: SessionRecord, events: &[NewEvent]) -> Result<SessionRecord, StoreError> {
         let kept = new_record(record, events);
-        let mut transaction = self.pool.begin().await.map_err(failure)?;
-        let done = sqlx::query(INSERT_SESSION)
+        let mut lent = self.lend().await?;
+        let (connection, watch) = lent.parts();
+        let mut transaction = watch.step(connection.begin()).await?;
+        let insert = sqlx::query(INSERT_SESSION)
             .bind(&kept.id)
             .bind(&kept.agent)
             .bind(kept.status.as_str())
             .bind(signed(kept.created_at.as_millis()))
             .bind(signed(kept.last_active.as_millis()))
             .bind(signed(kept.last_index))
-            .bind(document(&kept)?)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failure)?;
-        if done.rows_affected() == 0 {
+            .bind(document(&kept)?);
+        if watch.step(insert.execute(&mut *transaction)).await?.rows_affected() == 0 {
             return Err(StoreError::Exists { id: kept.id });
         }
         let placed: Vec<(&NewEvent, u64)> = events.iter().zip(1..).collect();
         for placed in placed.chunks(MAX_ROWS) {
-            insert_events(&mut transaction, placed).await?;
+            insert_events(&mut transaction, watch, placed).await?;
         }
-        transaction.commit().await.map_err(failure)?;
+        watch.step(transaction.commit()).await?;
         Ok(kept)
     }
 
@@ -90,16 +105,17 @@ impl PostgresStore {
              last_active = GREATEST(last_active, $4), revision = revision + 1, document = $5 \
              WHERE id = $1 AND revision = $6 RETURNING {COLUMNS}"
         );
-        let row: Option<SessionRow<String>> = sqlx::query_as(&update)
+        let update = sqlx::query_as(&update)
             .bind(&kept.id)
             .bind(&kept.agent)
             .bind(kept.status.as_str())
             .bind(signed(kept.last_active.as_millis()))
             .bind(document(&kept)?)
-            .bind(signed(kept.revision))
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(failure)?;
+            .bind(signed(kept.revision));
+        let mut lent = self.lend().await?;
+        let (connection, watch) = lent.parts();
+        let row: Option<SessionRow<String>> = watch.step(update.fetch_optional(connection)).await?;
+        drop(lent);
         match row {
             Some(row) => record(row),
             None if self.get(&kept.id).await?.is_some() => Err(StoreError::Conflict { id: kept.id }),
@@ -112,23 +128,23 @@ impl PostgresStore {
         if events.is_empty() {
             return Ok(Vec::new());
         }
-        let mut transaction = self.pool.begin().await.map_err(failure)?;
+        let mut lent = self.lend().await?;
+        let (connection, watch) = lent.parts();
+        let mut transaction = watch.step(connection.begin()).await?;
         // The rows are locked until the end of the transaction: whoever else writes to the sessions comes later.
         let named: Vec<&str> = sessions(events).into_iter().collect();
-        let rows: Vec<(String, i64, i64, String)> =
-            sqlx::query_as(LOCK_HEADS).bind(named).fetch_all(&mut *transaction).await.map_err(failure)?;
+        let lock = sqlx::query_as(LOCK_HEADS).bind(named);
+        let rows: Vec<(String, i64, i64, String)> = watch.step(lock.fetch_all(&mut *transaction)).await?;
         let heads = rows.into_iter().map(Head::of_row).collect();
-        let present = present(&mut transaction, events).await?;
+        let present = present(&mut transaction, watch, events).await?;
         let placed = place(events, &heads, &present)?;
-        insert_events(&mut transaction, &placed.fresh).await?;
-        sqlx::query(UPDATE_HEADS)
+        insert_events(&mut transaction, watch, &placed.fresh).await?;
+        let update = sqlx::query(UPDATE_HEADS)
             .bind(placed.heads.keys().copied().collect::<Vec<&str>>())
             .bind(placed.heads.values().map(|(last, _)| signed(*last)).collect::<Vec<i64>>())
-            .bind(placed.heads.values().map(|(_, at)| signed(at.as_millis())).collect::<Vec<i64>>())
-            .execute(&mut *transaction)
-            .await
-            .map_err(failure)?;
-        transaction.commit().await.map_err(failure)?;
+            .bind(placed.heads.values().map(|(_, at)| signed(at.as_millis())).collect::<Vec<i64>>());
+        watch.step(update.execute(&mut *transaction)).await?;
+        watch.step(transaction.commit()).await?;
         Ok(placed.indexes)
     }
 }
@@ -148,32 +164,47 @@ const SELECT_PRESENT: &str = "SELECT session_id, id, position FROM sandbox_agent
 const INSERT_EVENTS: &str = "INSERT INTO sandbox_agent_events \
                              (session_id, position, id, recorded_at, kind, payload) SELECT * FROM \
                              UNNEST($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[])";
+/// In one order as well. The database has no function that changes a member of a document and leaves everything else as
+/// it is, down to the numbers and the NUL characters. So the members are found by their places, first and last, in a
+/// document as it is written here. One that somebody spoilt stays as it is, and what the columns say counts in any case.
+const SUSPEND: &str = r#"WITH active AS
+    (SELECT id FROM sandbox_agent_sessions WHERE status = 'active' ORDER BY id FOR UPDATE)
+    UPDATE sandbox_agent_sessions AS kept SET status = 'suspended', last_active = GREATEST(kept.last_active, $1),
+    revision = kept.revision + 1, document = regexp_replace(
+        regexp_replace(kept.document,
+            '^(\{"id":"(?:[^"\\]|\\.)*","agent":"(?:[^"\\]|\\.)*","status":")[a-z]*"', '\1suspended"'),
+        '"lastActive":[0-9]+(,"lastIndex":[0-9]+,"revision":[0-9]+\})$',
+        '"lastActive":' || GREATEST(kept.last_active, $1) || '\1')
+    FROM active WHERE kept.id = active.id"#;
 
 /// Which of these events are there already. The locks of their sessions are held, so this does not change.
-async fn present(connection: &mut PgConnection, events: &[NewEvent]) -> Result<Present, StoreError> {
-    let rows: Vec<(String, String, i64)> = sqlx::query_as(SELECT_PRESENT)
+async fn present(
+    connection: &mut PgConnection,
+    watch: &Watch,
+    events: &[NewEvent],
+) -> Result<Present, StoreError> {
+    let select = sqlx::query_as(SELECT_PRESENT)
         .bind(events.iter().map(|event| event.session_id.as_str()).collect::<Vec<_>>())
-        .bind(events.iter().map(|event| event.id.as_str()).collect::<Vec<_>>())
-        .fetch_all(connection)
-        .await
-        .map_err(failure)?;
+        .bind(events.iter().map(|event| event.id.as_str()).collect::<Vec<_>>());
+    let rows: Vec<(String, String, i64)> = watch.step(select.fetch_all(connection)).await?;
     Ok(rows.into_iter().map(|(session, id, position)| ((session, id), unsigned(position))).collect())
 }
 
-async fn insert_events(connection: &mut PgConnection, events: &[(&NewEvent, u64)]) -> Result<(), StoreError> {
+async fn insert_events(
+    connection: &mut PgConnection,
+    watch: &Watch,
+    events: &[(&NewEvent, u64)],
+) -> Result<(), StoreError> {
     let text = |of: fn(&NewEvent) -> &str| events.iter().map(|(event, _)| of(event)).collect::<Vec<_>>();
     let moments: Vec<i64> = events.iter().map(|(event, _)| signed(event.recorded_at.as_millis())).collect();
-    sqlx::query(INSERT_EVENTS)
+    let insert = sqlx::query(INSERT_EVENTS)
         .bind(text(|event| &event.session_id))
         .bind(events.iter().map(|(_, index)| signed(*index)).collect::<Vec<i64>>())
         .bind(text(|event| &event.id))
         .bind(moments)
         .bind(text(|event| event.kind.as_str()))
-        .bind(events.iter().map(|(event, _)| payload(event)).collect::<Result<Vec<String>, _>>()?)
-        .execute(connection)
-        .await
-        .map_err(failure)?;
-    Ok(())
+        .bind(events.iter().map(|(event, _)| payload(event)).collect::<Result<Vec<String>, _>>()?);
+    watch.step(insert.execute(connection)).await.map(drop)
 }
 
 /// Gives the query for a page of sessions its parameters.
@@ -232,9 +263,11 @@ impl SessionStore for PostgresStore {
                 return Ok(None);
             }
             let select = format!("SELECT {COLUMNS} FROM sandbox_agent_sessions WHERE id = $1");
-            let row: Result<Option<SessionRow<String>>, _> =
-                sqlx::query_as(&select).bind(id).fetch_optional(&self.pool).await;
-            row.map_err(failure)?.map(record).transpose()
+            let mut lent = self.lend().await?;
+            let (connection, watch) = lent.parts();
+            let select = sqlx::query_as(&select).bind(id);
+            let row: Option<SessionRow<String>> = watch.step(select.fetch_optional(connection)).await?;
+            row.map(record).transpose()
         })
     }
 
@@ -245,7 +278,9 @@ impl SessionStore for PostgresStore {
                 return Ok(RecordPage::default());
             }
             let sql = list_sql(DIALECT, query);
-            let rows = bind_list(&sql, query).fetch_all(&self.pool).await.map_err(failure)?;
+            let mut lent = self.lend().await?;
+            let (connection, watch) = lent.parts();
+            let rows = watch.step(bind_list(&sql, query).fetch_all(connection)).await?;
             Ok(page(rows, query.page_size(), |row| row.2))
         })
     }
@@ -257,8 +292,10 @@ impl SessionStore for PostgresStore {
                 return Ok(0);
             }
             let sql = count_sql(DIALECT, query);
-            let row = bind_count(&sql, query).fetch_one(&self.pool).await;
-            row.and_then(|row| row.try_get::<i64, _>(0)).map(unsigned).map_err(failure)
+            let mut lent = self.lend().await?;
+            let (connection, watch) = lent.parts();
+            let row = watch.step(bind_count(&sql, query).fetch_one(connection)).await?;
+            row.try_get::<i64, _>(0).map(unsigned).map_err(StoreError::database)
         })
     }
 
@@ -266,7 +303,9 @@ impl SessionStore for PostgresStore {
         Box::pin(async move {
             query.check()?;
             let sql = inactive_sql(DIALECT, query);
-            let rows = bind_inactive(&sql, query).fetch_all(&self.pool).await.map_err(failure)?;
+            let mut lent = self.lend().await?;
+            let (connection, watch) = lent.parts();
+            let rows = watch.step(bind_inactive(&sql, query).fetch_all(connection)).await?;
             Ok(page(rows, query.page_size(), |row| row.3))
         })
     }
@@ -277,7 +316,9 @@ impl SessionStore for PostgresStore {
                 return Ok(false);
             }
             let delete = "DELETE FROM sandbox_agent_sessions WHERE id = $1";
-            let done = sqlx::query(delete).bind(id).execute(&self.pool).await.map_err(failure)?;
+            let mut lent = self.lend().await?;
+            let (connection, watch) = lent.parts();
+            let done = watch.step(sqlx::query(delete).bind(id).execute(connection)).await?;
             Ok(done.rows_affected() > 0)
         })
     }
@@ -286,13 +327,23 @@ impl SessionStore for PostgresStore {
         Box::pin(async move {
             let delete =
                 "DELETE FROM sandbox_agent_sessions WHERE id = $1 AND revision = $2 AND last_index = $3";
-            let done = sqlx::query(delete)
+            let delete = sqlx::query(delete)
                 .bind(&record.id)
                 .bind(signed(record.revision))
-                .bind(signed(record.last_index))
-                .execute(&self.pool)
-                .await;
-            done.map(|done| done.rows_affected() > 0).map_err(failure)
+                .bind(signed(record.last_index));
+            let mut lent = self.lend().await?;
+            let (connection, watch) = lent.parts();
+            Ok(watch.step(delete.execute(connection)).await?.rows_affected() > 0)
+        })
+    }
+
+    fn suspend_active(&self, now: Timestamp) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(async move {
+            check_moment("the moment of a shutdown", now)?;
+            let suspend = sqlx::query(SUSPEND).bind(signed(now.as_millis()));
+            let mut lent = self.lend().await?;
+            let (connection, watch) = lent.parts();
+            Ok(watch.step(suspend.execute(connection)).await?.rows_affected())
         })
     }
 
@@ -318,13 +369,13 @@ impl SessionStore for PostgresStore {
             }
             let select = "SELECT position, id, recorded_at, kind, payload FROM sandbox_agent_events \
                           WHERE session_id = $1 AND position > $2 ORDER BY position LIMIT $3";
-            let rows: Vec<EventRow<String>> = sqlx::query_as(select)
+            let select = sqlx::query_as(select)
                 .bind(&query.session_id)
                 .bind(signed(query.after))
-                .bind(signed(query.page_size() as u64 + 1))
-                .fetch_all(&self.pool)
-                .await
-                .map_err(failure)?;
+                .bind(signed(query.page_size() as u64 + 1));
+            let mut lent = self.lend().await?;
+            let (connection, watch) = lent.parts();
+            let rows: Vec<EventRow<String>> = watch.step(select.fetch_all(connection)).await?;
             let read = rows.into_iter().map(|row| event(&query.session_id, row));
             Ok(EventPage::of(read.collect(), query.page_size()))
         })

@@ -24,6 +24,7 @@ mod writer;
 
 pub(crate) use claims::{life_of, number_of, place_of};
 pub use options::RecorderOptions;
+pub(crate) use options::deadline_after;
 
 /// Events that were not stored, or are not known to be: the store was too slow for too long, refused them, or was given
 /// no time to take them.

@@ -190,7 +190,7 @@ pub(super) fn failure(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// Whether the database could do the same a little later: it is locked, starting, stopping, crowded or full.
+/// Whether the database could do the same a little later: it is locked, slow, starting, stopping, crowded or full.
 fn is_passing(error: &dyn DatabaseError) -> bool {
     const BUSY: u32 = 5;
     const LOCKED: u32 = 6;
@@ -201,9 +201,9 @@ fn is_passing(error: &dyn DatabaseError) -> bool {
     if let Some(number) = sqlite_code(error) {
         return matches!(number & 0xff, BUSY | LOCKED | NO_MEMORY | IO | FULL);
     }
-    // The classes are of connections, of resources, and of an operator who steps in.
-    let class = ["08", "53", "57P"].into_iter().any(|class| code.starts_with(class));
-    class || matches!(&*code, "40001" | "40P01")
+    // The classes are of connections, of resources, and of an operator, or a time limit, that steps in.
+    let class = ["08", "53", "57"].into_iter().any(|class| code.starts_with(class));
+    class || matches!(&*code, "40001" | "40P01" | "55P03" | "25P03")
 }
 
 /// The number of a failure of SQLite, with its extension; `None` for one of another database.

@@ -10,6 +10,7 @@ use sqlx::sqlite::{SqliteArguments, SqlitePool};
 use sqlx::{Sqlite, SqliteConnection};
 
 use self::open::open;
+use super::limits::check_moment;
 use super::placing::{Head, Present, place, sessions};
 use super::record::check_import;
 use super::rows::{
@@ -20,6 +21,7 @@ use super::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
     StoreError,
 };
+use crate::Timestamp;
 
 mod open;
 mod schema;
@@ -230,6 +232,11 @@ const UPDATE_HEADS: &str = "UPDATE sessions SET last_index = head.last_index, \
                             FROM json_each(?1)) AS head WHERE sessions.id = head.id";
 const DELETE: &str = "DELETE FROM sessions WHERE id = ?1";
 const DELETE_UNCHANGED: &str = "DELETE FROM sessions WHERE id = ?1 AND revision = ?2 AND last_index = ?3";
+/// A document that somebody spoilt stays as it is, and what the columns say counts in any case.
+const SUSPEND: &str = "UPDATE sessions SET status = 'suspended', last_active = max(last_active, ?1), \
+                       revision = revision + 1, document = CASE WHEN typeof(document) <> 'text' THEN document \
+                       WHEN json_valid(document) THEN json_set(document, '$.status', 'suspended', \
+                       '$.lastActive', max(last_active, ?1)) ELSE document END WHERE status = 'active'";
 const SELECT_PRESENT: &str = "SELECT session_id, id, position FROM events WHERE (session_id, id) IN \
                               (SELECT value ->> 0, value ->> 1 FROM json_each(?1))";
 const SELECT_EVENTS: &str = "SELECT position, id, recorded_at, kind, payload FROM events \
@@ -366,6 +373,14 @@ impl SessionStore for SqliteStore {
                 .execute(&self.writer)
                 .await;
             done.map(|done| done.rows_affected() > 0).map_err(|error| self.failure(error))
+        })
+    }
+
+    fn suspend_active(&self, now: Timestamp) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(async move {
+            check_moment("the moment of a shutdown", now)?;
+            let done = sqlx::query(SUSPEND).bind(signed(now.as_millis())).execute(&self.writer).await;
+            done.map(|done| done.rows_affected()).map_err(|error| self.failure(error))
         })
     }
 

@@ -1,10 +1,14 @@
 //! What a record says of what happens.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use mock_server::{Script, Step};
-use sandbox_agent_sdk::NewSession;
+use sandbox_agent_sdk::{Error, NewSession, RecorderOptions, StoreError};
 use serde_json::json;
 
-use crate::support::{KINDS, within};
+use crate::gated::Gated;
+use crate::support::{KINDS, options, within};
 use crate::world::{Ability, World, agent};
 
 #[tokio::test]
@@ -61,4 +65,48 @@ async fn options_and_modes_follow_what_the_agent_says_in_few_writes() {
         assert!((1..TIMES as u64 / 10).contains(&writes), "{kind}: {writes} writes");
         client.disconnect().await.unwrap();
     }
+}
+
+/// An agent whose mode is what it was told last.
+fn changing_its_mode() -> Script {
+    Script::new(|turn| {
+        let text = turn.params["prompt"][0]["text"].clone();
+        vec![Step::Update(json!({"sessionUpdate": "current_mode_update", "currentModeId": text}))]
+    })
+}
+
+#[tokio::test]
+async fn a_record_is_brought_up_to_date_once_the_store_takes_it_again() {
+    let world = World::new(KINDS[0], changing_its_mode()).await;
+    let store = Gated::new(world.store().await);
+    let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let sessions = client.sessions();
+    let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+    store.refusing.store(true, Ordering::SeqCst);
+    within(within(session.prompt("first")).await.unwrap().outcome()).await.unwrap();
+    // This takes seconds, because it waits longer and longer in between.
+    within(store.refused(8)).await;
+    within(within(session.prompt("last")).await.unwrap().outcome()).await.unwrap();
+    store.refusing.store(false, Ordering::SeqCst);
+    within(sessions.flush()).await.unwrap();
+    assert_eq!(session.record().await.unwrap().modes.unwrap()["currentModeId"], "last");
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_brought_up_to_date_is_given_up_in_time_and_told() {
+    let world = World::new(KINDS[0], changing_its_mode()).await;
+    let store = Gated::new(world.store().await);
+    let recorder = RecorderOptions::default().patience(Duration::from_millis(100));
+    let client = options(&world.server, world.kind).recorder(recorder).shared_store(store.clone());
+    let client = client.build().unwrap();
+    let sessions = client.sessions();
+    let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+    store.refusing.store(true, Ordering::SeqCst);
+    within(within(session.prompt("lost")).await.unwrap().outcome()).await.unwrap();
+    let failure = within(sessions.flush()).await.unwrap_err();
+    assert!(matches!(failure, Error::Store(StoreError::Unavailable(_))), "{failure:?}");
+    store.refusing.store(false, Ordering::SeqCst);
+    within(within(session.prompt("next")).await.unwrap().outcome()).await.unwrap();
+    within(sessions.flush()).await.unwrap();
+    assert_eq!(session.record().await.unwrap().modes.unwrap()["currentModeId"], "next");
 }

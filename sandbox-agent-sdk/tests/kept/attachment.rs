@@ -7,7 +7,8 @@ use sandbox_agent_sdk::{
     Attachment, DropPolicy, Error, Event, Events, NewSession, Origin, ServerKind, StoreError, StoredEventKind,
 };
 
-use crate::support::{event, within};
+use crate::gated::Gated;
+use crate::support::{event, options, within};
 use crate::world::{Ability, World, agent, counting, said, stored};
 
 #[tokio::test]
@@ -180,7 +181,13 @@ async fn what_the_server_no_longer_has_when_a_program_attaches_is_told_as_a_gap(
     within(plain.prompt("flood").outcome()).await.unwrap();
     drop((client, sessions, plain));
 
-    let client = world.options().await.attach(attachment).auto_connect(false).build().unwrap();
+    // The store takes its time, so that the gap is told before the session is taken up.
+    let store = Gated::new(world.store().await);
+    let (told, gap_is_told) = tokio::sync::oneshot::channel::<()>();
+    *store.before_put.lock().unwrap() =
+        Some(Box::new(move || Box::pin(async move { gap_is_told.await.unwrap() })));
+    let client = options(&world.server, world.kind).shared_store(store).attach(attachment);
+    let client = client.auto_connect(false).build().unwrap();
     let mut events = client.events();
     within(client.connect()).await.unwrap();
     let gap = event(&mut events, |event| match event {
@@ -188,6 +195,7 @@ async fn what_the_server_no_longer_has_when_a_program_attaches_is_told_as_a_gap(
         _ => None,
     });
     assert!(gap.await.count() > 100);
+    told.send(()).unwrap();
     let session = within(client.sessions().attached()).await.unwrap();
     let answer = within(async { session.prompt("two").await?.text().await }).await;
     assert_eq!(answer.unwrap(), "here");

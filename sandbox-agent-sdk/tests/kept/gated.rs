@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
-    StoreError,
+    StoreError, Timestamp,
 };
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
@@ -23,10 +23,17 @@ pub(crate) struct Gated {
     pub(crate) after_look: Mutex<Option<Between>>,
     /// What happens before the next record is written.
     pub(crate) before_put: Mutex<Option<Between>>,
+    /// What happens before all active sessions are suspended.
+    pub(crate) before_suspending: Mutex<Option<Between>>,
     /// Reading events fails while this is set.
     pub(crate) blind: AtomicBool,
     /// Every call takes this long; those of a store that is stuck never end.
     pub(crate) slowness: Mutex<Slowness>,
+    /// Writing records fails while this is set.
+    pub(crate) refusing: AtomicBool,
+    /// How many records were to be written, and how many of them were refused.
+    puts: AtomicUsize,
+    refused: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,9 +51,25 @@ impl Gated {
             appending: tokio::sync::Mutex::default(),
             after_look,
             before_put,
+            before_suspending: Mutex::default(),
             blind: AtomicBool::new(false),
             slowness: Mutex::new(Slowness::None),
+            refusing: AtomicBool::new(false),
+            puts: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
         })
+    }
+
+    /// How many records were to be written so far.
+    pub(crate) fn puts(&self) -> usize {
+        self.puts.load(Ordering::SeqCst)
+    }
+
+    /// Waits until so many records were refused.
+    pub(crate) async fn refused(&self, count: usize) {
+        while self.refused.load(Ordering::SeqCst) < count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     async fn wait(&self) {
@@ -72,6 +95,11 @@ impl SessionStore for Gated {
             let between = self.before_put.lock().unwrap().take();
             if let Some(between) = between {
                 between().await;
+            }
+            self.puts.fetch_add(1, Ordering::SeqCst);
+            if self.refusing.load(Ordering::SeqCst) {
+                self.refused.fetch_add(1, Ordering::SeqCst);
+                return Err(StoreError::Unavailable(Arc::new(std::io::Error::other("refusing"))));
             }
             self.store.put(record).await
         })
@@ -104,6 +132,15 @@ impl SessionStore for Gated {
     }
     fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> Answer<'a, bool> {
         self.store.delete_unchanged(record)
+    }
+    fn suspend_active(&self, now: Timestamp) -> Answer<'_, u64> {
+        Box::pin(async move {
+            let between = self.before_suspending.lock().unwrap().take();
+            if let Some(between) = between {
+                between().await;
+            }
+            self.store.suspend_active(now).await
+        })
     }
     fn import(&self, record: SessionRecord, events: Vec<NewEvent>) -> Answer<'_, SessionRecord> {
         self.store.import(record, events)

@@ -2,17 +2,30 @@
 
 use std::time::{Duration, SystemTime};
 
-use mock_server::{Script, Step};
+use mock_server::{Fault, Script, Step};
 use sandbox_agent_sdk::{
     Error, NewEvent, NewSession, RecordQuery, RetentionPolicy, ServerKind, SessionRecord, SessionStatus,
     SessionStore, Suspend, Timestamp, TurnState,
 };
+use serde_json::json;
 
 use crate::gated::Gated;
-use crate::support::{KINDS, options, within};
+use crate::support::{KINDS, LIMIT, options, within};
 use crate::world::{Ability, World, agent, said, stored};
 
 const DAY: u64 = 24 * 60 * 60 * 1000;
+const TERMINATE: &str = "_sandboxagent/session/terminate";
+
+/// So many days from now.
+fn in_days(days: i64) -> Timestamp {
+    let now = Timestamp::from(SystemTime::now()).as_millis();
+    Timestamp::from_millis(now.saturating_add_signed(days * DAY as i64))
+}
+
+/// The DELETEs that a server was sent: each ends the agent of a connection.
+fn deletes(world: &World) -> usize {
+    world.server.requests().iter().filter(|request| request.method == "DELETE").count()
+}
 
 #[tokio::test]
 async fn an_idle_agent_is_ended_and_its_session_stays_active_and_goes_on() {
@@ -25,11 +38,22 @@ async fn an_idle_agent_is_ended_and_its_session_stays_active_and_goes_on() {
             let policy = RetentionPolicy::default();
             let now: Timestamp = SystemTime::now().into();
             assert_eq!(within(sessions.end_idle(&policy, now)).await.unwrap(), Vec::<String>::new());
+            assert_eq!((world.server.messages(TERMINATE).len(), deletes(&world)), (0, 0));
+            let agent_session = session.agent_session().unwrap().id().to_owned();
             let later = now.saturating_add(policy.idle + Duration::from_secs(60));
             assert_eq!(sessions.idle(&policy, later), ["s"], "a look changes nothing");
             assert_eq!(sessions.idle(&policy, later), ["s"]);
             assert_eq!(within(sessions.end_idle(&policy, later)).await.unwrap(), ["s"], "{kind} {ability:?}");
             assert_eq!(sessions.idle(&policy, later), Vec::<String>::new());
+            // Whoever has the agent was told, once.
+            let told = world.server.messages(TERMINATE);
+            match kind {
+                ServerKind::Shared => {
+                    assert_eq!((told.len(), deletes(&world)), (1, 0), "{ability:?}");
+                    assert_eq!(told[0]["params"]["sessionId"], agent_session, "{ability:?}");
+                }
+                _ => assert_eq!((told.len(), deletes(&world)), (0, 1), "{ability:?}"),
+            }
             assert!(session.agent_session().is_none());
             assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
             let answer = within(async { session.prompt("two").await?.text().await }).await;
@@ -38,6 +62,138 @@ async fn an_idle_agent_is_ended_and_its_session_stays_active_and_goes_on() {
             let kept = stored(&**sessions.store(), "s").await;
             assert_eq!(said(&kept), ["re: one; ", "re: two; "], "{kind} {ability:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_be_ended_does_not_keep_the_others_running() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    for id in ["a", "b"] {
+        within(sessions.create_as(id, NewSession::in_dir("/"))).await.unwrap();
+    }
+    let policy = RetentionPolicy::default();
+    let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
+    world.server.inject(Fault::post_status(500).on_method(TERMINATE).times(1));
+    assert_eq!(within(sessions.end_idle(&policy, later)).await.unwrap(), ["b"]);
+    assert_eq!(sessions.idle(&policy, later), ["a"], "it is tried again the next time");
+    // Where nothing else is told, the failure is.
+    world.server.inject(Fault::post_status(500).on_method(TERMINATE).times(1));
+    within(sessions.end_idle(&policy, later)).await.unwrap_err();
+    assert_eq!(within(sessions.end_idle(&policy, later)).await.unwrap(), ["a"]);
+    assert_eq!(world.server.messages(TERMINATE).len(), 4);
+}
+
+#[tokio::test]
+async fn an_agent_that_was_not_ended_is_not_said_to_be() {
+    for already_ended in [false, true] {
+        let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+        let (_client, sessions) = world.program().await;
+        within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let policy = RetentionPolicy::default();
+        let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
+        // The server takes the message, and its answer comes on the stream.
+        world.server.inject(Fault::post_status(202).on_method(TERMINATE).times(1));
+        let answering = async {
+            assert!(world.server.wait_for(|_| !world.server.messages(TERMINATE).is_empty(), LIMIT).await);
+            let id = &world.server.messages(TERMINATE)[0]["id"];
+            let result = json!({"terminated": false, "alreadyEnded": already_ended});
+            world.server.emit(json!({"jsonrpc": "2.0", "id": id, "result": result}));
+        };
+        let (ended, ()) = within(async { tokio::join!(sessions.end_idle(&policy, later), answering) }).await;
+        assert_eq!(ended.unwrap(), Vec::<String>::new());
+        // An agent that does not have the session any more need not be told again.
+        let idle = if already_ended { vec![] } else { vec!["s".to_owned()] };
+        assert_eq!(sessions.idle(&policy, later), idle);
+    }
+}
+
+#[tokio::test]
+async fn a_failed_session_is_kept_for_a_day_from_its_failure_on() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    sessions.store().put(SessionRecord::new("s", "mock", in_days(-5))).await.unwrap();
+    let failed = sessions.fail("s").await.unwrap();
+    assert_eq!(failed.status, SessionStatus::Error);
+    let policy = RetentionPolicy::default();
+    let day = failed.last_active.saturating_add(Duration::from_millis(DAY));
+    for early in [SystemTime::now().into(), day] {
+        assert_eq!(sessions.delete_expired(&policy, early).await.unwrap(), []);
+        assert_eq!(sessions.get("s").await.unwrap().as_ref(), Some(&failed));
+    }
+    let late = day.saturating_add(Duration::from_millis(1));
+    assert_eq!(sessions.delete_expired(&policy, late).await.unwrap(), [failed]);
+    assert_eq!(sessions.get("s").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_session_that_a_shutdown_suspends_is_kept_for_its_time_from_the_shutdown_on() {
+    for which in [Suspend::All, Suspend::Own] {
+        let world = World::new(KINDS[0], agent(Ability::Neither)).await;
+        let (_client, sessions) = world.program().await;
+        within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        sessions.flush().await.unwrap();
+        // By the back door, because no store moves the last activity back.
+        let mut record = sessions.get("s").await.unwrap().unwrap();
+        assert!(sessions.store().delete("s").await.unwrap());
+        (record.last_active, record.revision) = (in_days(-8), 0);
+        sessions.store().put(record).await.unwrap();
+        let before = SystemTime::now().into();
+        assert_eq!(within(sessions.shut_down(which)).await.unwrap(), 1, "{which:?}");
+        let (_client, sessions) = world.program().await;
+        let kept = sessions.get("s").await.unwrap().unwrap();
+        assert_eq!(kept.status, SessionStatus::Suspended);
+        assert!(kept.last_active >= before && kept.last_active <= SystemTime::now().into(), "{which:?}");
+        let policy = RetentionPolicy::default();
+        let week = kept.last_active.saturating_add(Duration::from_millis(7 * DAY));
+        for early in [SystemTime::now().into(), week] {
+            assert_eq!(sessions.expired(&policy, early).await.unwrap(), [], "{which:?}");
+        }
+        let late = week.saturating_add(Duration::from_millis(1));
+        assert_eq!(sessions.expired(&policy, late).await.unwrap(), [kept], "{which:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_suspends_any_number_of_sessions_in_one_step_of_the_store() {
+    const COUNT: usize = sandbox_agent_sdk::MAX_PAGE + 200;
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let store = Gated::new(sandbox_agent_sdk::MemoryStore::with_bounds(2 * COUNT, 10));
+    let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    for n in 0..COUNT {
+        store
+            .put(SessionRecord::new(format!("s{n}"), "mock", Timestamp::from_millis(n as u64)))
+            .await
+            .unwrap();
+    }
+    let written = store.puts();
+    assert_eq!(within(client.sessions().shut_down(Suspend::All)).await.unwrap(), COUNT);
+    assert_eq!(store.puts(), written, "no session was written alone");
+    let suspended = RecordQuery::all().statuses([SessionStatus::Suspended]);
+    assert_eq!(store.count(&suspended).await.unwrap(), COUNT as u64);
+}
+
+#[tokio::test]
+async fn what_happened_is_stored_before_a_shutdown_suspends_anything() {
+    for kind in KINDS {
+        let world = World::new(kind, agent(Ability::Resume)).await;
+        let store = Gated::new(world.store().await);
+        let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+        let sessions = client.sessions();
+        let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let gate = store.appending.lock().await;
+        within(within(session.prompt("one")).await.unwrap().outcome()).await.unwrap();
+        let (sender, stored_then) = tokio::sync::oneshot::channel();
+        let looking = world.store().await;
+        *store.before_suspending.lock().unwrap() = Some(Box::new(move || {
+            Box::pin(async move { sender.send(stored(&looking, "s").await).unwrap() })
+        }));
+        let opening = async { drop(gate) };
+        let (suspended, ()) = within(async { tokio::join!(sessions.shut_down(Suspend::All), opening) }).await;
+        assert_eq!(suspended.unwrap(), 1, "{kind}");
+        let stored_then = stored_then.await.unwrap();
+        assert_eq!(stored_then.last().unwrap().kind.as_str(), "turn_ended", "{kind}");
+        assert_eq!(said(&stored_then), ["re: one; "], "{kind}");
     }
 }
 

@@ -88,6 +88,39 @@ async fn only_an_active_session_takes_input_and_only_a_call_archives_it() {
 }
 
 #[tokio::test]
+async fn what_a_status_does_not_allow_is_a_typed_refusal() {
+    use SessionStatus::{Archived, Error as Failed, Suspended};
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    for status in [Failed, Suspended, Archived] {
+        let id = status.as_str();
+        let session = within(sessions.create_as(id, NewSession::in_dir("/"))).await.unwrap();
+        sessions.flush().await.unwrap();
+        let mut record = session.record().await.unwrap();
+        record.status = status;
+        let record = sessions.store().put(record).await.unwrap();
+        let not_allowed = |error: Error, action: UserAction| {
+            let typed = matches!(&error, Error::NotAllowed { action: refused, status: of }
+                if (*refused, *of) == (action, status));
+            assert!(typed, "{status} {action:?}: {error:?}");
+        };
+        not_allowed(within(session.prompt("more")).await.unwrap_err(), UserAction::Send);
+        not_allowed(within(session.cancel()).await.unwrap_err(), UserAction::Cancel);
+        // Whether a suspended one can be resumed is for the agent to say.
+        if status != Suspended {
+            not_allowed(within(session.resume()).await.unwrap_err(), UserAction::Resume);
+        }
+        for (to, refused) in [(Archived, sessions.archive(id).await), (Failed, sessions.fail(id).await)] {
+            let error = refused.unwrap_err();
+            let typed = matches!(&error, Error::Status(error) if (error.from(), error.to()) == (status, to));
+            assert!(typed, "{status} to {to}: {error:?}");
+        }
+        assert_eq!(session.record().await.unwrap(), record, "a refusal changes nothing");
+    }
+    assert_eq!(world.server.messages("session/prompt").len(), 0, "nothing was sent");
+}
+
+#[tokio::test]
 async fn resume_or_create_makes_one_session_however_many_ask() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use mock_server::{Script, Step};
 use sandbox_agent_sdk::{
     Event, EventPage, EventQuery, Events, InactiveQuery, MemoryStore, NewEvent, NewSession, RecordPage,
-    RecordQuery, RecorderOptions, SessionRecord, SessionStore, StoreError, StoredEventKind,
+    RecordQuery, RecorderOptions, SessionRecord, SessionStore, StoreError, StoredEventKind, Timestamp,
 };
 
 use crate::support::{KINDS, event, options, within};
@@ -41,6 +41,9 @@ impl SessionStore for Slow {
     }
     fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
         self.store.delete(id)
+    }
+    fn suspend_active(&self, now: Timestamp) -> Answer<'_, u64> {
+        self.store.suspend_active(now)
     }
     fn import(&self, record: SessionRecord, events: Vec<NewEvent>) -> Answer<'_, SessionRecord> {
         self.store.import(record, events)

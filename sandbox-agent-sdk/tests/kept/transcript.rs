@@ -107,6 +107,18 @@ async fn a_transcript_goes_to_another_store_whole_or_not_at_all() {
 }
 
 #[tokio::test]
+async fn a_transcript_begins_with_the_record_as_it_is_now() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(within(session.prompt("die")).await.unwrap().text()).await.unwrap_err();
+    let lines = exported(&sessions, "mine").await;
+    let first: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+    assert_eq!(first["record"]["termination"]["exitCode"], 3, "{first}");
+    assert!(lines.iter().any(|line| line.contains("turn_ended")));
+}
+
+#[tokio::test]
 async fn a_transcript_of_the_time_of_five_states_comes_in_with_four() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;

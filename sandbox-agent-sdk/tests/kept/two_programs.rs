@@ -6,7 +6,7 @@ use std::time::Duration;
 use mock_server::{Script, State, Step};
 use sandbox_agent_sdk::{
     Error, Event, Events, NewSession, ServerKind, SessionStatus, Sessions, StoreError, StoredEventKind,
-    StoredSession, UserAction,
+    StoredSession, Suspend, UserAction,
 };
 
 use crate::gated::Gated;
@@ -78,6 +78,26 @@ async fn what_happens_is_stored_once_and_whoever_lost_the_session_hears_of_it() 
         assert_eq!(count(StoredEventKind::Update), 8, "{ability:?}");
         assert_eq!(here.record().await.unwrap().status, SessionStatus::Active);
     }
+}
+
+#[tokio::test]
+async fn a_program_that_shuts_down_suspends_no_session_that_another_one_has_taken_up() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let (_one, one_sessions) = world.program().await;
+    let (_other, other_sessions) = world.program().await;
+    for id in ["mine", "theirs"] {
+        let session = within(one_sessions.create_as(id, NewSession::in_dir("/"))).await.unwrap();
+        ask(&session, "one").await;
+    }
+    one_sessions.flush().await.unwrap();
+    let there = within(other_sessions.resume("theirs")).await.unwrap();
+    // The first one has not heard of it yet.
+    assert_eq!(within(one_sessions.shut_down(Suspend::Own)).await.unwrap(), 1);
+    assert_eq!(there.record().await.unwrap().status, SessionStatus::Active);
+    let mine = other_sessions.get("mine").await.unwrap().unwrap();
+    assert_eq!(mine.status, SessionStatus::Suspended);
+    ask(&there, "two").await;
+    assert_eq!(within(other_sessions.shut_down(Suspend::Own)).await.unwrap(), 1);
 }
 
 #[tokio::test]
@@ -241,9 +261,12 @@ async fn a_program_that_cannot_take_a_session_up_stores_what_happens_in_it_all_t
         refused.then(|| vec![fail])
     });
     let world = World::new(ServerKind::Shared, script).await;
-    let (one, one_sessions) = world.program().await;
-    let mut events = one.events();
+    let store = Gated::new(world.store().await);
+    let one = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let (one_sessions, mut events) = (one.sessions(), one.events());
     let here = within(one_sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    // However slow the other program is, this one has something to store when it is done.
+    let gate = store.appending.lock().await;
     let mut turn = within(here.prompt("count")).await.unwrap();
     for _ in 0..10 {
         within(turn.next()).await.unwrap();
@@ -251,6 +274,7 @@ async fn a_program_that_cannot_take_a_session_up_stores_what_happens_in_it_all_t
     let (_other, other_sessions) = world.program().await;
     let refused = within(other_sessions.resume("mine")).await.unwrap_err();
     assert!(matches!(refused, Error::Rpc { .. }), "{refused:?}");
+    drop(gate);
     assert_eq!(taken_over(&mut events).await, "mine");
     within(turn.outcome()).await.unwrap();
     all_is_counted([&one_sessions, &other_sessions], COUNT).await;

@@ -343,4 +343,5 @@ pub(crate) async fn says_that_it_is_closed(store: Store) {
     assert!(matches!(store.append(vec![event("s", 1, 1)]).await, Err(StoreError::Closed)));
     assert!(matches!(store.put(record("t", 5)).await, Err(StoreError::Closed)));
     assert!(matches!(store.import(record("t", 5), Vec::new()).await, Err(StoreError::Closed)));
+    assert!(matches!(store.suspend_active(at(9)).await, Err(StoreError::Closed)));
 }

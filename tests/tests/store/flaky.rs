@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, Recorder, RecorderOptions,
-    SessionRecord, SessionStore, StoreError, StoredEventKind,
+    SessionRecord, SessionStore, StoreError, StoredEventKind, Timestamp,
 };
 
 use crate::support::{all_events, assert_gap_free, record};
@@ -53,6 +53,9 @@ impl SessionStore for Flaky {
     }
     fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
         self.store.delete(id)
+    }
+    fn suspend_active(&self, now: Timestamp) -> Answer<'_, u64> {
+        self.store.suspend_active(now)
     }
     fn import(&self, record: SessionRecord, events: Vec<NewEvent>) -> Answer<'_, SessionRecord> {
         self.store.import(record, events)

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod answers;
 mod checks;
 mod epochs;
 mod flaky;
@@ -11,6 +12,8 @@ mod repeats;
 mod shared;
 mod sqlite;
 mod support;
+mod suspending;
+mod tls;
 
 use support::Kind;
 
@@ -57,6 +60,11 @@ conformance! {
     epochs {
         refuses_events_of_whoever_had_the_session_before,
         deletes_only_what_nobody_has_written_to,
+    }
+    suspending {
+        suspends_every_active_session_and_no_other,
+        suspends_more_sessions_than_a_page_has,
+        suspends_while_others_write_and_loses_nothing_of_them,
     }
     hostile {
         reads_whatever_it_took_however_deeply_it_is_nested,

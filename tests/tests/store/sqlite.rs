@@ -14,6 +14,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use crate::support::{
     all_events, all_ids, assert_gap_free, assert_repeats_have_ids_of_their_own, at, event, record,
 };
+use crate::suspending::{assert_suspended_documents, hard_to_change};
 
 const PROCESS: &str = env!("CARGO_BIN_EXE_store-process");
 
@@ -275,4 +276,31 @@ async fn what_somebody_else_spoilt_hides_nothing_else() {
     assert_eq!(store.append(vec![event("a", 6, 6)]).await.unwrap(), [6]);
     execute(&path, "UPDATE sessions SET status = 'elsewhere' WHERE id = 'a'").await;
     assert!(matches!(store.get("a").await, Err(StoreError::Unreadable { .. })));
+}
+
+#[tokio::test]
+async fn a_document_says_that_its_session_is_suspended_and_is_otherwise_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    for id in ["\"\\", "blob", "plain", "spoilt"] {
+        store.put(hard_to_change(id, SessionStatus::Active)).await.unwrap();
+    }
+    let spoil = "UPDATE sessions SET document = '{' WHERE id = 'spoilt'; \
+                 UPDATE sessions SET document = x'ff7b' WHERE id = 'blob'; \
+                 UPDATE sessions SET document = replace(document, ',\"status\":\"active\",', ',\"status\":\"completed\",') \
+                 WHERE id = 'plain'";
+    execute(&path, spoil).await;
+    let documents = async || -> Vec<(String, String, i64, String)> {
+        let select = "SELECT id, status, last_active, CASE WHEN id = 'blob' THEN hex(document) ELSE document END \
+                      FROM sessions ORDER BY id";
+        let mut connection = raw(&path).await;
+        let rows = sqlx::query_as(select).fetch_all(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        rows
+    };
+    let before = documents().await;
+    assert_eq!(store.suspend_active(at(150)).await.unwrap(), 4, "what is spoilt stops nothing");
+    assert_suspended_documents(&before, &documents().await);
+    store.close().await;
 }

@@ -1,5 +1,6 @@
 //! What the ledger sees.
 
+use std::collections::HashSet;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
@@ -27,11 +28,12 @@ impl Ledger {
                 ConnectionState::AgentEnded(_) | ConnectionState::Disconnected | ConnectionState::Lost(_),
             ) => books.lose_all(),
             Event::Gap(_) | Event::Lagged(_) => {
-                for (id, _) in books.bound.iter().filter(|(_, binding)| binding.live) {
-                    if let Some(entry) = Entry::of(event, None) {
-                        self.record_entry(id, entry);
-                    }
-                }
+                let Some(entry) = Entry::of(event, None) else { return };
+                let live = || books.bound.iter().filter(|(_, binding)| binding.live);
+                live().for_each(|(id, _)| self.record_entry(id, entry.clone()));
+                // A session that is being taken up misses it too, and it is told with what is held back.
+                let told: HashSet<&str> = live().map(|(_, binding)| binding.agent_session.as_str()).collect();
+                books.early.take_for_all_but(&told, &entry);
             }
             _ => {}
         }

@@ -4,10 +4,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sqlx::Executor as _;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
 
 use super::super::StoreError;
 use super::super::rows::failure;
+
+/// How much longer than the database takes for a statement its answer is waited for.
+const GRACE: Duration = Duration::from_secs(2);
+/// The longest time that the database knows, in milliseconds.
+const LONGEST: u128 = i32::MAX as u128;
 
 /// Whether the connection to the database is encrypted, and what is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +25,9 @@ pub enum PostgresTls {
     Prefer,
     /// Always; nothing is checked.
     Require,
-    /// Always, and the server's certificate must come from an authority that is trusted.
+    /// Always, and the server's certificate must come from an authority that is trusted. With `sqlx` 0.8 the certificate
+    /// must be for this server as well, which is more than is meant
+    /// ([sqlx#3793](https://github.com/launchbadge/sqlx/issues/3793)).
     VerifyAuthority,
     /// Always, and the certificate must be for this server besides.
     VerifyFull,
@@ -36,6 +44,7 @@ pub struct PostgresOptions {
     min_connections: u32,
     acquire_timeout: Duration,
     idle_timeout: Option<Duration>,
+    statement_timeout: Option<Duration>,
 }
 
 impl PostgresOptions {
@@ -49,6 +58,7 @@ impl PostgresOptions {
             min_connections: 0,
             acquire_timeout: Duration::from_secs(10),
             idle_timeout: Some(Duration::from_secs(600)),
+            statement_timeout: Some(Duration::from_secs(30)),
         }
     }
 
@@ -89,6 +99,23 @@ impl PostgresOptions {
         self
     }
 
+    /// How long one statement may take, with what it waits for others; `None` for as long as the database lets it, and
+    /// its answer is waited for without end then. 30 s by default.
+    ///
+    /// The database gives up a statement that takes longer, and a transaction of a program that has gone silent for so
+    /// long. Besides, a connection that does not answer for two seconds more, because something in between swallows what
+    /// is sent, is closed. All of these are [`StoreError::Unavailable`]. Only bringing tables to a newer schema may take
+    /// as long as it takes.
+    pub fn statement_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.statement_timeout = timeout;
+        self
+    }
+
+    /// How long an answer of the database is waited for.
+    pub(super) fn answer_limit(&self) -> Option<Duration> {
+        self.statement_timeout.map(|timeout| timeout.saturating_add(GRACE))
+    }
+
     pub(super) async fn connect(&self) -> Result<PgPool, StoreError> {
         let mut connect: PgConnectOptions = self.url.parse().map_err(|error| match error {
             // What is wrong with a URL may quote it, and it may hold a password.
@@ -107,7 +134,21 @@ impl PostgresOptions {
         if let Some(authority) = &self.authority {
             connect = connect.ssl_root_cert(authority);
         }
+        let set = self.statement_timeout.map(|timeout| {
+            // No time at all would mean any time.
+            let millis = timeout.as_millis().clamp(1, LONGEST);
+            format!("SET statement_timeout = {millis}; SET idle_in_transaction_session_timeout = {millis}")
+        });
         PgPoolOptions::new()
+            .after_connect(move |connection, _| {
+                let set = set.clone();
+                Box::pin(async move {
+                    match set {
+                        Some(set) => connection.execute(sqlx::raw_sql(&set)).await.map(drop),
+                        None => Ok(()),
+                    }
+                })
+            })
             .max_connections(self.max_connections)
             .min_connections(self.min_connections)
             .acquire_timeout(self.acquire_timeout)
@@ -124,6 +165,7 @@ impl fmt::Debug for PostgresOptions {
         f.debug_struct("PostgresOptions")
             .field("tls", &self.tls)
             .field("max_connections", &self.max_connections)
+            .field("statement_timeout", &self.statement_timeout)
             .finish_non_exhaustive()
     }
 }

@@ -1,10 +1,10 @@
 //! The tables, and how old databases get them.
 
-use sqlx::Executor as _;
-use sqlx::postgres::PgPool;
+use sqlx::{Connection as _, Executor as _};
 
 use super::super::StoreError;
 use super::super::rows::failure;
+use super::lent::Lent;
 
 /// What each version of the schema adds to the one before.
 const MIGRATIONS: [&str; 3] = [
@@ -51,28 +51,24 @@ const MIGRATIONS: [&str; 3] = [
 const LOCK: i64 = 0x5ab0_a6e7_5e55_1045;
 
 /// Brings a database to the newest schema, once, whoever else is at it.
-pub(super) async fn migrate(pool: &PgPool) -> Result<(), StoreError> {
+pub(super) async fn migrate(lent: &mut Lent) -> Result<(), StoreError> {
     let known = MIGRATIONS.len() as i64;
-    let mut transaction = pool.begin().await.map_err(failure)?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)")
-        .bind(LOCK)
-        .execute(&mut *transaction)
-        .await
-        .map_err(failure)?;
-    transaction
-        .execute(
-            "CREATE TABLE IF NOT EXISTS sandbox_agent_schema \
-             (version BIGINT NOT NULL PRIMARY KEY, applied_at TIMESTAMPTZ NOT NULL DEFAULT now())",
-        )
-        .await
-        .map_err(failure)?;
-    let found: (Option<i64>,) = sqlx::query_as("SELECT MAX(version) FROM sandbox_agent_schema")
-        .fetch_one(&mut *transaction)
-        .await
-        .map_err(failure)?;
+    let (connection, watch) = lent.parts();
+    let mut transaction = watch.step(connection.begin()).await?;
+    let lock = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK);
+    watch.step(lock.execute(&mut *transaction)).await?;
+    let create = "CREATE TABLE IF NOT EXISTS sandbox_agent_schema \
+                  (version BIGINT NOT NULL PRIMARY KEY, applied_at TIMESTAMPTZ NOT NULL DEFAULT now())";
+    watch.step(transaction.execute(create)).await?;
+    let select = sqlx::query_as("SELECT MAX(version) FROM sandbox_agent_schema");
+    let found: (Option<i64>,) = watch.step(select.fetch_one(&mut *transaction)).await?;
     let found = found.0.unwrap_or_default();
     if found > known {
         return Err(StoreError::NewerSchema { found, known });
+    }
+    if found < known {
+        // However long that takes: it has to be done before anything else can be.
+        watch.step(transaction.execute("SET LOCAL statement_timeout = 0")).await?;
     }
     let done = usize::try_from(found).unwrap_or_default();
     for (number, migration) in MIGRATIONS.iter().enumerate().skip(done) {
@@ -83,5 +79,5 @@ pub(super) async fn migrate(pool: &PgPool) -> Result<(), StoreError> {
             .await
             .map_err(failure)?;
     }
-    transaction.commit().await.map_err(failure)
+    watch.step(transaction.commit()).await
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 /// How a [`Recorder`](super::Recorder) works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "options do nothing until a recorder is started with them"]
@@ -47,4 +49,10 @@ impl Default for RecorderOptions {
     fn default() -> Self {
         Self { capacity: 8192, bytes: 32 << 20, batch: 512, patience: Duration::from_secs(30) }
     }
+}
+
+/// When somebody's patience ends that begins now. One without end ends in a year.
+pub(crate) fn deadline_after(patience: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+    Instant::now() + patience.min(LONGEST)
 }

@@ -134,6 +134,9 @@ impl SessionStore for Moody {
     fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
         self.store.delete(id)
     }
+    fn suspend_active(&self, now: Timestamp) -> Answer<'_, u64> {
+        self.store.suspend_active(now)
+    }
     fn import(&self, record: SessionRecord, events: Vec<NewEvent>) -> Answer<'_, SessionRecord> {
         self.store.import(record, events)
     }

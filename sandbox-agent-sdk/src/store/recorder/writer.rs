@@ -7,6 +7,7 @@ use tokio::time::{Duration, Instant};
 
 use super::Shared;
 use super::claims::place_of;
+use super::options::deadline_after;
 use super::queue::{Entry, SessionKey};
 use crate::store::{EventQuery, NewEvent, SessionStore, StoreError};
 
@@ -79,7 +80,7 @@ impl Writer {
     /// A failure does not say whether the batch was written all the same. It need not: a store does not write an event
     /// again that it has.
     async fn write(&self, batch: Vec<Entry>) {
-        let deadline = Instant::now() + self.shared.patience;
+        let deadline = deadline_after(self.shared.patience);
         let mut wait = FIRST_WAIT;
         let mut tries = 0;
         let mut works = false;
