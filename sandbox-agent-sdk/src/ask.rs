@@ -14,3 +14,4 @@ pub use policy::{PermissionDecision, PermissionFunction, PermissionPolicy};
 pub(crate) use question::{ELICITATION, ELICITATION_COMPLETE, REQUEST_QUESTION};
 pub use question::{QuestionKind, QuestionRequest, QuestionSupport};
 pub use reply::ReplyError;
+pub(crate) use reply::ReplyListener;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::option::{PermissionKind, PermissionOption, cancelled, refusal, selected};
 use super::policy::PermissionDecision;
-use super::reply::{Reply, ReplyError};
+use super::reply::{Reply, ReplyError, ReplyListener};
 use crate::ToolCall;
 
 /// An answer by what it means rather than by its id.
@@ -44,14 +44,14 @@ struct Inner {
 }
 
 impl PermissionRequest {
-    pub(crate) fn new(params: Value, size: usize, responder: Responder) -> Self {
+    pub(crate) fn new(params: Value, size: usize, responder: Responder, listener: ReplyListener) -> Self {
         let inner = Inner {
             session_id: params.get("sessionId").and_then(Value::as_str).map(str::to_owned),
             tool_call: params.get("toolCall").and_then(ToolCall::read),
             options: PermissionOption::read_all(&params),
             raw: params,
             size,
-            reply: Reply::new(responder, cancelled()),
+            reply: Reply::new(responder, cancelled(), listener),
         };
         Self { inner: Arc::new(inner) }
     }

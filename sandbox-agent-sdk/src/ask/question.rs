@@ -7,7 +7,7 @@ use acp_http_client::Responder;
 use serde_json::{Value, json};
 
 use super::form::{FormChoice, QuestionForm};
-use super::reply::{Reply, ReplyError};
+use super::reply::{Reply, ReplyError, ReplyListener};
 use crate::RpcError;
 
 /// The method of structured questions.
@@ -83,8 +83,14 @@ struct Inner {
 }
 
 impl QuestionRequest {
-    pub(crate) fn new(method: &str, params: Value, size: usize, responder: Responder) -> Self {
-        let reply = Reply::new(responder, cancelled(method));
+    pub(crate) fn new(
+        method: &str,
+        params: Value,
+        size: usize,
+        responder: Responder,
+        listener: ReplyListener,
+    ) -> Self {
+        let reply = Reply::new(responder, cancelled(method), listener);
         let kind = read_kind(method, &params);
         Self { inner: Arc::new(Inner { method: method.to_owned(), kind, raw: params, size, reply }) }
     }

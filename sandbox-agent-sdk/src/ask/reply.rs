@@ -4,14 +4,17 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use acp_http_client::Responder;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::RpcError;
+
+/// Hears what was answered. It must not wait, nor use the hub.
+pub(crate) type ReplyListener = Box<dyn FnOnce(&Value) + Send>;
 
 /// The one answer to a request. If it is dropped without an answer, `fallback` is given.
 pub(super) struct Reply {
     /// Guards the right to answer; held to take it.
-    responder: Mutex<Option<Responder>>,
+    open: Mutex<Option<(Responder, ReplyListener)>>,
     /// What is answered if nobody does.
     fallback: Value,
 }
@@ -38,36 +41,45 @@ pub enum ReplyError {
 }
 
 impl Reply {
-    pub(super) fn new(responder: Responder, fallback: Value) -> Self {
-        Self { responder: Mutex::new(Some(responder)), fallback }
+    pub(super) fn new(responder: Responder, fallback: Value, listener: ReplyListener) -> Self {
+        Self { open: Mutex::new(Some((responder, listener))), fallback }
     }
 
     pub(super) fn give(&self, result: &Value) -> Result<(), ReplyError> {
-        let responder = self.take().ok_or(ReplyError::Stale)?;
-        if responder.respond(result) { Ok(()) } else { Err(ReplyError::Stale) }
+        let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
+        if !responder.respond(result) {
+            return Err(ReplyError::Stale);
+        }
+        listener(&json!({ "result": result }));
+        Ok(())
     }
 
     pub(super) fn refuse(&self, error: RpcError) -> Result<(), ReplyError> {
-        let responder = self.take().ok_or(ReplyError::Stale)?;
-        if responder.error(error.into_wire()) { Ok(()) } else { Err(ReplyError::Stale) }
+        let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
+        let told = json!({"error": {"code": error.code, "message": error.message}});
+        if !responder.error(error.into_wire()) {
+            return Err(ReplyError::Stale);
+        }
+        listener(&told);
+        Ok(())
     }
 
     /// Whether an answer is still wanted.
     pub(super) fn is_open(&self) -> bool {
-        let responder = self.responder.lock().unwrap_or_else(PoisonError::into_inner);
-        responder.as_ref().is_some_and(|responder| !responder.is_closed())
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref().is_some_and(|(responder, _)| !responder.is_closed())
     }
 
-    fn take(&self) -> Option<Responder> {
-        self.responder.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn take(&self) -> Option<(Responder, ReplyListener)> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let Some(responder) = self.take() {
-            responder.respond(&self.fallback);
-        }
+        let fallback = std::mem::take(&mut self.fallback);
+        // Somebody has answered, or nobody waits any more.
+        let _ = self.give(&fallback);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use acp_http_client as wire;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -12,8 +12,10 @@ use self::ends::Ends;
 use self::waiting_room::{Asked, NAMING, WaitingRoom};
 use super::hub::{Hub, Whose};
 use super::pump::{Shared, wait_until};
-use crate::ask::{ELICITATION, REQUEST_QUESTION};
-use crate::{AgentTools, Event, Origin, PermissionPolicy, PermissionRequest, QuestionRequest};
+use crate::ask::{ELICITATION, REQUEST_QUESTION, ReplyListener};
+use crate::{
+    AgentTools, Event, Origin, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionRequest,
+};
 
 mod ends;
 mod waiting_room;
@@ -171,10 +173,12 @@ impl Asking {
         let Asked { method, params, size, responder, .. } = asked;
         match &*method {
             "session/request_permission" => {
-                self.permission(PermissionRequest::new(params, size, responder), place.as_deref());
+                let listener = self.reply_listener(&method, &params);
+                self.permission(PermissionRequest::new(params, size, responder, listener), place.as_deref());
             }
             ELICITATION | REQUEST_QUESTION => {
-                let request = QuestionRequest::new(&method, params, size, responder);
+                let listener = self.reply_listener(&method, &params);
+                let request = QuestionRequest::new(&method, params, size, responder, listener);
                 let session = request.session_id().map(str::to_owned);
                 // One that nobody sees is dropped here, which cancels it.
                 if self.hub.publish_at(&Event::Question(request), place.as_deref()) == 0 {
@@ -191,8 +195,31 @@ impl Asking {
         }
     }
 
+    /// Has whoever sees everything see what is answered.
+    fn reply_listener(&self, method: &str, params: &Value) -> ReplyListener {
+        let Some(session) = params.get("sessionId").and_then(Value::as_str).map(str::to_owned) else {
+            return Box::new(|_| ());
+        };
+        let tool_call = params.pointer("/toolCall/toolCallId").or_else(|| params.get("toolCallId"));
+        let mut payload = json!({ "method": method });
+        if let Some(tool_call) = tool_call {
+            payload["toolCallId"] = tool_call.clone();
+        }
+        let hub = Arc::downgrade(&self.hub);
+        Box::new(move |answer| {
+            if let (Some(hub), Some(answer)) = (hub.upgrade(), answer.as_object()) {
+                answer.iter().for_each(|(name, value)| payload[name] = value.clone());
+                hub.replied(&session, payload);
+            }
+        })
+    }
+
     fn permission(&mut self, request: PermissionRequest, place: Option<&str>) {
-        if request.obey(&self.policy.decide(&request)) {
+        let decision = self.policy.decide(&request);
+        if decision != PermissionDecision::Ask {
+            self.hub.note(&Event::Permission(request.clone()), place);
+        }
+        if request.obey(&decision) {
             return;
         }
         if self.hub.publish_at(&Event::Permission(request.clone()), place) > 0 {

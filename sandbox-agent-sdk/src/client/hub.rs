@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use serde_json::Value;
 use tokio::sync::watch;
 
 use self::book::SessionBook;
@@ -32,6 +33,8 @@ pub(crate) trait Observer: fmt::Debug + Send + Sync {
     fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>);
     /// An answer tells of a session.
     fn answered(&self, session: &str, patch: &Patch);
+    /// What an agent asked in a session was answered.
+    fn replied(&self, session: &str, payload: Value);
 }
 
 /// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
@@ -113,6 +116,21 @@ impl Hub {
     /// Gives an event to everybody whom it concerns, and says to how many subscribers.
     pub(crate) fn publish(&self, event: &Event) -> usize {
         self.publish_at(event, None)
+    }
+
+    /// Something happened that nobody has to hear of but whoever sees everything.
+    pub(super) fn note(&self, event: &Event, place: Option<&str>) {
+        let _state = self.lock();
+        if let Some(observer) = self.observer.get() {
+            observer.happened(event, place);
+        }
+    }
+
+    /// What an agent asked in a session was answered. This may be said while the hub gives out events.
+    pub(super) fn replied(&self, session: &str, payload: Value) {
+        if let Some(observer) = self.observer.get() {
+            observer.replied(session, payload);
+        }
     }
 
     /// Gives out an event that has a place in the stream.

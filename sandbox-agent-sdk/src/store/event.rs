@@ -23,7 +23,11 @@ open_enum! {
         Permission = "permission",
         /// The agent asked a question, as it came.
         Question = "question",
-        /// The session was taken up again: `{"by": "resume" | "load" | "replay", "agentSessionId": id}`.
+        /// What the agent asked was answered, by a person, a policy or because nobody did: `{"method": text,
+        /// "toolCallId": id, "result": value}`, or `"error"` in the place of the result.
+        Answered = "answered",
+        /// The session was taken up again: `{"by": "resume" | "load" | "replay" | "attach", "agentSessionId": id}`; where
+        /// others see the same stream, `"at"` says behind which place what is not stored is news.
         Restored = "restored",
         /// Events that the server no longer had: `{"from": number, "to": number}`.
         Gap = "gap",

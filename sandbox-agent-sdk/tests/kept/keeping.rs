@@ -1,11 +1,12 @@
 //! What an application does with its sessions.
 
+use mock_server::{Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::{
-    ArchivedSessions, Error, NewSession, RecordQuery, SessionRecord, SessionStatus, StoreError, Timestamp,
-    UserAction,
+    ArchivedSessions, Error, Event, NewSession, PermissionPolicy, RecordQuery, SessionRecord, SessionStatus,
+    StoreError, StoredEventKind, Timestamp, UserAction,
 };
 
-use crate::support::{KINDS, client, within};
+use crate::support::{KINDS, client, event, within};
 use crate::world::{Ability, World, agent, kinds, said, stored};
 
 #[tokio::test]
@@ -145,4 +146,43 @@ async fn a_second_turn_is_refused_while_one_is_running() {
     sessions.flush().await.unwrap();
     let events = stored(&**sessions.store(), "s").await;
     assert_eq!(kinds(&events), ["prompt", "turn_ended"], "what was refused is not stored");
+}
+
+#[tokio::test]
+async fn what_the_agent_asks_is_stored_with_what_was_answered_whoever_decides() {
+    let ask = || {
+        Script::new(|_| {
+            let call = ToolCall::new("call-1", "Remove everything");
+            vec![Step::AskPermission(Permission::new(call)), Step::Say("done".to_owned())]
+        })
+    };
+    for kind in KINDS {
+        for policy in [PermissionPolicy::Ask, PermissionPolicy::BypassPermissions, PermissionPolicy::Deny] {
+            let is_asked = matches!(policy, PermissionPolicy::Ask);
+            let chosen = if matches!(policy, PermissionPolicy::Deny) { "reject" } else { "allow" };
+            let world = World::new(kind, ask()).await;
+            let client = world.options().await.permissions(policy).build().unwrap();
+            let mut events = client.events();
+            let sessions = client.sessions();
+            let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+            let mut turn = within(session.prompt("go")).await.unwrap();
+            if is_asked {
+                let request = event(&mut events, |event| match event {
+                    Event::Permission(request) => Some(request),
+                    _ => None,
+                });
+                request.await.allow_once().unwrap();
+            }
+            within(turn.outcome()).await.unwrap();
+            sessions.flush().await.unwrap();
+            let kept = stored(&**sessions.store(), "mine").await;
+            let of = |kind| kept.iter().filter(|event| event.kind == kind).collect::<Vec<_>>();
+            let [asked] = of(StoredEventKind::Permission)[..] else { panic!("{kept:#?}") };
+            let [answered] = of(StoredEventKind::Answered)[..] else { panic!("{kept:#?}") };
+            assert!(asked.index < answered.index, "{kind}");
+            assert_eq!(answered.payload["toolCallId"], "call-1", "{kind}");
+            let option = answered.payload["result"]["outcome"]["optionId"].as_str().unwrap();
+            assert!(option.contains(chosen), "{kind}: {option}");
+        }
+    }
 }

@@ -90,6 +90,12 @@ impl Observer for Ledger {
         self.recorder().record(&id, StoredEventKind::TurnEnded, outcome_payload(outcome));
     }
 
+    fn replied(&self, session: &str, payload: Value) {
+        if let Some(id) = self.books().kept.get(session) {
+            self.recorder().record(id, StoredEventKind::Answered, payload);
+        }
+    }
+
     fn answered(&self, session: &str, patch: &Patch) {
         let books = self.books();
         let Some(id) = books.kept.get(session) else { return };
