@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use mock_server::{Script, Step};
 use sandbox_agent_sdk::{
-    Attachment, DropPolicy, Error, Event, Events, NewSession, Origin, ServerKind, StoreError, StoredEventKind,
+    Attachment, DropPolicy, Error, Event, NewSession, ServerKind, StoreError, StoredEventKind,
 };
 
 use crate::gated::Gated;
 use crate::support::{event, options, within};
-use crate::world::{Ability, World, agent, counting, said, stored};
+use crate::world::{Ability, World, agent, counting, delivered, said, stored};
 
 #[tokio::test]
 async fn another_program_gets_exactly_the_rest() {
@@ -55,19 +55,6 @@ async fn another_program_gets_exactly_the_rest() {
         assert_eq!(said(&stored(&world.store().await, "mine").await), all);
         assert_eq!(delivered(&mut events), said(&rest), "it hears of what it stores");
     }
-}
-
-/// What the agent has said so far that was new.
-fn delivered(events: &mut Events) -> Vec<String> {
-    let mut texts = Vec::new();
-    while let Some(event) = events.try_next() {
-        if let Event::Update(update) = event
-            && update.origin() == Origin::Live
-        {
-            texts.extend(update.message_text().map(str::to_owned));
-        }
-    }
-    texts
 }
 
 #[tokio::test]

@@ -6,21 +6,16 @@ use std::time::Duration;
 use mock_server::{Fault, Script, State, Step};
 use sandbox_agent_sdk::{
     ConnectionState, Error, Event, Events, NewSession, RecorderOptions, SandboxAgentClient, ServerKind,
-    StoreError, StoredEventKind, StoredSession,
+    StoreError, StoredEventKind,
 };
 
 use crate::gated::{Gated, Slowness};
 use crate::support::{KINDS, event, options, within};
-use crate::world::{Ability, World, agent, counting, said, stored};
+use crate::world::{Ability, World, agent, ask, counting, said, stored};
 
 fn program(world: &World, store: &Arc<Gated>) -> SandboxAgentClient {
     let recorder = RecorderOptions::default().patience(Duration::from_millis(300));
     options(&world.server, world.kind).shared_store(store.clone()).recorder(recorder).build().unwrap()
-}
-
-async fn ask(session: &StoredSession, text: &str) {
-    let answer = within(async { session.prompt(text).await?.text().await }).await;
-    assert_eq!(answer.unwrap(), format!("re: {text}; "));
 }
 
 fn not_stored_so_far(events: &mut Events) -> Vec<(u64, Option<StoreError>)> {

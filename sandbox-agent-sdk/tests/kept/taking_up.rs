@@ -4,17 +4,12 @@ use std::time::Duration;
 
 use mock_server::{MockServer, State, Step};
 use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, Origin, Restored, ServerKind, SessionStatus, Sessions, StoredEventKind,
+    Error, Event, NewSession, Origin, Restored, ServerKind, SessionStatus, Sessions, StoredEventKind,
     StoredSession, Suspend, TransitionError,
 };
 
 use crate::support::{KINDS, event, options, within};
-use crate::world::{Ability, World, agent, counting, said, stored};
-
-async fn ask(session: &StoredSession, text: &str) {
-    let answer = within(async { session.prompt(text).await?.text().await }).await;
-    assert_eq!(answer.unwrap(), format!("re: {text}; "));
-}
+use crate::world::{Ability, World, agent, ask, counting, delivered, said, stored};
 
 /// A step that refuses a request.
 fn refusal(code: i64) -> Vec<Step> {
@@ -240,22 +235,11 @@ async fn whoever_listens_to_a_session_hears_of_it_whatever_the_agent_calls_it() 
             within(async { session.prompt("die").await?.text().await }).await.unwrap_err();
             ask(&session, &format!("after {round}")).await;
         }
-        let heard = |events: &mut Events| {
-            let mut texts = Vec::new();
-            while let Some(event) = events.try_next() {
-                if let Event::Update(update) = event
-                    && update.origin() == Origin::Live
-                {
-                    texts.extend(update.message_text().map(str::to_owned));
-                }
-            }
-            texts
-        };
         let all = ["re: one; ", "dying; ", "re: after 0; ", "dying; ", "re: after 1; "];
-        assert_eq!(heard(&mut events), all, "{kind} {ability:?}");
+        assert_eq!(delivered(&mut events), all, "{kind} {ability:?}");
         // A session of the agent is itself.
         let own = if ability == Ability::Neither { &all[..2] } else { &all[..] };
-        assert_eq!(heard(&mut of_agent), own, "{kind} {ability:?}");
+        assert_eq!(delivered(&mut of_agent), own, "{kind} {ability:?}");
     }
 }
 

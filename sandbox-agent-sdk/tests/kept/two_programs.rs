@@ -11,7 +11,7 @@ use sandbox_agent_sdk::{
 
 use crate::gated::Gated;
 use crate::support::{event, options, within};
-use crate::world::{Ability, World, agent, counting, said, stored};
+use crate::world::{Ability, World, agent, ask, counting, said, stored};
 
 async fn taken_over(events: &mut Events) -> String {
     event(events, |event| match event {
@@ -19,11 +19,6 @@ async fn taken_over(events: &mut Events) -> String {
         _ => None,
     })
     .await
-}
-
-async fn ask(session: &StoredSession, text: &str) {
-    let answer = within(async { session.prompt(text).await?.text().await }).await;
-    assert_eq!(answer.unwrap(), format!("re: {text}; "));
 }
 
 /// Waits until a turn that counts is stored with its end, whoever stores it, and each number once.

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::{
-    ClientOptions, EventQuery, SandboxAgentClient, ServerKind, SessionStore, Sessions, SqliteStore,
-    StoredEvent, StoredEventKind,
+    ClientOptions, Event, EventQuery, Events, Origin, SandboxAgentClient, ServerKind, SessionStore, Sessions,
+    SqliteStore, StoredEvent, StoredEventKind, StoredSession,
 };
 use serde_json::{Value, json};
 
-use crate::support::options;
+use crate::support::{options, within};
 
 /// What an agent can do with sessions that it had before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,4 +146,23 @@ pub(crate) fn said(events: &[StoredEvent]) -> Vec<&str> {
     let updates = events.iter().filter(|event| event.kind == StoredEventKind::Update);
     let messages = updates.filter(|event| event.payload["sessionUpdate"] == "agent_message_chunk");
     messages.map(|event| event.payload["content"]["text"].as_str().unwrap()).collect()
+}
+
+/// Has an agent that answers with its last text answer.
+pub(crate) async fn ask(session: &StoredSession, text: &str) {
+    let answer = within(async { session.prompt(text).await?.text().await }).await;
+    assert_eq!(answer.unwrap(), format!("re: {text}; "));
+}
+
+/// What the agent has said so far that was new.
+pub(crate) fn delivered(events: &mut Events) -> Vec<String> {
+    let mut texts = Vec::new();
+    while let Some(event) = events.try_next() {
+        if let Event::Update(update) = event
+            && update.origin() == Origin::Live
+        {
+            texts.extend(update.message_text().map(str::to_owned));
+        }
+    }
+    texts
 }
