@@ -63,7 +63,7 @@ pub enum Event {
     /// which the session is kept.
     Unrecorded(Unrecorded),
     /// Another program has taken a kept session up, and stores what happens in it from now on. This one has let go of it;
-    /// what it had seen is stored once, whoever did it. The next prompt from here takes the session up again.
+    /// what it had seen is stored once, by whoever is there to do it, or is missed by a gap in the store. The next prompt from here takes the session up again.
     TakenOver {
         /// The id under which the session is kept.
         session_id: String,

@@ -4,7 +4,8 @@
 //! handle, session       what a program holds                                  (public face)
 //! ledger                which kept session is which session of the agent, and what happens in it
 //! binding, entry        one such pair; what is stored of an event, and what waits to be
-//! stream                how far a stream has been read that other programs read too    (pure)
+//! stream, strangers     how far a stream has been read that other programs read too; what it had for others (pure)
+//! own                   what this program has done to records itself
 //! change, amend         changing records that others change too, and bringing them up to date
 //! restore, recent       taking a session up again: resume, else load, else tell its history; what was stored last
 //! replay                the history as a text                                  (pure)
@@ -22,10 +23,12 @@ mod handle;
 mod housekeeping;
 mod ledger;
 mod options;
+mod own;
 mod recent;
 mod replay;
 mod restore;
 mod session;
+mod strangers;
 mod stream;
 mod transcript;
 

@@ -35,6 +35,8 @@ pub(crate) trait Observer: fmt::Debug + Send + Sync {
     fn answered(&self, session: &str, patch: &Patch);
     /// What an agent asked in a session was answered.
     fn replied(&self, session: &str, payload: Value);
+    /// The stream had something in this place that is not told.
+    fn passed(&self, place: &str);
 }
 
 /// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
@@ -85,13 +87,11 @@ impl Hub {
         Events::new(queue)
     }
 
-    /// Has these subscribers of a session go on with another one, that took its place.
-    pub(crate) fn follow(&self, from: &str, to: &str, followers: &[Weak<Queue<Event>>]) {
+    /// Has a subscriber of a session go on with another one, that took its place.
+    pub(crate) fn follow(&self, from: &str, to: &str, follower: &Weak<Queue<Event>>) {
         let mut state = self.lock();
-        let is_follower = |queue: &Arc<Queue<Event>>| {
-            followers.iter().any(|follower| follower.as_ptr() == Arc::as_ptr(queue))
-        };
-        let moved: Vec<_> = state.book(from).subscribers.extract_if(.., |queue| is_follower(queue)).collect();
+        let is_follower = |queue: &mut Arc<Queue<Event>>| follower.as_ptr() == Arc::as_ptr(queue);
+        let moved: Vec<_> = state.book(from).subscribers.extract_if(.., is_follower).collect();
         if moved.is_empty() {
             return;
         }
@@ -336,6 +336,9 @@ impl Hub {
             let mut state = self.lock();
             let book = state.known_or_stranger(id, self.tick());
             if let Some(info) = &*book.ended.borrow() {
+                if let (Some(observer), Some(place)) = (self.observer.get(), place) {
+                    observer.passed(place);
+                }
                 return info.clone();
             }
             let requested = book.stop_requested;

@@ -241,7 +241,7 @@ impl Pump {
             }
             // An old end says nothing about the session as it is now: it may have been taken up again since.
             Some((id, report)) => {
-                self.hub.publish(&ended_event(&id, &report.into_info(), origin));
+                self.hub.publish_at(&ended_event(&id, &report.into_info(), origin), place);
             }
             None => {
                 let method = "_sandboxagent/session/ended".to_owned();

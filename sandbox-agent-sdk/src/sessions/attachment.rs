@@ -1,16 +1,17 @@
 //! Where one program left a session, for another one.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::binding::{Owed, TakenUp};
 use super::handle::Sessions;
 use super::ledger::Hold;
 use super::restore::restored_payload;
 use super::session::StoredSession;
-use crate::{Error, Event, ServerKind, SessionRecord, StoreError, Timestamp};
+use crate::{Error, Event, ServerKind, SessionRecord, StoreError, StoredEventKind, Timestamp};
 
 /// Where a program left a session. It can be written down and given to another program that uses the same store and the
 /// same server, which gets exactly the rest: see [`ClientOptions::attach`](crate::ClientOptions::attach).
@@ -90,7 +91,7 @@ impl StoredSession {
     ///
     /// # Errors
     /// [`Error::Store`] if what happened so far cannot be stored, or another program takes the session up at this moment;
-    /// nothing has changed then. If another one has it already, the attachment has no place in the stream.
+    /// this program goes on to store what happens then. If another one has it already, the attachment has no place in the stream.
     pub async fn detach(self) -> Result<Attachment, Error> {
         let alone = self.sessions.ledger.gate(self.id()).lock_owned().await;
         let (session, sessions) = (self.clone(), self.sessions.clone());
@@ -108,21 +109,23 @@ impl StoredSession {
         };
         let hold = ledger.hold_later(&binding.agent_session);
         let (leaving, agent_session) = (Arc::clone(ledger), binding.agent_session.clone());
-        let hold_back = move || leaving.hold_back(&agent_session);
+        let place = Arc::new(Mutex::new(None));
+        let left_at = Arc::clone(&place);
+        let hold_back = move || *lock(&left_at) = Some(leaving.hold_back(&agent_session));
         let stream_position = match self.sessions.client().inner().present() {
             // What was given out before is stored from here, and what comes behind it from there.
             Some(connection) => connection.between_events(hold_back).await,
             None => None,
         };
+        let place = lock(&place).take().filter(|_| stream_position.is_some());
+        let payload = place.as_ref().map_or_else(|| json!({}), |place| json!({ "at": place }));
+        ledger.recorder().record(self.id(), StoredEventKind::Detached, payload);
         ledger.flush_session(self.id()).await?;
-        let taking = ledger.taking(self.id());
-        let left = ledger.change(self.id(), |record| {
+        let left = ledger.raise(self.id(), |record| {
             if record.epoch != binding.epoch {
                 return Err(StoreError::TakenOver { id: record.id.clone(), epoch: record.epoch }.into());
             }
-            record.epoch += 1;
-            record.taken_at = None;
-            taking.will_be(record.epoch);
+            record.taken_at.clone_from(&place);
             Ok(())
         });
         let left = left.await?;
@@ -157,18 +160,14 @@ impl Sessions {
     async fn attach(&self, attachment: &Attachment, hold: Hold) {
         let ledger = &self.ledger;
         let id = &attachment.session_id;
-        let taking = ledger.taking(id);
         let asked = ledger.now();
-        let taken = ledger.change(id, |record| {
-            attachment.check(record)?;
-            record.epoch += 1;
-            taking.will_be(record.epoch);
-            Ok(())
-        });
-        let (epoch, made_at, is_taken) = match taken.await {
+        let taken = ledger.raise(id, |record| Ok(attachment.check(record)?));
+        let (epoch, made_at, restored) = match taken.await {
             Ok(record) => {
                 ledger.recorder().know(&record);
-                (record.epoch, record.created_at, true)
+                let at = record.taken_at.as_deref();
+                let restored = restored_payload("attach", &attachment.agent_session_id, at);
+                (record.epoch, record.created_at, Some(restored))
             }
             Err(Error::Store(StoreError::TakenOver { .. })) => {
                 return ledger.tell(&Event::TakenOver { session_id: id.clone() });
@@ -178,7 +177,7 @@ impl Sessions {
             Err(error) => {
                 // What comes is tried to be stored all the same, and what cannot be is told of.
                 tracing::warn!(%error, session = id, "a session cannot be taken up");
-                (attachment.epoch, attachment.created_at.unwrap_or(Timestamp::from_millis(0)), false)
+                (attachment.epoch, attachment.created_at.unwrap_or(Timestamp::from_millis(0)), None)
             }
         };
         let taken = TakenUp {
@@ -190,8 +189,8 @@ impl Sessions {
             owed: if attachment.replay_pending { Owed::History } else { Owed::Nothing },
             live: true,
             asked,
-            stored_to: None,
-            restored: is_taken.then(|| restored_payload("attach", &attachment.agent_session_id, None)),
+            stored: None,
+            restored,
         };
         ledger.bind_held(&taken, HashSet::new());
         drop(hold);
@@ -216,4 +215,8 @@ impl Sessions {
         let _ = self.ledger.current(&record);
         Ok(self.session(record.id))
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,6 +5,8 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use super::strangers::Stored;
+
 use crate::{Error, Event, Origin, Timestamp, TurnOutcome};
 
 /// A kept session and its session of the agent.
@@ -43,9 +45,8 @@ pub(super) struct TakenUp<'a> {
     pub(super) live: bool,
     /// When the agent was asked for it.
     pub(super) asked: Moment,
-    /// Up to which number of the stream whoever had it before has stored everything, where that is known: what came
-    /// behind it, and before the session was held, is stored from here.
-    pub(super) stored_to: Option<u64>,
+    /// What others have stored of it, where they see the same stream: what came and they have not is stored from here.
+    pub(super) stored: Option<Stored<'a>>,
     /// What is stored of how it was taken up, if it was.
     pub(super) restored: Option<Value>,
 }

@@ -13,8 +13,8 @@ use super::restore::{Restored, Wish, can_reopen};
 use super::session::StoredSession;
 use crate::random::random_id;
 use crate::{
-    Error, EventPage, EventQuery, NewSession, RecordPage, RecordQuery, SandboxAgentClient, SessionRecord,
-    SessionStatus, SessionStore, StatusEvent, StoreError, UserAction,
+    Error, EventPage, EventQuery, NewSession, RecordPage, RecordQuery, SandboxAgentClient, ServerKind,
+    SessionRecord, SessionStatus, SessionStore, StatusEvent, StoreError, UserAction,
 };
 
 /// The sessions of a client that are kept, in the store of its options or in memory.
@@ -104,7 +104,7 @@ impl Sessions {
             return Err(StoreError::Exists { id }.into());
         }
         let can = self.connected_for(&new).await?;
-        let asked = self.ledger.now();
+        let (asked, place) = (self.ledger.now(), self.ledger.beginning());
         let session = self.client.new_session(new.clone()).await?;
         let (_hold, _) = self.ledger.hold(session.id());
         record.agent = new.agent_wanted().unwrap_or(&can.agent).to_owned();
@@ -113,8 +113,10 @@ impl Sessions {
         record.title = new.given().title().map(str::to_owned);
         record.init = new.to_kept();
         record.epoch = 1;
+        record.taken_at = place.filter(|_| can.server == ServerKind::Shared);
+        record.taken_by = Some(self.ledger.own_name());
         Amendment::of_answer(session.raw()).apply(&mut record);
-        let record = match self.ledger.in_time(self.ledger.store.put(record)).await {
+        let record = match self.put_new(record).await {
             Ok(record) => record,
             Err(error) => {
                 // Nobody will hold it, so it should not go on. What becomes of that does not matter to the caller.
@@ -132,7 +134,7 @@ impl Sessions {
             owed: Owed::Nothing,
             live: true,
             asked,
-            stored_to: None,
+            stored: None,
             restored: None,
         };
         self.ledger.bind_new(&taken, None);
@@ -140,6 +142,19 @@ impl Sessions {
             self.ledger.ended(&id, record.epoch, termination);
         }
         Ok(StoredSession::new(self.clone(), id, Some(new)))
+    }
+
+    /// Writes the record of a new session. If the store does not say in time whether it was done, that is looked up.
+    async fn put_new(&self, record: SessionRecord) -> Result<SessionRecord, StoreError> {
+        let ledger = &self.ledger;
+        let (id, name) = (record.id.clone(), record.taken_by.clone());
+        match ledger.in_time(ledger.store.put(record)).await {
+            Err(error @ StoreError::Unavailable(_)) => match ledger.in_time(ledger.store.get(&id)).await {
+                Ok(Some(record)) if record.taken_by == name => Ok(record),
+                _ => Err(error),
+            },
+            put => put,
+        }
     }
 
     async fn connected_for(&self, new: &NewSession) -> Result<Arc<crate::Capabilities>, Error> {

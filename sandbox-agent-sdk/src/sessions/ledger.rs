@@ -4,16 +4,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::SystemTime;
 
-use self::observing::outcome_payload;
+use self::observing::{amendment, outcome_payload};
 use super::amend::{Amender, Amendment};
 use super::binding::{Binding, Moment, TakenUp};
 use super::change::change;
 use super::entry::{Early, Entry};
+use super::own::Own;
 use super::replay::ReplayLimits;
+use super::strangers::Strangers;
 use super::stream::Stream;
 use crate::client::Hub;
 use crate::event::Queue;
-use crate::store::Listeners;
+use crate::store::{Listeners, number_of};
 use crate::{
     Error, Event, EventPage, EventQuery, Events, MemoryStore, Recorder, RecorderOptions, SessionRecord,
     SessionStore, StoreError, StoredEventKind, TerminationInfo, Timestamp,
@@ -42,6 +44,9 @@ pub(crate) struct Ledger {
     books: Mutex<Books>,
 }
 
+/// Who listens to a session, and to which of the agent's.
+type Follower = (Weak<Queue<Event>>, String);
+
 /// Whoever holds this may take up the session or begin a turn in it.
 pub(super) type Alone = tokio::sync::OwnedMutexGuard<()>;
 
@@ -53,8 +58,9 @@ struct Books {
     /// Sessions that this program has let go of in the middle of a turn, whose end only it will know.
     leaving: HashMap<String, String>,
     early: Early,
-    /// Who listens to which kept session, whatever the agent calls it.
-    followers: HashMap<String, Vec<Weak<Queue<Event>>>>,
+    strangers: Strangers,
+    /// Who listens to which kept session, and to which session of the agent that is by now.
+    followers: HashMap<String, Vec<Follower>>,
     stream: Stream,
     gates: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
     /// What has happened to all sessions so far, and whether the stream of events is lost now.
@@ -62,8 +68,8 @@ struct Books {
     away: bool,
     /// How often the stream had been lost when the server began anew last.
     restarted_after: u64,
-    /// The sessions that this program is taking up or leaving, with the epoch that is its own doing.
-    taking: HashMap<String, u64>,
+    /// By what this program knows what it has done itself: each has a name that is in the record.
+    own: Own,
     /// Whether there is no connection because nothing happened, or because it could not be made again: not because the
     /// program gave it up.
     asleep: bool,
@@ -107,7 +113,10 @@ impl Ledger {
             let this = Weak::clone(&self.this);
             let taken = move |record: &SessionRecord| {
                 let ledger = this.upgrade()?;
-                ledger.let_go(&record.id, record.epoch);
+                if ledger.let_go(record) {
+                    // This program has done it itself, and has everything to store.
+                    return None;
+                }
                 ledger.books().stream.until(record.taken_at.as_deref()?)
             };
             let this = Weak::clone(&self.this);
@@ -189,7 +198,7 @@ impl Ledger {
     pub(super) fn current(&self, record: &SessionRecord) -> Option<Binding> {
         let binding = self.binding(&record.id)?;
         if binding.epoch < record.epoch {
-            self.let_go(&record.id, record.epoch);
+            self.let_go(record);
         }
         let same = binding.epoch == record.epoch
             && record.agent_session_id.as_deref() == Some(binding.agent_session.as_str());
@@ -209,28 +218,17 @@ impl Ledger {
         let mut stored = stored.unwrap_or_default();
         let (mut missed, mut early) = (Vec::new(), Vec::new());
         if let Some(before) = before {
-            missed = books.early.recall_behind(before, taken.stored_to);
+            missed = books.recover(before, taken);
             early = books.early.release_but(before, &mut stored);
         }
-        early.extend(books.early.recall(taken.agent_session));
+        early.extend(books.strangers.recall(taken.agent_session));
         early.extend(books.early.release(taken.agent_session));
-        self.bind(&mut books, taken, missed, early, stored);
-        let Some(before) = before else { return };
-        books.kept.insert(before.to_owned(), taken.id.to_owned());
-        let followers = books.followers.get(taken.id).cloned().unwrap_or_default();
-        // Whoever tells of something waits for the books.
-        drop(books);
-        if let Some(hub) = self.hub.upgrade() {
-            hub.follow(before, taken.agent_session, &followers);
+        let moved = self.bind(&mut books, taken, missed, early, stored);
+        if let Some(before) = before {
+            books.kept.insert(before.to_owned(), taken.id.to_owned());
         }
-    }
-
-    /// Somebody listens to a session, and goes on to if the agent's session becomes another one.
-    pub(super) fn follow(&self, id: &str, events: &Events) {
-        let mut books = self.books();
-        let followers = books.followers.entry(id.to_owned()).or_default();
-        followers.retain(|follower| follower.strong_count() > 0);
-        followers.push(events.queue());
+        drop(books);
+        self.move_followers(moved, taken.agent_session);
     }
 
     /// The agent has taken the session up under this id, and what was held back since is taken down, unless somebody
@@ -238,12 +236,15 @@ impl Ledger {
     pub(super) fn bind_held(&self, taken: &TakenUp<'_>, mut stored: HashSet<String>) {
         let mut books = self.books();
         // What came earlier was somebody else's to store, who may have been killed before.
-        let missed = books.early.recall_behind(taken.agent_session, taken.stored_to);
+        let missed = books.recover(taken.agent_session, taken);
         let held = books.early.release_but(taken.agent_session, &mut stored);
-        self.bind(&mut books, taken, missed, held, stored);
+        let moved = self.bind(&mut books, taken, missed, held, stored);
+        drop(books);
+        self.move_followers(moved, taken.agent_session);
     }
 
-    /// Binds a session, and takes down what came before it was taken up and since.
+    /// Binds a session, and takes down what came before it was taken up and since. Gives who listens to what was its
+    /// session of the agent before.
     fn bind(
         &self,
         books: &mut Books,
@@ -251,7 +252,7 @@ impl Ledger {
         before: Vec<Entry>,
         since: Vec<Entry>,
         stored: HashSet<String>,
-    ) {
+    ) -> Vec<Follower> {
         self.recorder().claim(taken.id, taken.epoch, taken.since);
         books.asleep = false;
         books.kept.insert(taken.agent_session.to_owned(), taken.id.to_owned());
@@ -262,7 +263,37 @@ impl Ledger {
         if let Some(payload) = &taken.restored {
             self.recorder().record(taken.id, StoredEventKind::Restored, payload.clone());
         }
-        since.into_iter().for_each(|entry| self.record_entry(taken.id, entry));
+        for entry in since {
+            // Nobody could bring the record up to date before.
+            self.amend(taken.id, taken.epoch, amendment(&entry));
+            self.record_entry(taken.id, entry);
+        }
+        books.followers_to_move(taken.id, taken.agent_session)
+    }
+
+    /// Has those who listen to a session go on with what it is now. Whoever tells of something waits for the books, so
+    /// that these must not be held.
+    fn move_followers(&self, moved: Vec<Follower>, to: &str) {
+        let Some(hub) = self.hub.upgrade() else { return };
+        for (follower, from) in moved {
+            hub.follow(&from, to, &follower);
+        }
+    }
+
+    /// Somebody listens to a session, and goes on to if the agent's session becomes another one.
+    pub(super) fn follow(&self, id: &str, agent_session: &str, events: &Events) {
+        let mut books = self.books();
+        books.followers.retain(|_, followers| {
+            followers.retain(|(follower, _)| follower.strong_count() > 0);
+            !followers.is_empty()
+        });
+        books.followers.entry(id.to_owned()).or_default().push((events.queue(), agent_session.to_owned()));
+        // It may have become another one since.
+        let now = books.bound.get(id).map(|binding| binding.agent_session.clone());
+        let Some(now) = now else { return };
+        let moved = books.followers_to_move(id, &now);
+        drop(books);
+        self.move_followers(moved, &now);
     }
 
     /// This program is done with the session: nothing of it is taken down any more.
@@ -301,18 +332,27 @@ impl Ledger {
         books.followers.remove(id);
     }
 
-    /// Another program has taken the session up, so this one lets go of it and says so.
-    fn let_go(&self, id: &str, epoch: u64) {
+    /// Another program has taken the session up, so this one lets go of it and says so; unless it was this one that did,
+    /// in which case that is told.
+    fn let_go(&self, record: &SessionRecord) -> bool {
         {
             let mut books = self.books();
-            let is_own = books.taking.get(id) == Some(&epoch);
-            if is_own || books.bound.get(id).is_none_or(|binding| binding.epoch >= epoch) {
-                return;
+            let is_own = books.own.has_done(record);
+            let Some(binding) = books.bound.get_mut(&record.id) else { return is_own };
+            if binding.epoch >= record.epoch {
+                return is_own;
             }
-            books.unbind(id);
+            if is_own {
+                // Whether it was done could not be found out before.
+                binding.epoch = record.epoch;
+                self.recorder().claim(&record.id, record.epoch, record.last_index);
+                return true;
+            }
+            books.unbind(&record.id);
         }
-        tracing::debug!(session = id, "another program has taken a session up");
-        self.tell(&Event::TakenOver { session_id: id.to_owned() });
+        tracing::debug!(session = record.id, "another program has taken a session up");
+        self.tell(&Event::TakenOver { session_id: record.id.clone() });
+        false
     }
 
     /// Tells the program something.
@@ -325,10 +365,7 @@ impl Ledger {
     /// Holds back what comes for a session of the agent, until it is bound or this is dropped. Gives the last place in
     /// the stream before that, too.
     pub(super) fn hold(self: &Arc<Self>, agent_session: &str) -> (Hold, String) {
-        let hold = self.hold_later(agent_session);
-        let mut books = self.books();
-        books.early.hold(agent_session);
-        (hold, books.stream.last().unwrap_or(Stream::BEGINNING).to_owned())
+        (self.hold_later(agent_session), self.hold_back(agent_session))
     }
 
     /// Prepares to [hold back](Self::hold_back) what comes for a session of the agent, until this is dropped.
@@ -336,18 +373,26 @@ impl Ledger {
         Hold { ledger: Arc::clone(self), agent_session: agent_session.to_owned() }
     }
 
-    pub(super) fn hold_back(&self, agent_session: &str) {
-        self.books().early.hold(agent_session);
+    /// Gives the last place before what is held back.
+    pub(super) fn hold_back(&self, agent_session: &str) -> String {
+        let mut books = self.books();
+        books.early.hold(agent_session);
+        books.stream.last().unwrap_or(Stream::BEGINNING).to_owned()
     }
 
-    /// This program is about to take a session up, or to leave it, as long as this is held.
-    pub(super) fn taking(self: &Arc<Self>, id: &str) -> Taking {
-        Taking { ledger: Arc::clone(self), id: id.to_owned() }
+    /// A name for what this program is about to do to the record of a session, by which it is known again.
+    pub(super) fn own_name(&self) -> String {
+        self.books().own.name()
     }
 
     /// What has happened to all sessions until now.
     pub(super) fn now(&self) -> Moment {
         self.books().now
+    }
+
+    /// The last place of the stream, or its beginning.
+    pub(super) fn beginning(&self) -> Option<String> {
+        Some(self.last_place().unwrap_or_else(|| Stream::BEGINNING.to_owned()))
     }
 
     /// The last place of the stream.
@@ -357,7 +402,7 @@ impl Ledger {
 
     /// Whether something came for a session of the agent behind this number that nobody here has kept.
     pub(super) fn has_behind(&self, agent_session: &str, number: Option<u64>) -> bool {
-        self.books().early.has_behind(agent_session, number)
+        self.books().strangers.has_behind(agent_session, number)
     }
 
     /// Whether this place was [read here](Stream::has_read).
@@ -430,6 +475,30 @@ impl Ledger {
         }
     }
 
+    /// Takes a session up, or leaves it, and changes its record besides. If nobody says in time whether it was done, that is
+    /// looked up.
+    pub(super) async fn raise(
+        &self,
+        id: &str,
+        mut alter: impl FnMut(&mut SessionRecord) -> Result<(), Error>,
+    ) -> Result<SessionRecord, Error> {
+        let name = self.own_name();
+        let raised = self.change(id, |record| {
+            alter(record)?;
+            let too_often = || StoreError::Invalid("a session was taken up too often".to_owned());
+            record.epoch = record.epoch.checked_add(1).ok_or_else(too_often)?;
+            record.taken_by = Some(name.clone());
+            Ok(())
+        });
+        match raised.await {
+            Err(error @ Error::Store(StoreError::Unavailable(_))) => match self.record(id).await {
+                Ok(record) if record.taken_by.as_ref() == Some(&name) => Ok(record),
+                _ => Err(error),
+            },
+            raised => raised,
+        }
+    }
+
     pub(super) async fn record(&self, id: &str) -> Result<SessionRecord, Error> {
         let record = self.in_time(self.store.get(id)).await?;
         Ok(record.ok_or_else(|| StoreError::NotFound { id: id.to_owned() })?)
@@ -449,6 +518,11 @@ impl Ledger {
         answer.unwrap_or_else(|_| Err(StoreError::late("the store does not answer")))
     }
 
+    /// Takes down that something may be missing.
+    pub(super) fn record_gap(&self, id: &str, from: Option<u64>, to: Option<u64>) {
+        self.record_entry(id, Entry::gap(from, to));
+    }
+
     fn record_entry(&self, id: &str, entry: Entry) {
         let Entry { kind, payload, place } = entry;
         self.recorder().record_at(id, kind, payload, place.as_deref());
@@ -456,26 +530,6 @@ impl Ledger {
 
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Stands for a session that this program is taking up or leaving.
-#[derive(Debug)]
-pub(super) struct Taking {
-    ledger: Arc<Ledger>,
-    id: String,
-}
-
-impl Taking {
-    /// If the session gets this epoch, it is this program's doing.
-    pub(super) fn will_be(&self, epoch: u64) {
-        self.ledger.books().taking.insert(self.id.clone(), epoch);
-    }
-}
-
-impl Drop for Taking {
-    fn drop(&mut self) {
-        self.ledger.books().taking.remove(&self.id);
     }
 }
 
@@ -491,8 +545,12 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let mut books = self.ledger.books();
         let held = books.early.release(&self.agent_session);
-        if let Some(id) = books.kept.get(&self.agent_session) {
-            held.into_iter().for_each(|entry| self.ledger.record_entry(id, entry));
+        let id = books.kept.get(&self.agent_session).cloned();
+        for entry in held {
+            match &id {
+                Some(id) => self.ledger.record_entry(id, entry),
+                None => books.strangers.put(&self.agent_session, entry, true, 0),
+            }
         }
     }
 }
@@ -501,6 +559,10 @@ impl Books {
     fn unbind(&mut self, id: &str) {
         let Some(binding) = self.bound.remove(id) else { return };
         self.kept.retain(|_, kept| kept != id);
+        // What was seen of it until now is not remembered, and is somebody else's.
+        if let Some(reached) = self.stream.reached() {
+            self.strangers.miss_of(&binding.agent_session, reached);
+        }
         if binding.in_turn {
             self.leaving.insert(binding.agent_session, id.to_owned());
         }
@@ -509,16 +571,50 @@ impl Books {
     /// Nothing that the agent had is there any more, as far as is known.
     fn lose_all(&mut self) {
         self.now.endings += 1;
+        self.away = false;
+        // The next connection reads from the beginning what the server still has, and that may be another server.
+        self.begin_stream();
         self.bound.values_mut().for_each(|binding| binding.live = false);
     }
 
     /// The server began anew.
     fn restart(&mut self) {
-        self.stream = Stream::default();
+        self.begin_stream();
         self.now.restarts += 1;
         self.restarted_after = self.now.losses;
         let losses = self.now.losses;
         self.bound.values_mut().for_each(|binding| binding.lose_if_older(losses));
+    }
+
+    fn begin_stream(&mut self) {
+        self.stream = Stream::default();
+        self.strangers.clear();
+    }
+
+    /// The stream has come to a place.
+    fn pass(&mut self, place: &str) {
+        self.stream.pass(place);
+        if let Some(number) = number_of(place).filter(|number| *number > 0) {
+            self.strangers.pass(number);
+        }
+    }
+
+    /// What came for a session before it was taken up, and nobody has stored.
+    fn recover(&mut self, agent_session: &str, taken: &TakenUp<'_>) -> Vec<Entry> {
+        match &taken.stored {
+            Some(stored) => self.strangers.recover(agent_session, stored, self.stream.reached()),
+            None => Vec::new(),
+        }
+    }
+
+    /// Those who listen to a session that was another one of the agent's.
+    fn followers_to_move(&mut self, id: &str, agent_session: &str) -> Vec<Follower> {
+        let followers = self.followers.get_mut(id).into_iter().flatten();
+        let others = followers.filter(|(_, session)| session != agent_session);
+        let moved = others.map(|(follower, session)| {
+            (Weak::clone(follower), std::mem::replace(session, agent_session.to_owned()))
+        });
+        moved.collect()
     }
 
     /// Whether what the agent was asked for then is gone.

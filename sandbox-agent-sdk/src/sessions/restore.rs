@@ -12,12 +12,13 @@ use super::handle::Sessions;
 use super::ledger::{Hold, is_unknown_session};
 use super::recent::Recent;
 use super::replay::{history, tells};
+use super::strangers::Stored;
 use crate::client::Others;
 use crate::random::random_below;
 use crate::store::number_of;
 use crate::{
     Capabilities, ConnectionState, Error, EventQuery, NewSession, ResumeSupport, ServerKind, Session,
-    SessionRecord, SessionStatus, StatusEvent, StoreError, StoredEventKind, UserAction,
+    SessionRecord, SessionStatus, StatusEvent, StoreError, UserAction,
 };
 
 /// How many events a server keeps for those who come late, so that nobody can be further behind.
@@ -156,28 +157,29 @@ impl Sessions {
         self.catch_up().await;
         let (hold, place) = old_session.map(|session| ledger.hold(session)).unzip();
         let place = place.filter(|_| can.server == ServerKind::Shared);
-        let (taking, asked) = (ledger.taking(&record.id), ledger.now());
-        let owner = ledger.change(&record.id, |record| {
+        let asked = ledger.now();
+        // Where the session was made, if nobody has taken it up since.
+        let mut made_at_place = None;
+        let owner = ledger.raise(&record.id, |record| {
             wish.check(record)?;
             if record.agent_session_id.as_deref() != old_session {
                 // It has moved since it was read, and nothing is held back of where it is now.
                 return Err(StoreError::TakenOver { id: record.id.clone(), epoch: record.epoch }.into());
             }
-            record.epoch += 1;
+            made_at_place = record.taken_at.take().filter(|_| record.epoch == 1);
             record.taken_at.clone_from(&place);
-            taking.will_be(record.epoch);
             Ok(())
         });
         let owner = owner.await?;
         ledger.recorder().know(&owner);
         // Nobody else stores what happens any more, so that it is stored from here even if it cannot be found out what
         // others have stored.
-        let (recent, unread) = match self.recent(&owner, can.server).await {
+        let (recent, unread) = match self.recent(&owner, can.server, made_at_place.as_deref()).await {
             Ok(recent) => (recent, None),
             Err(error) => (Recent::default(), Some(error)),
         };
-        let stored_to = recent.last_place(owner.epoch - 1).filter(|place| ledger.has_read(place));
-        let stored_to = stored_to.and_then(number_of);
+        let stored_to = recent.stored_to(|place| ledger.has_read(place));
+        let places = recent.places();
         // Whoever has it may be slow to store what goes on.
         let goes_on = old_session.is_some_and(|session| ledger.has_behind(session, stored_to));
         let others = match recent.has_open_turn || goes_on || unread.is_some() {
@@ -202,14 +204,26 @@ impl Sessions {
             owed: Owed::Nothing,
             live: unread.is_none(),
             asked,
-            stored_to,
+            stored: None,
             restored: None,
+        };
+        if can.server == ServerKind::Shared && unread.is_none() {
+            let (is_accounted, to) = (recent.is_accounted(owner.epoch.saturating_sub(1)), stored_to);
+            let has_open_turn = recent.has_open_turn;
+            taken.stored = Some(Stored { is_accounted, to, places: &places, has_open_turn });
+        }
+        let at = |how: &str, session: &str, loads: bool| {
+            // What is behind this place is news. What an agent tells while it loads is not.
+            let at = if loads { reached.as_deref() } else { owner.taken_at.as_deref() };
+            let at = at.filter(|_| can.server == ServerKind::Shared);
+            unread.is_none().then(|| restored_payload(how, session, at))
         };
         let (session, how, kept, new_hold) = match restored {
             Ok(restored) => restored,
             Err(error) => {
                 if let Some(session) = old_session {
                     (taken.agent_session, taken.live) = (session, false);
+                    taken.restored = at("none", session, ways(can, &owner.agent).load);
                     ledger.bind_held(&taken, stored);
                 }
                 return Err(error);
@@ -217,12 +231,7 @@ impl Sessions {
         };
         taken.agent_session = session.id();
         taken.owed = if kept.replay_pending { Owed::History } else { Owed::Nothing };
-        if unread.is_none() {
-            // What is behind this place is news. What an agent tells while it loads is not.
-            let at = if how == Restored::Loaded { reached.as_ref() } else { owner.taken_at.as_ref() };
-            let at = at.filter(|_| can.server == ServerKind::Shared);
-            taken.restored = Some(restored_payload(how.as_str(), session.id(), at.map(String::as_str)));
-        }
+        taken.restored = at(how.as_str(), session.id(), how == Restored::Loaded);
         match how {
             Restored::Replayed => ledger.bind_new(&taken, old_session.map(|session| (session, stored))),
             _ => ledger.bind_held(&taken, stored),
@@ -235,20 +244,13 @@ impl Sessions {
         if let Some(error) = unread {
             return Err(error);
         }
-        let is_loaded = how == Restored::Loaded && can.server == ServerKind::Shared;
-        let since = match (stored_to, recent.last.as_deref()) {
-            // What was told before is not known, if what was stored last is not.
-            (None, Some(last)) if recent.has_open_turn => Some(number_of(last)),
-            // What the agent told of a turn while it loaded cannot be told from the history.
-            _ if is_loaded && others == Others::MayHaveATurn => Some(read),
-            // It was to tell nothing, and has told something that was not known.
-            _ if is_loaded && can.resume_session && !recent.explains(session.history()) => Some(read),
-            _ => None,
-        };
-        if let Some(since) = since {
-            let to = reached.as_deref().and_then(number_of);
-            let payload = json!({"from": since.map(|since| since + 1), "to": to});
-            ledger.recorder().record(&record.id, StoredEventKind::Gap, payload);
+        // What an agent tells of a turn while it loads cannot be told from the history; and one that was to tell nothing
+        // may have told something that was not known.
+        let is_doubtful =
+            others == Others::MayHaveATurn || (can.resume_session && !recent.explains(session.history()));
+        if how == Restored::Loaded && can.server == ServerKind::Shared && is_doubtful {
+            let from = read.and_then(|read| read.checked_add(1));
+            ledger.record_gap(&record.id, from, reached.as_deref().and_then(number_of));
         }
         tracing::debug!(session = record.id, by = how.as_str(), "a session was taken up again");
         Ok(how)
@@ -313,12 +315,17 @@ impl Sessions {
 
     /// What was stored last of a session that others may have had, where they see the same stream. Nobody else can write
     /// any more, so that this is all there is.
-    async fn recent(&self, owner: &SessionRecord, kind: ServerKind) -> Result<Recent, Error> {
+    async fn recent(
+        &self,
+        owner: &SessionRecord,
+        kind: ServerKind,
+        made_at: Option<&str>,
+    ) -> Result<Recent, Error> {
         if kind != ServerKind::Shared {
             return Ok(Recent::default());
         }
         let start = owner.last_index.saturating_sub(RING);
-        let mut recent = Recent::behind(start);
+        let mut recent = Recent::behind(start, made_at);
         let mut query = EventQuery::of(&owner.id).after(start).limit(crate::MAX_PAGE);
         loop {
             let page = self.ledger.events(&query).await?;

@@ -70,8 +70,9 @@ impl StoredSession {
     /// What happens in it from now on, also when the agent's session becomes another one; `None` while the agent does not
     /// have it. [`SandboxAgentClient::events`](crate::SandboxAgentClient::events) goes on in any case.
     pub fn events(&self) -> Option<Events> {
-        let events = self.agent_session()?.events();
-        self.sessions.ledger.follow(&self.id, &events);
+        let session = self.agent_session()?;
+        let events = session.events();
+        self.sessions.ledger.follow(&self.id, session.id(), &events);
         Some(events)
     }
 

@@ -32,13 +32,13 @@ impl Stream {
         self.places.back().map(String::as_str)
     }
 
-    fn reached(&self) -> Option<u64> {
+    pub(super) fn reached(&self) -> Option<u64> {
         self.last().and_then(number_of)
     }
 
-    /// Whether this very event was read here, and with it everything that came behind it until now.
+    /// Whether this very event was read here, in this life of the server. Nobody can tell of the beginning.
     pub(super) fn has_read(&self, place: &str) -> bool {
-        self.places.iter().any(|known| known == place)
+        place == Self::BEGINNING || self.places.iter().any(|known| known == place)
     }
 
     /// The places of what others have stored under these ids and that are yet to come here, because others read their

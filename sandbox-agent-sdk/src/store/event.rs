@@ -26,10 +26,14 @@ open_enum! {
         /// What the agent asked was answered, by a person, a policy or because nobody did: `{"method": text,
         /// "toolCallId": id, "result": value}`, or `"error"` in the place of the result.
         Answered = "answered",
-        /// The session was taken up again: `{"by": "resume" | "load" | "replay" | "attach", "agentSessionId": id}`; where
-        /// others see the same stream, `"at"` says behind which place what is not stored is news.
+        /// The session was taken up again: `{"by": "resume" | "load" | "replay" | "attach", "agentSessionId": id}`, or by
+        /// `"none"` if the agent could not be had; where others see the same stream, `"at"` says behind which place what
+        /// is not stored is news.
         Restored = "restored",
-        /// Events that the server no longer had: `{"from": number, "to": number}`.
+        /// The session was left to another program: `{"at": place}`, where others see the same stream.
+        Detached = "detached",
+        /// Events that the server no longer had, or that nobody can tell apart from others: `{"from": number, "to":
+        /// number}` as far as these are known.
         Gap = "gap",
         /// Events that could not be stored in time: `{"count": number}`.
         Lost = "lost",

@@ -32,6 +32,9 @@ pub struct SessionRecord {
     /// store. `None` where nobody else sees the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_at: Option<String>,
+    /// What whoever took it up called that. Whoever does not know whether a write was done knows its own by this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_by: Option<String>,
     /// The session's id with the agent. It changes when the agent cannot take the session up again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_session_id: Option<String>,
@@ -81,6 +84,7 @@ impl SessionRecord {
             status: SessionStatus::Active,
             epoch: 0,
             taken_at: None,
+            taken_by: None,
             agent_session_id: None,
             resumable: false,
             title: None,

@@ -29,6 +29,8 @@ pub(crate) struct Gated {
     pub(crate) blind: AtomicBool,
     /// Every call takes this long; those of a store that is stuck never end.
     pub(crate) slowness: Mutex<Slowness>,
+    /// The next record is written, and nobody ever hears of it.
+    pub(crate) mute: AtomicBool,
     /// Writing records fails while this is set.
     pub(crate) refusing: AtomicBool,
     /// How many records were to be written, and how many of them were refused.
@@ -54,6 +56,7 @@ impl Gated {
             before_suspending: Mutex::default(),
             blind: AtomicBool::new(false),
             slowness: Mutex::new(Slowness::None),
+            mute: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
             puts: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
@@ -101,7 +104,11 @@ impl SessionStore for Gated {
                 self.refused.fetch_add(1, Ordering::SeqCst);
                 return Err(StoreError::Unavailable(Arc::new(std::io::Error::other("refusing"))));
             }
-            self.store.put(record).await
+            let put = self.store.put(record).await;
+            if self.mute.swap(false, Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            put
         })
     }
     fn get<'a>(&'a self, id: &'a str) -> Answer<'a, Option<SessionRecord>> {

@@ -1,18 +1,20 @@
 //! Callers that go away in the middle, at every moment there is, and programs that are killed.
 
 use std::future::poll_fn;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use mock_server::MockServer;
+use mock_server::{MockServer, Step};
 use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, RecordQuery, SandboxAgentClient, ServerKind, SessionStatus, Sessions,
-    SqliteStore, StoredEventKind, StoredSession, Suspend,
+    DropPolicy, Error, Event, Events, NewSession, RecordQuery, SandboxAgentClient, ServerKind, SessionStatus,
+    Sessions, SqliteStore, StoredEventKind, StoredSession, Suspend,
 };
 
-use crate::support::{KINDS, event, timeouts, within};
-use crate::world::{Ability, World, agent, counting, said, stored};
+use crate::gated::Gated;
+use crate::support::{KINDS, event, options, timeouts, within};
+use crate::world::{Ability, World, agent, counting, delivered, said, stored};
 
 /// Polls a future so many times and drops it then, unless it is done before.
 async fn dropped_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
@@ -155,15 +157,66 @@ async fn a_program_that_counts() {
     within(turn.outcome()).await.unwrap();
 }
 
-/// Starts the program that counts, and kills it when so many numbers are stored.
-async fn kill_a_program_that_counts(world: &World, after: usize) -> usize {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "giving_up::a_program_that_counts", "--nocapture"])
+/// The program that is killed while it takes a session up.
+#[tokio::test]
+async fn a_program_that_resumes() {
+    let (Ok(url), Ok(file)) = (std::env::var(URL), std::env::var(FILE)) else { return };
+    let store = SqliteStore::open(file).await.unwrap();
+    let options = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::Shared);
+    let client = options.timeouts(timeouts()).store(store).build().unwrap();
+    within(client.sessions().resume("mine")).await.unwrap();
+}
+
+/// Starts one of these programs.
+fn start(world: &World, program: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("giving_up::{program}"), "--nocapture"])
         .env(URL, world.server.url())
         .env(FILE, world.directory.path().join("sessions.db"))
         .stdout(Stdio::null())
         .spawn()
-        .unwrap();
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_program_that_is_killed_while_it_takes_a_session_up_leaves_nothing_out_without_a_word() {
+    // Longer than any program takes to start.
+    const COUNT: usize = 5000;
+    // The agent does not answer the first one that wants to load, and what the turn says meanwhile is that one's to store.
+    let asked = AtomicBool::new(false);
+    let script = counting(Ability::Load, COUNT).on_request(move |method, _| {
+        let is_first = method == "session/load" && !asked.swap(true, Ordering::SeqCst);
+        is_first.then(|| vec![Step::Hang])
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    let (one, sessions) = world.program().await;
+    let mut events = one.events();
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let agent_session = session.agent_session().unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    let mut child = start(&world, "a_program_that_resumes");
+    event(&mut events, |event| matches!(event, Event::TakenOver { .. }).then_some(())).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // What is said from now on has nobody who stores it.
+    let _ = delivered(&mut events);
+    event(&mut events, |event| matches!(event, Event::Update(_)).then_some(())).await;
+    within(agent_session.cancel()).await.unwrap();
+    let _ = within(turn.outcome()).await;
+    sessions.flush().await.unwrap();
+    within(session.resume()).await.unwrap();
+    sessions.flush().await.unwrap();
+    let kept = stored(&**sessions.store(), "mine").await;
+    assert!(kept.iter().any(|event| event.kind == StoredEventKind::Gap), "{} are stored", said(&kept).len());
+    let mut once = said(&kept);
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), said(&kept).len(), "nothing is there twice");
+}
+
+/// Starts the program that counts, and kills it when so many numbers are stored.
+async fn kill_a_program_that_counts(world: &World, after: usize) -> usize {
+    let mut child = start(world, "a_program_that_counts");
     let store = world.store().await;
     within(async {
         while said(&stored(&store, "mine").await).len() < after {
@@ -269,6 +322,34 @@ async fn what_the_server_no_longer_has_of_a_turn_is_missed_by_name() {
     let kept = stored(&**sessions.store(), "mine").await;
     let gaps: Vec<_> = kept.iter().filter(|event| event.kind == StoredEventKind::Gap).collect();
     let [gap] = gaps[..] else { panic!("{gaps:?}") };
-    let bound = |name: &str| gap.payload[name].as_u64().unwrap();
-    assert!(bound("to") - bound("from") + 1 >= (COUNT - numbers.len()) as u64, "{gap:?}");
+    assert!(gap.payload["to"].is_u64(), "{gap:?}");
+    // It is where they are missing, and nothing else is.
+    let (before, after) = kept.split_at(gap.index as usize);
+    let number = |text: &&str| text.trim().parse::<usize>().unwrap();
+    let (before, after) = (said(before), said(after));
+    assert_eq!(before.iter().map(number).collect::<Vec<_>>(), (1..=before.len()).collect::<Vec<_>>());
+    let rest = after.first().map(number).unwrap()..=COUNT;
+    assert_eq!(after.iter().map(number).collect::<Vec<_>>(), rest.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn of_a_program_that_is_killed_before_it_stored_anything_but_the_prompt_nothing_is_missed() {
+    const COUNT: usize = 60;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
+    let store = Gated::new(world.store().await);
+    let one = options(&world.server, world.kind).shared_store(store.clone());
+    let one = one.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let (watching, sessions) = world.program().await;
+    let mut events = watching.events();
+    let session = within(one.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    // It sees what happens and comes to store nothing of it.
+    let gate = store.appending.lock().await;
+    let turn = within(session.prompt("count")).await.unwrap();
+    hear(&mut events, "20 ").await;
+    drop((turn, session, one));
+    drop(gate);
+    within(sessions.resume("mine")).await.unwrap();
+    assert_eq!(counted(&sessions, COUNT).await, (1..=COUNT).collect::<Vec<_>>());
+    let kept = stored(&**sessions.store(), "mine").await;
+    assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "nothing is missing");
 }

@@ -1,6 +1,7 @@
 //! What happens while a session is made or deleted, and while the store does not answer.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Fault, Script, State, Step};
@@ -220,4 +221,32 @@ async fn a_slow_store_costs_no_event() {
     *store.slowness.lock().unwrap() = Slowness::None;
     let kept = stored(&*store, "mine").await;
     assert_eq!(kept.iter().filter(|event| event.kind == StoredEventKind::Update).count(), 500);
+}
+
+#[tokio::test]
+async fn a_record_that_was_written_and_nobody_said_so_is_known_to_be_ones_own() {
+    for kind in KINDS {
+        let world = World::new(kind, agent(Ability::Resume)).await;
+        let store = Gated::new(world.store().await);
+        let client = program(&world, &store);
+        let mut events = client.events();
+        let sessions = client.sessions();
+        store.mute.store(true, Ordering::SeqCst);
+        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        ask(&session, "one").await;
+        within(async { session.prompt("die").await?.text().await }).await.unwrap_err();
+        sessions.flush().await.unwrap();
+        store.mute.store(true, Ordering::SeqCst);
+        ask(&session, "two").await;
+        sessions.flush().await.unwrap();
+        store.mute.store(true, Ordering::SeqCst);
+        within(session.clone().detach()).await.unwrap();
+        ask(&session, "three").await;
+        sessions.flush().await.unwrap();
+        let kept = stored(&**sessions.store(), "mine").await;
+        assert_eq!(said(&kept), ["re: one; ", "dying; ", "re: two; ", "re: three; "], "{kind}");
+        while let Some(event) = events.try_next() {
+            assert!(!matches!(event, Event::TakenOver { .. } | Event::Unrecorded(_)), "{kind}: {event:?}");
+        }
+    }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use mock_server::{Script, State, Step};
 use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, ServerKind, SessionStatus, Sessions, StoreError, StoredEventKind,
-    StoredSession, Suspend, UserAction,
+    DropPolicy, Error, Event, Events, NewSession, ServerKind, SessionStatus, Sessions, StoreError,
+    StoredEventKind, StoredSession, Suspend, UserAction,
 };
 
 use crate::gated::Gated;
 use crate::support::{event, options, within};
-use crate::world::{Ability, World, agent, ask, counting, said, stored};
+use crate::world::{Ability, World, agent, ask, counting, delivered, said, stored};
 
 async fn taken_over(events: &mut Events) -> String {
     event(events, |event| match event {
@@ -357,4 +357,89 @@ async fn what_is_stored_while_a_session_is_taken_up_is_not_stored_again() {
         within(other.sessions().resume("mine")).await.unwrap();
         all_is_counted([&one_sessions, &other.sessions()], COUNT).await;
     }
+}
+
+#[tokio::test]
+async fn what_was_seen_before_the_server_began_anew_is_not_stored_again() {
+    // The sessions of both lives have the same id, and much is said in the first.
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, 40)).await;
+    let (_one, here) = world.program().await;
+    let (watching, there) = world.program().await;
+    let mut events = watching.events();
+    let session = within(here.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(within(session.prompt("count")).await.unwrap().outcome()).await.unwrap();
+    here.flush().await.unwrap();
+    world.server.restart(State::Kept).await;
+    within(async { while async { session.prompt("count").await?.outcome().await }.await.is_err() {} }).await;
+    here.flush().await.unwrap();
+    let before = stored(&**here.store(), "mine").await;
+    // It has noticed, and has read what the new one says.
+    let mut heard = 0;
+    event(&mut events, |event| {
+        let is_last = matches!(event, Event::Update(update) if update.message_text() == Some("40 "));
+        heard += usize::from(is_last);
+        (heard == 2).then_some(())
+    })
+    .await;
+    within(there.resume("mine")).await.unwrap();
+    there.flush().await.unwrap();
+    let after = stored(&**there.store(), "mine").await;
+    let rest: Vec<_> = after[before.len()..].iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(rest, ["restored"]);
+}
+
+#[tokio::test]
+async fn what_comes_while_a_session_cannot_be_taken_up_is_not_forgotten() {
+    const COUNT: usize = 80;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
+    let one = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let store = Gated::new(world.store().await);
+    let other = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let mut events = other.events();
+    let session = within(one.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    within(turn.next()).await.unwrap();
+    one.sessions().flush().await.unwrap();
+    drop((turn, session, one));
+    // The record cannot be written for a while, in which the turn goes on.
+    let (begun, mut goes_on) = tokio::sync::mpsc::channel(1);
+    *store.before_put.lock().unwrap() = Some(Box::new(move || {
+        Box::pin(async move {
+            let said = |event| matches!(event, Event::Update(update) if update.message_text() == Some("50 "));
+            event(&mut events, |event| said(event).then_some(())).await;
+            begun.send(()).await.unwrap();
+        })
+    }));
+    store.refusing.store(true, Ordering::SeqCst);
+    within(other.sessions().resume("mine")).await.unwrap_err();
+    within(goes_on.recv()).await.unwrap();
+    store.refusing.store(false, Ordering::SeqCst);
+    within(other.sessions().resume("mine")).await.unwrap();
+    let sessions = other.sessions();
+    let numbers = within(async {
+        loop {
+            sessions.flush().await.unwrap();
+            let kept = stored(&**sessions.store(), "mine").await;
+            if said(&kept).contains(&"80 ") {
+                return said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect::<Vec<usize>>();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert_eq!(numbers.await, (1..=COUNT).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn whoever_listens_hears_of_a_session_that_another_program_had_meanwhile() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Neither)).await;
+    let (_one, here) = world.program().await;
+    let (_other, there) = world.program().await;
+    let session = within(here.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut events = session.events().unwrap();
+    ask(&session, "one").await;
+    here.flush().await.unwrap();
+    ask(&there.session("mine"), "two").await;
+    there.flush().await.unwrap();
+    ask(&session, "three").await;
+    assert_eq!(delivered(&mut events), ["re: one; ", "re: three; "]);
 }

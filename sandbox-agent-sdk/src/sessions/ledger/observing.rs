@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use super::{Books, Ledger};
 use crate::client::Observer;
+use crate::event::Weight;
 use crate::sessions::amend::Amendment;
 use crate::sessions::entry::Entry;
 use crate::snapshot::Patch;
-use crate::{ConnectionState, Error, Event, LostReason, Origin, StoredEventKind, TurnOutcome, UpdateKind};
+use crate::{ConnectionState, Error, Event, LostReason, Origin, StoredEventKind, TurnOutcome};
 
 impl Ledger {
     /// Something happened that is not of one session.
@@ -28,6 +29,8 @@ impl Ledger {
                 ConnectionState::AgentEnded(_) | ConnectionState::Disconnected | ConnectionState::Lost(_),
             ) => books.lose_all(),
             Event::Gap(_) | Event::Lagged(_) => {
+                let to = if let Event::Gap(gap) = event { Some(gap.to) } else { books.stream.reached() };
+                to.into_iter().for_each(|to| books.strangers.miss(to));
                 let Some(entry) = Entry::of(event, None) else { return };
                 let live = || books.bound.iter().filter(|(_, binding)| binding.live);
                 live().for_each(|(id, _)| self.record_entry(id, entry.clone()));
@@ -44,7 +47,7 @@ impl Observer for Ledger {
     fn happened(&self, event: &Event, place: Option<&str>) {
         let mut books = self.books();
         if let Some(place) = place {
-            books.stream.pass(place);
+            books.pass(place);
         }
         let Some(session) = event.session_id() else { return self.happened_to_all(&mut books, event) };
         if event.origin() == Origin::Live {
@@ -55,7 +58,9 @@ impl Observer for Ledger {
         if let (Some(id), Some(binding)) = (&id, binding) {
             if binding.agent_session == session {
                 binding.notice(event);
-                self.amend(id, binding.epoch, amendment(event));
+                if let Some(entry) = Entry::of(event, None) {
+                    self.amend(id, binding.epoch, amendment(&entry));
+                }
             } else if matches!(event, Event::SessionEnded(_)) {
                 // It goes on in another session of the agent.
                 return;
@@ -67,14 +72,19 @@ impl Observer for Ledger {
         if books.early.take(session, event, place) {
             return;
         }
-        match id {
-            Some(id) => {
-                if let Some(entry) = Entry::of(event, place) {
-                    self.record_entry(&id, entry);
-                }
-            }
-            None => books.early.remember(session, event, place),
+        let is_live = event.origin() == Origin::Live;
+        let Some(entry) = Entry::whenever(event, place).filter(|_| event.origin() != Origin::History) else {
+            return;
+        };
+        match id.filter(|_| is_live) {
+            Some(id) => self.record_entry(&id, entry),
+            // Also what came while there was no connection, for a session that this program had.
+            None => books.strangers.put(session, entry, is_live, event.weight()),
         }
+    }
+
+    fn passed(&self, place: &str) {
+        self.books().pass(place);
     }
 
     fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>) {
@@ -91,8 +101,13 @@ impl Observer for Ledger {
     }
 
     fn replied(&self, session: &str, payload: Value) {
-        if let Some(id) = self.books().kept.get(session) {
-            self.recorder().record(id, StoredEventKind::Answered, payload);
+        let mut books = self.books();
+        let entry = Entry { kind: StoredEventKind::Answered, payload, place: None };
+        if books.early.take_own(session, &entry) {
+            return;
+        }
+        if let Some(id) = books.kept.get(session).or_else(|| books.leaving.get(session)) {
+            self.record_entry(id, entry);
         }
     }
 
@@ -107,18 +122,17 @@ impl Observer for Ledger {
 }
 
 /// What an event changes in the record of its session.
-fn amendment(event: &Event) -> Amendment {
+pub(super) fn amendment(entry: &Entry) -> Amendment {
     let mut amendment = Amendment::default();
-    match event {
-        Event::Update(update) if update.origin() == Origin::Live => match update.kind() {
-            UpdateKind::ConfigOptions(_) => {
-                amendment.config_options = update.raw().get("configOptions").cloned()
-            }
-            UpdateKind::Mode { id } => amendment.mode = Some(id.clone()),
-            _ => {}
-        },
-        Event::SessionEnded(ended) if ended.origin == Origin::Live => {
-            amendment.termination = Some(ended.termination.clone());
+    match (&entry.kind, entry.payload["sessionUpdate"].as_str()) {
+        (StoredEventKind::Update, Some("config_option_update")) => {
+            amendment.config_options = entry.payload.get("configOptions").cloned();
+        }
+        (StoredEventKind::Update, Some("current_mode_update")) => {
+            amendment.mode = entry.payload["currentModeId"].as_str().map(str::to_owned);
+        }
+        (StoredEventKind::Ended, _) => {
+            amendment.termination = serde_json::from_value(entry.payload.clone()).ok();
         }
         _ => {}
     }

@@ -9,7 +9,7 @@ use super::Shared;
 use super::claims::place_of;
 use super::options::deadline_after;
 use super::queue::{Entry, SessionKey};
-use crate::store::{EventQuery, NewEvent, SessionStore, StoreError};
+use crate::store::{EventQuery, SessionStore, StoreError};
 
 /// How long to wait before a store that failed is tried again, at first and at most.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
@@ -91,7 +91,7 @@ impl Writer {
                 continue;
             }
             let events = piece.iter().map(|entry| entry.event.clone()).collect();
-            let error = match self.append(events, deadline).await {
+            let error = match in_time(deadline, self.store.append(events)).await {
                 Ok(indexes) => {
                     self.shared.lock().claims.wrote(&piece, &indexes);
                     (works, tries, wait) = (true, 0, FIRST_WAIT);
@@ -102,7 +102,7 @@ impl Writer {
             };
             let (piece, error) = match &error {
                 StoreError::TakenOver { id, .. } if Instant::now() < deadline => {
-                    match self.give_way(piece, id).await {
+                    match self.give_way(piece, id, deadline).await {
                         Ok(left) => {
                             pieces.push_front(left);
                             continue;
@@ -138,26 +138,21 @@ impl Writer {
 }
 
 impl Writer {
-    /// Writes events, if the store takes them in time. One that stands still may take them later all the same.
-    async fn append(&self, events: Vec<NewEvent>, deadline: Instant) -> Result<Vec<u64>, StoreError> {
-        match tokio::time::timeout_at(deadline.max(Instant::now() + SHORTEST), self.store.append(events))
-            .await
-        {
-            Ok(appended) => appended,
-            Err(_) => Err(StoreError::late("the store stands still")),
-        }
-    }
-
     /// Somebody else has taken a session up, and what is left to be written of it is not all this program's any more.
     /// Gives what is; all of it, if that cannot be found out, and why.
-    async fn give_way(&self, piece: Vec<Entry>, id: &str) -> Result<Vec<Entry>, (Vec<Entry>, StoreError)> {
-        let record = match self.store.get(id).await {
+    async fn give_way(
+        &self,
+        piece: Vec<Entry>,
+        id: &str,
+        deadline: Instant,
+    ) -> Result<Vec<Entry>, (Vec<Entry>, StoreError)> {
+        let record = match in_time(deadline, self.store.get(id)).await {
             Ok(Some(record)) => record,
             Ok(None) => return Err((piece, StoreError::NotFound { id: id.to_owned() })),
             Err(error) => return Err((piece, error)),
         };
         let since = self.shared.lock().claims.since(id);
-        let stored = match self.stored_places(id, since).await {
+        let stored = match in_time(deadline, self.stored_places(id, since)).await {
             Ok(stored) => stored,
             Err(error) => return Err((piece, error)),
         };
@@ -182,6 +177,15 @@ impl Writer {
             }
         }
     }
+}
+
+/// What the store says, if it does in time. One that stands still may do what it was asked for later all the same.
+async fn in_time<T>(
+    deadline: Instant,
+    asking: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let answer = tokio::time::timeout_at(deadline.max(Instant::now() + SHORTEST), asking).await;
+    answer.unwrap_or_else(|_| Err(StoreError::late("the store stands still")))
 }
 
 /// Parts of a piece of which some may be written although the whole could not; the piece, if there is no use in it.
