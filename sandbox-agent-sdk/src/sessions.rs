@@ -7,7 +7,8 @@
 //! stream, strangers     how far a stream has been read that other programs read too; what it had for others (pure)
 //! own                   what this program has done to records itself
 //! change, amend         changing records that others change too, and bringing them up to date
-//! restore, recent       taking a session up again: resume, else load, else tell its history; what was stored last
+//! restore, taking_over  taking a session up again: resume, else load, else tell its history
+//! recent                what was stored last, by whoever had it                 (pure)
 //! replay                the history as a text                                  (pure)
 //! transcript            a session as lines of JSON
 //! attachment            where one program left a session, for another one
@@ -30,6 +31,7 @@ mod restore;
 mod session;
 mod strangers;
 mod stream;
+mod taking_over;
 mod transcript;
 
 pub use attachment::Attachment;

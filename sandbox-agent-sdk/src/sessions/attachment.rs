@@ -9,8 +9,8 @@ use serde_json::json;
 use super::binding::{Owed, TakenUp};
 use super::handle::Sessions;
 use super::ledger::Hold;
-use super::restore::restored_payload;
 use super::session::StoredSession;
+use super::taking_over::restored_payload;
 use crate::{Error, Event, ServerKind, SessionRecord, StoreError, StoredEventKind, Timestamp};
 
 /// Where a program left a session. It can be written down and given to another program that uses the same store and the

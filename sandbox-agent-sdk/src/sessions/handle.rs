@@ -9,8 +9,9 @@ use tokio::sync::oneshot;
 use super::amend::Amendment;
 use super::binding::{Owed, TakenUp};
 use super::ledger::{Alone, Ledger};
-use super::restore::{Restored, Wish, can_reopen};
+use super::restore::{Restored, Wish};
 use super::session::StoredSession;
+use super::taking_over::can_reopen;
 use crate::random::random_id;
 use crate::{
     Error, EventPage, EventQuery, NewSession, RecordPage, RecordQuery, SandboxAgentClient, ServerKind,

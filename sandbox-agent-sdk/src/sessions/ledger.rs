@@ -1,26 +1,25 @@
 //! Which kept session is which session of the agent, and what happens in it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::SystemTime;
 
+use self::books::{Books, Follower};
 use self::observing::{amendment, outcome_payload};
 use super::amend::{Amender, Amendment};
 use super::binding::{Binding, Moment, TakenUp};
-use super::change::change;
-use super::entry::{Early, Entry};
-use super::own::Own;
+use super::entry::Entry;
 use super::replay::ReplayLimits;
-use super::strangers::Strangers;
 use super::stream::Stream;
 use crate::client::Hub;
-use crate::event::Queue;
-use crate::store::{Listeners, number_of};
+use crate::store::Listeners;
 use crate::{
-    Error, Event, EventPage, EventQuery, Events, MemoryStore, Recorder, RecorderOptions, SessionRecord,
-    SessionStore, StoreError, StoredEventKind, TerminationInfo, Timestamp,
+    Error, Event, Events, MemoryStore, Recorder, RecorderOptions, SessionRecord, SessionStore,
+    StoredEventKind, TerminationInfo, Timestamp,
 };
 
+mod books;
+mod keeping;
 mod observing;
 
 pub(super) use self::observing::is_unknown_session;
@@ -44,40 +43,8 @@ pub(crate) struct Ledger {
     books: Mutex<Books>,
 }
 
-/// Who listens to a session, and to which of the agent's.
-type Follower = (Weak<Queue<Event>>, String);
-
 /// Whoever holds this may take up the session or begin a turn in it.
 pub(super) type Alone = tokio::sync::OwnedMutexGuard<()>;
-
-#[derive(Debug, Default)]
-struct Books {
-    bound: HashMap<String, Binding>,
-    /// The kept session of each session of the agent, also of those that were its session before.
-    kept: HashMap<String, String>,
-    /// Sessions that this program has let go of in the middle of a turn, whose end only it will know.
-    leaving: HashMap<String, String>,
-    early: Early,
-    strangers: Strangers,
-    /// Who listens to which kept session, and to which session of the agent that is by now.
-    followers: HashMap<String, Vec<Follower>>,
-    stream: Stream,
-    gates: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
-    /// What has happened to all sessions so far, and whether the stream of events is lost now.
-    now: Moment,
-    away: bool,
-    /// How often the stream had been lost when the server began anew last.
-    restarted_after: u64,
-    /// By what this program knows what it has done itself: each has a name that is in the record.
-    own: Own,
-    /// Whether there is no connection because nothing happened, or because it could not be made again: not because the
-    /// program gave it up.
-    asleep: bool,
-    /// Whether the session that the client attaches to was taken.
-    expected: bool,
-    /// When something last happened in any session, kept or not.
-    last_active: Option<Timestamp>,
-}
 
 impl Ledger {
     pub(super) fn new(
@@ -141,43 +108,6 @@ impl Ledger {
         let start = || Amender::start(Arc::clone(&self.store), self.options.patience);
         let amender = self.amender.get_or_init(start);
         amender.amend(id, epoch, amendment);
-    }
-
-    /// Waits until everything that happened is stored.
-    pub(crate) async fn flush(&self) -> Result<(), Error> {
-        let recorded = match self.recorder.get() {
-            Some(recorder) => recorder.flush().await,
-            None => Ok(()),
-        };
-        let amended = match self.amender.get() {
-            Some(amender) => amender.flush().await,
-            None => Ok(()),
-        };
-        Ok(recorded.and(amended)?)
-    }
-
-    /// Waits until everything that happened is stored, and tells what became of one session.
-    pub(super) async fn flush_session(&self, id: &str) -> Result<(), Error> {
-        match self.recorder.get() {
-            Some(recorder) => Ok(recorder.flush_session(id).await?),
-            None => Ok(()),
-        }
-    }
-
-    /// Waits until everything that happened is stored, or was given up and told of. It is bounded: a store that stands
-    /// still is no reason to wait for ever.
-    pub(super) async fn settle_in_time(&self) -> Result<(), Error> {
-        let Some(recorder) = self.recorder.get() else { return Ok(()) };
-        match tokio::time::timeout(self.options.patience, recorder.settle()).await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(StoreError::late("events still wait to be stored").into()),
-        }
-    }
-
-    /// Waits until records are up to date, or were given up. This is bounded too.
-    pub(super) async fn amend_in_time(&self) -> Result<(), Error> {
-        let Some(amender) = self.amender.get() else { return Ok(()) };
-        Ok(self.in_time(amender.settle()).await?)
     }
 
     /// One at a time: whoever holds this may take up the session or begin a turn in it.
@@ -302,26 +232,6 @@ impl Ledger {
         if let Some(recorder) = self.recorder.get() {
             recorder.disclaim(id);
         }
-    }
-
-    /// Deletes a session, and tells whether there was one. What waits to be stored of it goes with it.
-    pub(super) async fn delete(
-        &self,
-        id: &str,
-        deleting: impl Future<Output = Result<bool, StoreError>>,
-    ) -> Result<bool, StoreError> {
-        let told = |is_deleted| {
-            if let Some(recorder) = self.recorder.get() {
-                recorder.delete(id, is_deleted);
-            }
-        };
-        told(true);
-        let deleted = deleting.await;
-        match deleted {
-            Ok(true) => self.forget(id),
-            _ => told(false),
-        }
-        deleted
     }
 
     /// The session was deleted: nothing of it is taken down any more, not even the end of a turn that is running.
@@ -463,61 +373,6 @@ impl Ledger {
         self.books().asleep
     }
 
-    /// Changes a record, again and again until nobody else was quicker.
-    pub(super) async fn change(
-        &self,
-        id: &str,
-        alter: impl FnMut(&mut SessionRecord) -> Result<(), Error>,
-    ) -> Result<SessionRecord, Error> {
-        match tokio::time::timeout(self.options.patience, change(&*self.store, id, alter)).await {
-            Ok(changed) => changed,
-            Err(_) => Err(StoreError::late("a session could not be changed").into()),
-        }
-    }
-
-    /// Takes a session up, or leaves it, and changes its record besides. If nobody says in time whether it was done, that is
-    /// looked up.
-    pub(super) async fn raise(
-        &self,
-        id: &str,
-        mut alter: impl FnMut(&mut SessionRecord) -> Result<(), Error>,
-    ) -> Result<SessionRecord, Error> {
-        let name = self.own_name();
-        let raised = self.change(id, |record| {
-            alter(record)?;
-            let too_often = || StoreError::Invalid("a session was taken up too often".to_owned());
-            record.epoch = record.epoch.checked_add(1).ok_or_else(too_often)?;
-            record.taken_by = Some(name.clone());
-            Ok(())
-        });
-        match raised.await {
-            Err(error @ Error::Store(StoreError::Unavailable(_))) => match self.record(id).await {
-                Ok(record) if record.taken_by.as_ref() == Some(&name) => Ok(record),
-                _ => Err(error),
-            },
-            raised => raised,
-        }
-    }
-
-    pub(super) async fn record(&self, id: &str) -> Result<SessionRecord, Error> {
-        let record = self.in_time(self.store.get(id)).await?;
-        Ok(record.ok_or_else(|| StoreError::NotFound { id: id.to_owned() })?)
-    }
-
-    /// A page of what happened in a session.
-    pub(super) async fn events(&self, query: &EventQuery) -> Result<EventPage, Error> {
-        Ok(self.in_time(self.store.events(query)).await?)
-    }
-
-    /// Waits for the store, but not for ever.
-    pub(super) async fn in_time<T>(
-        &self,
-        asking: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let answer = tokio::time::timeout(self.options.patience, asking).await;
-        answer.unwrap_or_else(|_| Err(StoreError::late("the store does not answer")))
-    }
-
     /// Takes down that something may be missing.
     pub(super) fn record_gap(&self, id: &str, from: Option<u64>, to: Option<u64>) {
         self.record_entry(id, Entry::gap(from, to));
@@ -552,81 +407,5 @@ impl Drop for Hold {
                 None => books.strangers.put(&self.agent_session, entry, true, 0),
             }
         }
-    }
-}
-
-impl Books {
-    fn unbind(&mut self, id: &str) {
-        let Some(binding) = self.bound.remove(id) else { return };
-        self.kept.retain(|_, kept| kept != id);
-        // What was seen of it until now is not remembered, and is somebody else's.
-        if let Some(reached) = self.stream.reached() {
-            self.strangers.miss_of(&binding.agent_session, reached);
-        }
-        if binding.in_turn {
-            self.leaving.insert(binding.agent_session, id.to_owned());
-        }
-    }
-
-    /// Nothing that the agent had is there any more, as far as is known.
-    fn lose_all(&mut self) {
-        self.now.endings += 1;
-        self.away = false;
-        // The next connection reads from the beginning what the server still has, and that may be another server.
-        self.begin_stream();
-        self.bound.values_mut().for_each(|binding| binding.live = false);
-    }
-
-    /// The server began anew.
-    fn restart(&mut self) {
-        self.begin_stream();
-        self.now.restarts += 1;
-        self.restarted_after = self.now.losses;
-        let losses = self.now.losses;
-        self.bound.values_mut().for_each(|binding| binding.lose_if_older(losses));
-    }
-
-    fn begin_stream(&mut self) {
-        self.stream = Stream::default();
-        self.strangers.clear();
-    }
-
-    /// The stream has come to a place.
-    fn pass(&mut self, place: &str) {
-        self.stream.pass(place);
-        if let Some(number) = number_of(place).filter(|number| *number > 0) {
-            self.strangers.pass(number);
-        }
-    }
-
-    /// What came for a session before it was taken up, and nobody has stored.
-    fn recover(&mut self, agent_session: &str, taken: &TakenUp<'_>) -> Vec<Entry> {
-        match &taken.stored {
-            Some(stored) => self.strangers.recover(agent_session, stored, self.stream.reached()),
-            None => Vec::new(),
-        }
-    }
-
-    /// Those who listen to a session that was another one of the agent's.
-    fn followers_to_move(&mut self, id: &str, agent_session: &str) -> Vec<Follower> {
-        let followers = self.followers.get_mut(id).into_iter().flatten();
-        let others = followers.filter(|(_, session)| session != agent_session);
-        let moved = others.map(|(follower, session)| {
-            (Weak::clone(follower), std::mem::replace(session, agent_session.to_owned()))
-        });
-        moved.collect()
-    }
-
-    /// Whether what the agent was asked for then is gone.
-    fn has_ended_since(&self, then: Moment) -> bool {
-        // What was asked for since the stream was lost was asked of the server that began anew.
-        let of_old_server = then.restarts != self.now.restarts && then.losses < self.restarted_after;
-        then.endings != self.now.endings || of_old_server
-    }
-
-    /// The stream of events is there, or is not.
-    fn notice(&mut self, away: bool) {
-        self.now.losses += u64::from(away && !self.away);
-        self.away = away;
     }
 }

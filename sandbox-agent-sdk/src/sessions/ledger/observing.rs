@@ -5,7 +5,8 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::{Books, Ledger};
+use super::Ledger;
+use super::books::Books;
 use crate::client::Observer;
 use crate::event::Weight;
 use crate::sessions::amend::Amendment;
