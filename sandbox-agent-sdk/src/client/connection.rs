@@ -51,8 +51,9 @@ impl Connection {
         http: &reqwest::Client,
         endpoint: &Endpoint,
         agent: &str,
+        is_first: bool,
     ) -> Result<Self, Error> {
-        let (builder, requests) = wire_builder(options, http, endpoint, agent).agent_requests();
+        let (builder, requests) = wire_builder(options, http, endpoint, agent, is_first).agent_requests();
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let shared = Arc::new(Shared::default());
@@ -246,7 +247,11 @@ impl Connection {
         // An answer that cannot be delivered does not hold up the end.
         let _ = tokio::time::timeout(self.options.timeouts.disconnect, cancelled).await;
         self.tools.end_all().await;
-        if let wire::CloseOutcome::Unconfirmed(error) = self.wire.close().await {
+        // To close a connection to a shared endpoint has the server forget what it keeps for those who come late. One that
+        // was lost is over already, and whoever comes next wants to have what came since.
+        if !(lost && self.kind == ServerKind::Shared)
+            && let wire::CloseOutcome::Unconfirmed(error) = self.wire.close().await
+        {
             tracing::debug!(%error, "the server did not confirm that the connection is closed");
         }
         // What has arrived is told before the end of the connection is.
@@ -287,6 +292,7 @@ fn wire_builder(
     http: &reqwest::Client,
     endpoint: &Endpoint,
     agent: &str,
+    is_first: bool,
 ) -> wire::AcpHttpClientBuilder {
     let times = &options.timeouts;
     let mut timeouts = wire::Timeouts::default()
@@ -313,8 +319,9 @@ fn wire_builder(
         }
         ServerKind::Shared => builder.profile(wire::Profile::Rpc).path(endpoint.path),
     };
-    if let Some(stream) = options.attachment.as_ref().and_then(|attachment| attachment.stream(endpoint.kind))
-    {
+    // A later connection has come further, and reads what the server still has like any other.
+    let attachment = options.attachment.as_ref().filter(|_| is_first);
+    if let Some(stream) = attachment.and_then(|attachment| attachment.stream(endpoint.kind)) {
         builder = builder.resume_from(stream);
     }
     for (name, value) in &options.headers {

@@ -87,11 +87,14 @@ impl Hub {
         Events::new(queue)
     }
 
-    /// Has a subscriber of a session go on with another one, that took its place.
-    pub(crate) fn follow(&self, from: &str, to: &str, follower: &Weak<Queue<Event>>) {
+    /// Has subscribers of sessions go on with another one, that took the place of theirs.
+    pub(crate) fn follow(&self, followers: &[(Weak<Queue<Event>>, String)], to: &str) {
         let mut state = self.lock();
-        let is_follower = |queue: &mut Arc<Queue<Event>>| follower.as_ptr() == Arc::as_ptr(queue);
-        let moved: Vec<_> = state.book(from).subscribers.extract_if(.., is_follower).collect();
+        let mut moved = Vec::new();
+        for (follower, from) in followers {
+            let is_follower = |queue: &mut Arc<Queue<Event>>| follower.as_ptr() == Arc::as_ptr(queue);
+            moved.extend(state.book(from).subscribers.extract_if(.., is_follower));
+        }
         if moved.is_empty() {
             return;
         }

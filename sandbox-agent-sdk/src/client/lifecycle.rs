@@ -1,6 +1,7 @@
 //! Connecting and disconnecting, and what happens when they meet.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::watch;
@@ -22,6 +23,8 @@ pub(crate) struct Inner {
     http: reqwest::Client,
     /// The sessions that are kept, once somebody asks for them.
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
+    /// Whether there was ever a connection.
+    was_connected: AtomicBool,
     /// Guards where the one connection stands; held for a look or a change, and for telling of the change, so that
     /// changes are told in the order in which they happen.
     life: Mutex<Life>,
@@ -37,6 +40,18 @@ struct Life {
     /// An attempt that was given up and has not ended yet: the next one waits for it, so that neither its messages
     /// nor the news of its end come into the time of the next one.
     fading: Option<Arc<Attempt>>,
+}
+
+/// What has to be over before an attempt begins, as it was when somebody asked for it.
+struct Before {
+    fading: Option<Arc<Attempt>>,
+    closing: Option<Closing>,
+}
+
+impl Life {
+    fn before(&self) -> Before {
+        Before { fading: self.fading.clone(), closing: self.closing.clone() }
+    }
 }
 
 /// A connection that is being closed.
@@ -111,6 +126,7 @@ impl Inner {
             hub: Arc::new(Hub::new(options.event_budget)),
             http,
             ledger: OnceLock::new(),
+            was_connected: AtomicBool::new(false),
             life: Mutex::new(Life { phase: Phase::Idle(None), closing: None, fading: None }),
             tasks: Mutex::new(Some(JoinSet::new())),
             options: Arc::new(options),
@@ -123,7 +139,7 @@ impl Inner {
             return Err(Error::config("connecting needs the name of an agent"));
         }
         let attempt = Attempt::new(agent.trim().to_owned());
-        {
+        let before = {
             let mut life = self.life();
             match &life.phase {
                 Phase::Connecting(_) => return Err(Error::AlreadyConnected),
@@ -136,15 +152,16 @@ impl Inner {
                 Phase::Idle(_) => {}
             }
             life.phase = Phase::Connecting(Arc::clone(&attempt));
-        }
-        self.start(&attempt, asked);
+            life.before()
+        };
+        self.start(&attempt, asked, before);
         Ok(attempt)
     }
 
     /// Ends the connection there is, whatever its state, and starts to make it again.
     pub(super) fn begin_again(self: &Arc<Self>, old: &Arc<Connection>) -> Result<Again, Error> {
         let attempt = Attempt::new(old.agent().to_owned());
-        {
+        let before = {
             let mut life = self.life();
             match &life.phase {
                 Phase::Connected(present) if Arc::ptr_eq(present, old) => {}
@@ -154,25 +171,23 @@ impl Inner {
             }
             life.closing = Some(Closing { connection: Arc::clone(old), asked: false });
             life.phase = Phase::Connecting(Arc::clone(&attempt));
-        }
-        self.start(&attempt, Asked::ByProgram);
+            life.before()
+        };
+        self.start(&attempt, Asked::ByProgram, before);
         Ok(Again::Ours(attempt))
     }
 
-    fn start(self: &Arc<Self>, attempt: &Arc<Attempt>, asked: Asked) {
+    fn start(self: &Arc<Self>, attempt: &Arc<Attempt>, asked: Asked, before: Before) {
         let (inner, task) = (Arc::clone(self), Arc::clone(attempt));
-        let started = self.spawn(async move { inner.run(&task, asked).await });
+        let started = self.spawn(async move { inner.run(&task, asked, before).await });
         if !started {
             self.settle(attempt, Err(Error::NotConnected), Asked::ByProgram);
         }
     }
 
-    async fn run(self: Arc<Self>, attempt: &Arc<Attempt>, asked: Asked) {
-        let (fading, closing) = {
-            let life = self.life();
-            (life.fading.clone(), life.closing.clone())
-        };
-        if let Some(old) = fading.filter(|old| !Arc::ptr_eq(old, attempt)) {
+    async fn run(self: Arc<Self>, attempt: &Arc<Attempt>, asked: Asked, before: Before) {
+        let Before { fading, closing } = before;
+        if let Some(old) = fading {
             // What became of it is told to whoever asked for it.
             let _ = old.finished().await;
         }
@@ -202,7 +217,8 @@ impl Inner {
 
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
-        let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent)?;
+        let is_first = !self.was_connected.load(Ordering::Acquire);
+        let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent, is_first)?;
         opening.insert(Arc::new(connection)).initialize().await
     }
 
@@ -212,6 +228,7 @@ impl Inner {
         let present = matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt));
         if present {
             life.phase = Phase::Connected(Arc::clone(connection));
+            self.was_connected.store(true, Ordering::Release);
             self.hub.connection(ConnectionState::Connected);
         }
         present

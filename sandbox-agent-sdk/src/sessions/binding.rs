@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use super::entry::Entry;
 use super::strangers::Stored;
+use crate::store::number_of;
 
 use crate::{Error, Event, Origin, Timestamp, TurnOutcome};
 
@@ -19,6 +21,11 @@ pub(super) struct Binding {
     pub(super) made_at: Timestamp,
     /// Whether the agent has the session, as far as is known.
     pub(super) live: bool,
+    /// Whether there was no connection since, so that something may have come which is not stored: what comes now waits
+    /// until the session is taken up, so that it comes behind that.
+    pub(super) is_behind: bool,
+    /// The last number of the stream that was taken down of it here.
+    pub(super) seen_to: Option<u64>,
     /// What the agent has to be told first.
     pub(super) owed: Owed,
     pub(super) last_active: Timestamp,
@@ -80,6 +87,8 @@ impl Binding {
             epoch: taken.epoch,
             made_at: taken.made_at,
             live: taken.live,
+            is_behind: false,
+            seen_to: None,
             owed: taken.owed,
             last_active: SystemTime::now().into(),
             in_turn: false,
@@ -103,6 +112,11 @@ impl Binding {
             }
             _ => {}
         }
+    }
+
+    /// Something of the stream is taken down.
+    pub(super) fn see(&mut self, entry: &Entry) {
+        self.seen_to = self.seen_to.max(entry.place.as_deref().and_then(number_of));
     }
 
     /// The server began anew. What was asked for since the stream was lost was asked of the new one.

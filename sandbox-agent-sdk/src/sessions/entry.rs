@@ -18,6 +18,8 @@ pub(super) struct Entry {
     pub(super) payload: Value,
     /// What every program that sees it calls it, if it has a place in a stream that others see.
     pub(super) place: Option<String>,
+    /// What it takes, in bytes, about.
+    pub(super) weight: usize,
 }
 
 impl Entry {
@@ -40,17 +42,21 @@ impl Entry {
             Event::Lagged(count) => (StoredEventKind::Lost, json!({ "count": count })),
             _ => return None,
         };
-        Some(Self { kind, payload, place: place.map(str::to_owned) })
+        Some(Self { kind, payload, place: place.map(str::to_owned), weight: event.weight() })
     }
 
     /// Events that nobody has, by their numbers in the stream as far as these are known.
     pub(super) fn gap(from: Option<u64>, to: Option<u64>) -> Self {
-        let payload = json!({"from": from, "to": to, "by": "restore"});
-        Self { kind: StoredEventKind::Gap, payload, place: None }
+        Self::own(StoredEventKind::Gap, json!({"from": from, "to": to, "by": "restore"}))
     }
 
     pub(super) fn lost(count: u64) -> Self {
-        Self { kind: StoredEventKind::Lost, payload: json!({ "count": count }), place: None }
+        Self::own(StoredEventKind::Lost, json!({ "count": count }))
+    }
+
+    /// What is no event of the stream.
+    pub(super) fn own(kind: StoredEventKind, payload: Value) -> Self {
+        Self { kind, payload, place: None, weight: 0 }
     }
 }
 
@@ -70,7 +76,8 @@ struct Heap {
 }
 
 impl Heap {
-    fn put(&mut self, entry: Entry, weight: usize) {
+    fn put(&mut self, entry: Entry) {
+        let weight = entry.weight;
         if self.entries.len() < HELD_EVENTS && (self.bytes + weight <= HELD_BYTES || self.entries.is_empty())
         {
             self.bytes += weight;
@@ -108,7 +115,7 @@ impl Early {
     pub(super) fn take(&mut self, session: &str, event: &Event, place: Option<&str>) -> bool {
         let Some(heap) = self.held.get_mut(session) else { return false };
         if let Some(entry) = Entry::of(event, place) {
-            heap.put(entry, event.weight());
+            heap.put(entry);
         }
         true
     }
@@ -116,14 +123,14 @@ impl Early {
     /// Keeps what is no event of the stream, if the session's events are held back.
     pub(super) fn take_own(&mut self, session: &str, entry: &Entry) -> bool {
         let Some(heap) = self.held.get_mut(session) else { return false };
-        heap.put(entry.clone(), 0);
+        heap.put(entry.clone());
         true
     }
 
     /// Keeps an event of all sessions for those whose events are held back, but for these.
     pub(super) fn take_for_all_but(&mut self, sessions: &HashSet<&str>, entry: &Entry) {
         for (_, heap) in self.held.iter_mut().filter(|(session, _)| !sessions.contains(session.as_str())) {
-            heap.put(entry.clone(), 0);
+            heap.put(entry.clone());
         }
     }
 }

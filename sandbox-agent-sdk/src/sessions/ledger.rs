@@ -158,7 +158,7 @@ impl Ledger {
             books.kept.insert(before.to_owned(), taken.id.to_owned());
         }
         drop(books);
-        self.move_followers(moved, taken.agent_session);
+        self.move_followers(&moved, taken.agent_session);
     }
 
     /// The agent has taken the session up under this id, and what was held back since is taken down, unless somebody
@@ -170,7 +170,7 @@ impl Ledger {
         let held = books.early.release_but(taken.agent_session, &mut stored);
         let moved = self.bind(&mut books, taken, missed, held, stored);
         drop(books);
-        self.move_followers(moved, taken.agent_session);
+        self.move_followers(&moved, taken.agent_session);
     }
 
     /// Binds a session, and takes down what came before it was taken up and since. Gives who listens to what was its
@@ -188,6 +188,7 @@ impl Ledger {
         books.kept.insert(taken.agent_session.to_owned(), taken.id.to_owned());
         let mut binding = Binding::new(taken, stored);
         binding.live &= !books.has_ended_since(taken.asked);
+        before.iter().chain(&since).for_each(|entry| binding.see(entry));
         books.bound.insert(taken.id.to_owned(), binding);
         before.into_iter().for_each(|entry| self.record_entry(taken.id, entry));
         if let Some(payload) = &taken.restored {
@@ -203,10 +204,9 @@ impl Ledger {
 
     /// Has those who listen to a session go on with what it is now. Whoever tells of something waits for the books, so
     /// that these must not be held.
-    fn move_followers(&self, moved: Vec<Follower>, to: &str) {
-        let Some(hub) = self.hub.upgrade() else { return };
-        for (follower, from) in moved {
-            hub.follow(&from, to, &follower);
+    fn move_followers(&self, moved: &[Follower], to: &str) {
+        if let Some(hub) = self.hub.upgrade().filter(|_| !moved.is_empty()) {
+            hub.follow(moved, to);
         }
     }
 
@@ -223,7 +223,7 @@ impl Ledger {
         let Some(now) = now else { return };
         let moved = books.followers_to_move(id, &now);
         drop(books);
-        self.move_followers(moved, &now);
+        self.move_followers(&moved, &now);
     }
 
     /// This program is done with the session: nothing of it is taken down any more.
@@ -379,7 +379,7 @@ impl Ledger {
     }
 
     fn record_entry(&self, id: &str, entry: Entry) {
-        let Entry { kind, payload, place } = entry;
+        let Entry { kind, payload, place, .. } = entry;
         self.recorder().record_at(id, kind, payload, place.as_deref());
     }
 
@@ -404,7 +404,7 @@ impl Drop for Hold {
         for entry in held {
             match &id {
                 Some(id) => self.ledger.record_entry(id, entry),
-                None => books.strangers.put(&self.agent_session, entry, true, 0),
+                None => books.strangers.put(&self.agent_session, entry, true),
             }
         }
     }

@@ -13,6 +13,8 @@ pub(super) struct Recent {
     gap_to: Option<u64>,
     /// Whether a turn was begun whose end is not stored.
     pub(super) has_open_turn: bool,
+    /// Whether the session has ended, as somebody has stored who did not know the place of that.
+    pub(super) is_ended: bool,
     /// The last place up to which everything is stored, as far as whoever had the session last has seen to that.
     pub(super) last: Option<String>,
     /// What was said.
@@ -40,13 +42,27 @@ impl Recent {
         let (ids, said, life) = (Vec::new(), String::new(), String::new());
         // Whoever makes a session takes it up by that, and it begins there.
         let last = taken_at.filter(|_| index == 0).map(str::to_owned);
-        Self { ids, gap_to: None, has_open_turn, last, said, has_more: index > 0, life, epoch: 1 }
+        Self {
+            ids,
+            gap_to: None,
+            has_open_turn,
+            is_ended: false,
+            last,
+            said,
+            has_more: index > 0,
+            life,
+            epoch: 1,
+        }
     }
 
     pub(super) fn take_in(&mut self, event: StoredEvent) {
         match event.kind {
-            StoredEventKind::Prompt => self.has_open_turn = true,
-            StoredEventKind::TurnEnded | StoredEventKind::Ended => self.has_open_turn = false,
+            StoredEventKind::Prompt => (self.has_open_turn, self.is_ended) = (true, false),
+            StoredEventKind::TurnEnded => self.has_open_turn = false,
+            StoredEventKind::Ended => {
+                (self.has_open_turn, self.is_ended) = (false, number_of(place_of(&event.id)).is_none());
+            }
+            StoredEventKind::Restored => self.is_ended = false,
             StoredEventKind::Gap => {
                 self.gap_to = self.gap_to.max(event.payload["to"].as_u64());
                 // Whoever took the session up has said what is missing of the turn.
@@ -58,8 +74,12 @@ impl Recent {
             self.said.push_str(event.payload["content"]["text"].as_str().unwrap_or_default());
         }
         let life = life_of(&event.id).unwrap_or_default();
+        let epoch = life.split_once('.').and_then(|(epoch, _)| epoch.parse().ok()).unwrap_or(self.epoch);
+        if self.has_more && self.ids.is_empty() {
+            // How it was taken up then is further back.
+            self.epoch = epoch;
+        }
         if matches!(event.kind, StoredEventKind::Restored | StoredEventKind::Detached) {
-            let epoch = life.split_once('.').and_then(|(epoch, _)| epoch.parse().ok()).unwrap_or(self.epoch);
             // Whoever leaves a session has it counted as one that was taken up.
             self.epoch = epoch.saturating_add(u64::from(event.kind == StoredEventKind::Detached));
             self.last = event.payload.get("at").and_then(|at| at.as_str()).map(str::to_owned);
@@ -138,6 +158,10 @@ mod tests {
         loaded.push(("2.1:d", Detached, Some("8-x")));
         assert!(recent(&loaded).is_accounted(3), "it was left");
         assert_eq!(last(&loaded).as_deref(), Some("8-x"));
+        let mut long = Recent::behind(5, None);
+        let event = NewEvent::new("4.0:9-x", "s", Timestamp::from_millis(1), Update, ());
+        long.take_in(event.at(6));
+        assert!(long.is_accounted(4), "how it was taken up is further back");
         assert_eq!(last(&[]).as_deref(), Some("2-w"), "where it was made");
     }
 }

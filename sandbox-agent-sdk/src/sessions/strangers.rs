@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::entry::Entry;
+use crate::StoredEventKind;
 use crate::store::number_of;
 
 /// How much is remembered: of how many sessions, how many events of each and of all, and how many bytes they take, about.
@@ -46,7 +47,6 @@ struct Seen {
     number: Option<u64>,
     /// Whether it came while this program was there.
     is_live: bool,
-    weight: usize,
 }
 
 /// What is known of what others have stored of a session.
@@ -57,10 +57,14 @@ pub(super) struct Stored<'a> {
     pub(super) is_accounted: bool,
     /// The number up to which everything is stored, if that is of this life of the server.
     pub(super) to: Option<u64>,
+    /// That number, whether it is of this life or not.
+    pub(super) last: Option<u64>,
     /// The last places that are stored.
     pub(super) places: &'a HashSet<String>,
     /// Whether a turn was begun whose end is not stored.
     pub(super) has_open_turn: bool,
+    /// Whether it is stored that the session has ended, by somebody who did not know its place.
+    pub(super) is_ended: bool,
 }
 
 impl Strangers {
@@ -89,16 +93,17 @@ impl Strangers {
         *floor = number.max(*floor);
     }
 
-    pub(super) fn put(&mut self, session: &str, entry: Entry, is_live: bool, weight: usize) {
+    pub(super) fn put(&mut self, session: &str, entry: Entry, is_live: bool) {
+        let weight = entry.weight;
         let mut stranger = self.take(session).unwrap_or_default();
         session.clone_into(&mut stranger.name);
         let number = entry.place.as_deref().and_then(number_of);
         stranger.bytes += weight;
-        stranger.seen.push_back(Seen { entry, number, is_live, weight });
+        stranger.seen.push_back(Seen { entry, number, is_live });
         if stranger.seen.len() > EVENTS
             && let Some(oldest) = stranger.seen.pop_front()
         {
-            stranger.bytes -= oldest.weight;
+            stranger.bytes -= oldest.entry.weight;
             stranger.forgotten += u64::from(oldest.is_live);
             self.miss_of(session, oldest.number.unwrap_or(0));
         }
@@ -127,21 +132,31 @@ impl Strangers {
     /// missing, that is the first of it. The stream has been read up to this number.
     pub(super) fn recover(&mut self, session: &str, stored: &Stored<'_>, reached: Option<u64>) -> Vec<Entry> {
         let floor = self.floors.remove(session).max(self.floor);
+        // Nobody can tell what there was of a session that began with the server, if that is long ago.
+        let to = stored.to.filter(|to| *to > 0 || floor <= Some(HANDSHAKE));
         let seen = self.take(session).map(|stranger| stranger.seen).unwrap_or_default();
         let is_news = |seen: &Seen| {
             let is_stored = seen.entry.place.as_ref().is_some_and(|place| stored.places.contains(place));
-            seen.number.is_some() && seen.number > stored.to && !is_stored
+            let is_told = stored.is_ended && seen.entry.kind == StoredEventKind::Ended;
+            seen.number.is_some() && seen.number > to && !is_stored && !is_told
         };
         let news: Vec<Seen> = seen.into_iter().filter(is_news).collect();
-        let gap = match stored.to {
+        let gap = match to {
             Some(to) if stored.is_accounted => {
-                let is_missing = floor > Some(to) && (to > 0 || floor > Some(HANDSHAKE));
+                let is_missing = floor > Some(to) && to > 0;
                 is_missing.then(|| Entry::gap(to.checked_add(1), floor))
             }
             _ if news.is_empty() && !stored.has_open_turn => None,
             None if stored.is_accounted => {
-                let first = news.first().and_then(|seen| seen.number).map(|first| first.saturating_sub(1));
-                Some(Entry::gap(None, first.or(reached)))
+                let first = news.first().and_then(|seen| seen.number);
+                let from = stored
+                    .last
+                    .filter(|last| first.or(reached) > Some(*last))
+                    .and_then(|last| last.checked_add(1));
+                // What is behind the last one is there, although that is not: somebody had the server forget it.
+                let is_whole = from.is_some() && from == first;
+                let to = first.map(|first| first.saturating_sub(1)).or(reached);
+                (!is_whole).then(|| Entry::gap(from, to))
             }
             to => Some(Entry::gap(to.and_then(|to| to.checked_add(1)), reached)),
         };
@@ -150,9 +165,11 @@ impl Strangers {
     }
 
     /// Whether something came for a session behind this number, or at all if there is none.
+    /// An end is not counted.
     pub(super) fn has_behind(&self, session: &str, number: Option<u64>) -> bool {
+        let is_behind = |seen: &Seen| seen.number > number && seen.entry.kind != StoredEventKind::Ended;
         let stranger = self.known.iter().find(|stranger| stranger.name == session);
-        stranger.is_some_and(|stranger| stranger.seen.iter().any(|seen| seen.number > number))
+        stranger.is_some_and(|stranger| stranger.seen.iter().any(is_behind))
     }
 
     fn take(&mut self, session: &str) -> Option<Stranger> {
@@ -177,7 +194,7 @@ mod tests {
     fn put(strangers: &mut Strangers, session: &str, number: u64, weight: usize) {
         strangers.pass(number);
         let (kind, place) = (StoredEventKind::Update, Some(format!("{number}-x")));
-        strangers.put(session, Entry { kind, payload: json!(number), place }, true, weight);
+        strangers.put(session, Entry { kind, payload: json!(number), place, weight }, true);
     }
 
     /// The numbers of what is recovered, and the bounds of a gap before them.
@@ -188,7 +205,14 @@ mod tests {
         is_accounted: bool,
     ) -> (Vec<u64>, Option<String>) {
         let places = HashSet::from(["7-x".to_owned()]);
-        let stored = Stored { is_accounted, to, places: &places, has_open_turn: false };
+        let stored = Stored {
+            is_accounted,
+            to,
+            last: Some(23),
+            places: &places,
+            has_open_turn: false,
+            is_ended: false,
+        };
         let mut entries = strangers.recover(session, &stored, Some(5000));
         let has_gap = entries.first().is_some_and(|entry| entry.kind == StoredEventKind::Gap);
         let gap = has_gap.then(|| entries.remove(0).payload);
@@ -217,8 +241,13 @@ mod tests {
             Some("6..19"),
             "it came too late"
         );
+        assert_eq!(recover(&mut strangers, "other", Some(0), true), (vec![], None), "nothing happened in it");
         (25..28).for_each(|number| put(&mut strangers, "s", number, 1));
-        assert_eq!(recover(&mut strangers, "s", None, true), (vec![25, 26, 27], Some("null..24".into())));
+        assert_eq!(recover(&mut strangers, "s", None, true), (vec![25, 26, 27], Some("24..24".into())));
+        (24..26).for_each(|number| put(&mut strangers, "s", number, 1));
+        assert_eq!(recover(&mut strangers, "s", None, true), (vec![24, 25], None), "it goes on there");
+        (3..5).for_each(|number| put(&mut strangers, "s", number, 1));
+        assert_eq!(recover(&mut strangers, "s", None, true), (vec![3, 4], Some("null..2".into())), "anew");
         (28..30).for_each(|number| put(&mut strangers, "s", number, 1));
         // Somebody took the session up and did not come to store how.
         assert_eq!(recover(&mut strangers, "s", Some(28), false), (vec![], Some("29..5000".into())));

@@ -128,8 +128,10 @@ impl Sessions {
         let stored = Stored {
             is_accounted: recent.is_accounted(owner.epoch.saturating_sub(1)),
             to: stored_to,
+            last: recent.last.as_deref().and_then(number_of),
             places: &places,
             has_open_turn: recent.has_open_turn,
+            is_ended: recent.is_ended,
         };
         let mut taken = TakenUp {
             id: &owner.id,

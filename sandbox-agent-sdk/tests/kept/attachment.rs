@@ -99,6 +99,26 @@ async fn an_attachment_is_for_the_first_who_uses_it() {
 }
 
 #[tokio::test]
+async fn a_session_that_is_left_in_a_turn_and_taken_back_misses_nothing() {
+    const COUNT: usize = 60;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    for _ in 0..5 {
+        within(turn.next()).await.unwrap();
+    }
+    within(session.clone().detach()).await.unwrap();
+    within(session.resume()).await.unwrap();
+    within(turn.outcome()).await.unwrap();
+    sessions.flush().await.unwrap();
+    let kept = stored(&**sessions.store(), "mine").await;
+    let all: Vec<String> = (1..=COUNT).map(|n| format!("{n} ")).collect();
+    assert_eq!(said(&kept), all);
+    assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "nothing is missing");
+}
+
+#[tokio::test]
 async fn an_attachment_of_a_session_that_was_made_again_is_of_no_use() {
     let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;

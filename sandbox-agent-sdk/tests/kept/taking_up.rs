@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use mock_server::{MockServer, State, Step};
+use mock_server::{Cut, Fault, MockServer, State, Step};
 use sandbox_agent_sdk::{
-    Error, Event, NewSession, Origin, Restored, ServerKind, SessionStatus, Sessions, StoredEventKind,
-    StoredSession, Suspend, TransitionError,
+    ConnectionState, Error, Event, NewSession, Origin, ReconnectPolicy, Restored, ServerKind, SessionStatus,
+    Sessions, StoredEventKind, StoredSession, Suspend, TransitionError,
 };
 
 use crate::support::{KINDS, event, options, within};
@@ -253,6 +253,68 @@ async fn survives(sessions: &Sessions, session: &StoredSession, case: &str) {
     assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
     sessions.flush().await.unwrap();
     assert_eq!(said(&stored(&**sessions.store(), "mine").await), ["re: one; ", "re: two; "], "{case}");
+}
+
+/// Waits until a session holds this number, and gives all it holds.
+async fn counted(sessions: &Sessions, last: &str) -> Vec<usize> {
+    within(async {
+        loop {
+            sessions.flush().await.unwrap();
+            let kept = stored(&**sessions.store(), "mine").await;
+            if said(&kept).contains(&last) {
+                assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "nothing is missing");
+                return said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_comes_while_there_is_no_connection_is_stored_in_its_place() {
+    const COUNT: usize = 250;
+    // The stream breaks off in the turn, and cannot be had again for a while.
+    let server = MockServer::builder().agent("mock", counting(Ability::Resume, COUNT)).released_quirks(false);
+    let server = server.fault(Fault::StreamCutAt { byte: 4000, cut: Cut::Reset }.times(1));
+    let server = server.fault(Fault::StreamRefused { status: 500 }.skip(1).times(3)).start().await;
+    let world = World { server, directory: tempfile::tempdir().unwrap(), kind: ServerKind::Shared };
+    let policy = ReconnectPolicy::default().base(Duration::from_millis(5)).max_attempts(3);
+    let client = world.options().await.reconnect(policy).build().unwrap();
+    let mut events = client.events();
+    let sessions = client.sessions();
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    within(turn.outcome()).await.unwrap_err();
+    let is_lost = |event: &Event| matches!(event, Event::Connection(ConnectionState::Lost(_)));
+    event(&mut events, |event| is_lost(&event).then_some(())).await;
+    // Some of it is older than the new connection, and some is not.
+    within(client.connect()).await.unwrap();
+    let is_live = |event: &Event| matches!(event, Event::Update(update) if update.origin() == Origin::Live);
+    event(&mut events, |event| is_live(&event).then_some(())).await;
+    within(session.resume()).await.unwrap();
+    assert_eq!(counted(&sessions, "250 ").await, (1..=COUNT).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn an_attached_program_that_connects_again_stores_nothing_twice() {
+    const COUNT: usize = 40;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
+    let (first, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let attachment = within(session.detach()).await.unwrap();
+    drop((first, sessions));
+    let client = world.options().await.attach(attachment).build().unwrap();
+    let sessions = client.sessions();
+    let session = within(sessions.attached()).await.unwrap();
+    within(async { session.prompt("count").await?.outcome().await }).await.unwrap();
+    sessions.flush().await.unwrap();
+    for _ in 0..2 {
+        within(client.disconnect()).await.unwrap();
+        within(client.connect()).await.unwrap();
+        within(session.resume()).await.unwrap();
+        assert_eq!(counted(&sessions, "40 ").await, (1..=COUNT).collect::<Vec<_>>());
+    }
 }
 
 #[tokio::test]

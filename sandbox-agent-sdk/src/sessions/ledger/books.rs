@@ -50,8 +50,8 @@ impl Books {
         let Some(binding) = self.bound.remove(id) else { return };
         self.kept.retain(|_, kept| kept != id);
         // What was seen of it until now is not remembered, and is somebody else's.
-        if let Some(reached) = self.stream.reached() {
-            self.strangers.miss_of(&binding.agent_session, reached);
+        if let Some(seen_to) = binding.seen_to {
+            self.strangers.miss_of(&binding.agent_session, seen_to);
         }
         if binding.in_turn {
             self.leaving.insert(binding.agent_session, id.to_owned());
@@ -64,7 +64,7 @@ impl Books {
         self.away = false;
         // The next connection reads from the beginning what the server still has, and that may be another server.
         self.begin_stream();
-        self.bound.values_mut().for_each(|binding| binding.live = false);
+        self.bound.values_mut().for_each(|binding| (binding.live, binding.is_behind) = (false, true));
     }
 
     /// The server began anew.

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::Ledger;
 use super::books::Books;
 use crate::client::Observer;
-use crate::event::Weight;
 use crate::sessions::amend::Amendment;
 use crate::sessions::entry::Entry;
 use crate::snapshot::Patch;
@@ -77,10 +76,17 @@ impl Observer for Ledger {
         let Some(entry) = Entry::whenever(event, place).filter(|_| event.origin() != Origin::History) else {
             return;
         };
-        match id.filter(|_| is_live) {
-            Some(id) => self.record_entry(&id, entry),
+        let binding = id.as_ref().and_then(|id| books.bound.get_mut(id));
+        let is_behind = binding.as_ref().is_some_and(|binding| binding.is_behind) && place.is_some();
+        match id.filter(|_| is_live && !is_behind) {
+            Some(id) => {
+                if let Some(binding) = binding {
+                    binding.see(&entry);
+                }
+                self.record_entry(&id, entry);
+            }
             // Also what came while there was no connection, for a session that this program had.
-            None => books.strangers.put(session, entry, is_live, event.weight()),
+            None => books.strangers.put(session, entry, is_live),
         }
     }
 
@@ -103,7 +109,7 @@ impl Observer for Ledger {
 
     fn replied(&self, session: &str, payload: Value) {
         let mut books = self.books();
-        let entry = Entry { kind: StoredEventKind::Answered, payload, place: None };
+        let entry = Entry::own(StoredEventKind::Answered, payload);
         if books.early.take_own(session, &entry) {
             return;
         }

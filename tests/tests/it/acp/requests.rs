@@ -9,7 +9,7 @@ use std::{
 };
 
 use acp_http_client::{
-    AgentHandler, AgentRequest, Call, Direction, Error, Event, Origin, RpcError, Timeouts,
+    AgentHandler, AgentRequest, Call, Direction, Error, Event, Origin, RequestOptions, RpcError, Timeouts,
     schema::v1::{
         CancelNotification, LoadSessionRequest, ReadTextFileRequest, ReadTextFileResponse,
         RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
@@ -322,6 +322,39 @@ async fn loading_replays_history_and_says_so() {
     assert_eq!(origins, [Origin::History; 5], "all of it before the load returned");
     within("the turn", prompt(&client, &session, "go")).await.unwrap();
     assert_eq!(texts(&mut events).len(), 2);
+}
+
+#[tokio::test]
+async fn what_is_told_while_a_session_is_resumed_is_history_where_nobody_else_can_have_a_turn() {
+    let history = |_: &str| {
+        let text = json!({"type": "text", "text": "old"});
+        vec![
+            json!({"sessionUpdate": "user_message_chunk", "content": text}),
+            json!({"sessionUpdate": "agent_message_chunk", "content": text}),
+            json!({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}),
+        ]
+    };
+    let script = Script::new(|_| numbered(2)).history(history).replays_on_resume(true);
+    let server = MockServer::builder().agent("mock", script).default_agent("mock").start().await;
+    let client = client(&server).build().unwrap();
+    let session = session(&client).await;
+    let mut events = client.events();
+    for (replays, said) in [(true, Origin::History), (false, Origin::Live)] {
+        let params = json!({"sessionId": session, "cwd": "/", "mcpServers": []});
+        let options = RequestOptions::new().ordered(true).replays(replays);
+        within("resuming", client.request_raw("session/resume", &params, options)).await.unwrap();
+        let mut seen = Collected::default();
+        seen.drain(&mut events);
+        let origins: Vec<_> = seen
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Update(update) => Some(update.meta.origin),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(origins, [said, said, Origin::Live], "what the session offers now is news");
+    }
 }
 
 #[tokio::test]
