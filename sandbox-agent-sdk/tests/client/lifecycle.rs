@@ -371,7 +371,7 @@ async fn an_agent_that_prints_nonsense_and_falls_silent_is_quoted() {
             (method == "initialize").then(steps)
         });
         let server = MockServer::builder().agent("mock", script).start().await;
-        let times = timeouts().initialize(Duration::from_millis(300));
+        let times = timeouts().initialize(Duration::from_secs(1));
         let client = options(&server, kind).timeouts(times).auto_connect(false).build().unwrap();
         let error = within(client.connect()).await.unwrap_err();
         assert!(
