@@ -105,7 +105,7 @@ impl Sessions {
             return Err(StoreError::Exists { id }.into());
         }
         let can = self.connected_for(&new).await?;
-        let (asked, place) = (self.ledger.now(), self.ledger.beginning());
+        let (asked, place) = (self.ledger.now(), self.ledger.place());
         let session = self.client.new_session(new.clone()).await?;
         let (_hold, _) = self.ledger.hold(session.id());
         record.agent = new.agent_wanted().unwrap_or(&can.agent).to_owned();
@@ -114,7 +114,7 @@ impl Sessions {
         record.title = new.given().title().map(str::to_owned);
         record.init = new.to_kept();
         record.epoch = 1;
-        record.taken_at = place.filter(|_| can.server == ServerKind::Shared);
+        record.taken_at = (can.server == ServerKind::Shared).then_some(place);
         record.taken_by = Some(self.ledger.own_name());
         Amendment::of_answer(session.raw()).apply(&mut record);
         let record = match self.put_new(record).await {

@@ -301,8 +301,8 @@ impl Ledger {
     }
 
     /// The last place of the stream, or its beginning.
-    pub(super) fn beginning(&self) -> Option<String> {
-        Some(self.last_place().unwrap_or_else(|| Stream::BEGINNING.to_owned()))
+    pub(super) fn place(&self) -> String {
+        self.last_place().unwrap_or_else(|| Stream::BEGINNING.to_owned())
     }
 
     /// The last place of the stream.

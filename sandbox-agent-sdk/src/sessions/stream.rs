@@ -42,7 +42,7 @@ impl Stream {
     }
 
     /// The places of what others have stored under these ids and that are yet to come here, because others read their
-    /// stream more quickly. They had it up to this number when they could write last.
+    /// stream more quickly. This program had read up to this number when they could write last.
     ///
     /// What is of another life of the server, which gave the same numbers to other events, will not come. It is told by
     /// an event that is another one here; and by a number that the stream has not come to, if it has come to the answer

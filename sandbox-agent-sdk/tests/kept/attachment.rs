@@ -1,10 +1,10 @@
 //! One program leaves a session, and another one goes on with it.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mock_server::{Script, Step};
 use sandbox_agent_sdk::{
-    Attachment, DropPolicy, Error, Event, NewSession, ServerKind, StoreError, StoredEventKind,
+    Attachment, DropPolicy, Error, Event, NewSession, ServerKind, StoreError, StoredEventKind, Timestamp,
 };
 
 use crate::gated::Gated;
@@ -127,7 +127,10 @@ async fn an_attachment_of_a_session_that_was_made_again_is_of_no_use() {
     let agent_session = session.agent_session().unwrap();
     let attachment = within(session.detach()).await.unwrap();
     assert!(sessions.delete("mine").await.unwrap());
-    tokio::time::sleep(Duration::from_millis(2)).await;
+    // A session is known by the millisecond in which it was made.
+    while Some(Timestamp::from(SystemTime::now())) <= attachment.created_at {
+        tokio::task::yield_now().await;
+    }
     let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
     // Something goes on in what the old one was.
     within(agent_session.prompt("old").outcome()).await.unwrap();

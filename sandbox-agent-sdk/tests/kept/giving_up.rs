@@ -1,20 +1,20 @@
 //! Callers that go away in the middle, at every moment there is, and programs that are killed.
 
 use std::future::poll_fn;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use mock_server::{MockServer, Step};
 use sandbox_agent_sdk::{
-    DropPolicy, Error, Event, Events, NewSession, RecordQuery, SandboxAgentClient, ServerKind, SessionStatus,
-    Sessions, SqliteStore, StoredEventKind, StoredSession, Suspend,
+    Attachment, DropPolicy, Error, Event, Events, NewSession, RecordQuery, SandboxAgentClient, ServerKind,
+    SessionStatus, SqliteStore, StoredEventKind, StoredSession, Suspend,
 };
 
 use crate::gated::Gated;
 use crate::support::{KINDS, event, options, timeouts, within};
-use crate::world::{Ability, World, agent, counting, delivered, said, stored};
+use crate::world::{Ability, World, agent, counted, counting, delivered, said, stored};
 
 /// Polls a future so many times and drops it then, unless it is done before.
 async fn dropped_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
@@ -144,6 +144,8 @@ async fn archiving_and_shutting_down_can_be_dropped_and_done_again() {
 
 const URL: &str = "KEPT_TEST_SERVER_URL";
 const FILE: &str = "KEPT_TEST_STORE_FILE";
+const ATTACHMENT: &str = "KEPT_TEST_ATTACHMENT";
+const ATTACHED_COUNT: usize = 200;
 
 /// The program that is killed: it is this test, started again.
 #[tokio::test]
@@ -167,15 +169,15 @@ async fn a_program_that_resumes() {
     within(client.sessions().resume("mine")).await.unwrap();
 }
 
-/// Starts one of these programs.
-fn start(world: &World, program: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("giving_up::{program}"), "--nocapture"])
+/// One of these programs, to be started.
+fn program(world: &World, name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", &format!("giving_up::{name}"), "--nocapture"])
         .env(URL, world.server.url())
         .env(FILE, world.directory.path().join("sessions.db"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+        .stdout(Stdio::null());
+    command
 }
 
 #[tokio::test]
@@ -194,7 +196,7 @@ async fn a_program_that_is_killed_while_it_takes_a_session_up_leaves_nothing_out
     let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let agent_session = session.agent_session().unwrap();
     let mut turn = within(session.prompt("count")).await.unwrap();
-    let mut child = start(&world, "a_program_that_resumes");
+    let mut child = program(&world, "a_program_that_resumes").spawn().unwrap();
     event(&mut events, |event| matches!(event, Event::TakenOver { .. }).then_some(())).await;
     child.kill().unwrap();
     child.wait().unwrap();
@@ -216,7 +218,7 @@ async fn a_program_that_is_killed_while_it_takes_a_session_up_leaves_nothing_out
 
 /// Starts the program that counts, and kills it when so many numbers are stored.
 async fn kill_a_program_that_counts(world: &World, after: usize) -> usize {
-    let mut child = start(world, "a_program_that_counts");
+    let mut child = program(world, "a_program_that_counts").spawn().unwrap();
     let store = world.store().await;
     within(async {
         while said(&stored(&store, "mine").await).len() < after {
@@ -232,26 +234,42 @@ async fn kill_a_program_that_counts(world: &World, after: usize) -> usize {
     expected.len()
 }
 
-/// Waits until a session holds so many numbers, and gives all it holds.
-async fn counted(sessions: &Sessions, count: usize) -> Vec<usize> {
-    let last = format!("{count} ");
-    within(async {
-        loop {
-            sessions.flush().await.unwrap();
-            let kept = stored(&**sessions.store(), "mine").await;
-            if said(&kept).contains(&last.as_str()) {
-                return said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await
-}
-
 /// Waits until the agent has said something.
 async fn hear(events: &mut Events, text: &str) {
     let is_it = |event| matches!(event, Event::Update(update) if update.message_text() == Some(text));
     event(events, |event| is_it(event).then_some(())).await;
+}
+
+/// The program that goes on where another one has left a session.
+#[tokio::test]
+async fn a_program_that_attaches() {
+    let (Ok(url), Ok(file)) = (std::env::var(URL), std::env::var(FILE)) else { return };
+    let Ok(attachment) = std::env::var(ATTACHMENT) else { return };
+    let attachment: Attachment = serde_json::from_str(&attachment).unwrap();
+    let store = SqliteStore::open(file).await.unwrap();
+    let options = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::Shared);
+    let client = options.timeouts(timeouts()).store(store).attach(attachment).build().unwrap();
+    within(client.sessions().attached()).await.unwrap();
+    counted(&client.sessions(), ATTACHED_COUNT).await;
+}
+
+#[tokio::test]
+async fn another_process_gets_exactly_the_rest() {
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, ATTACHED_COUNT)).await;
+    let client = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    for _ in 0..5 {
+        within(turn.next()).await.unwrap();
+    }
+    let attachment = within(session.detach()).await.unwrap();
+    drop((turn, client));
+    let attachment = serde_json::to_string(&attachment).unwrap();
+    let mut child = program(&world, "a_program_that_attaches").env(ATTACHMENT, attachment).spawn().unwrap();
+    let (_client, sessions) = world.program().await;
+    let numbers = counted(&sessions, ATTACHED_COUNT).await;
+    assert!(child.wait().unwrap().success());
+    assert_eq!(numbers, (1..=ATTACHED_COUNT).collect::<Vec<_>>());
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use sandbox_agent_sdk::{
 };
 
 use crate::support::{KINDS, event, options, within};
-use crate::world::{Ability, World, agent, ask, counting, delivered, said, stored};
+use crate::world::{Ability, World, agent, ask, counted, counting, delivered, said, stored};
 
 /// A step that refuses a request.
 fn refusal(code: i64) -> Vec<Step> {
@@ -255,20 +255,11 @@ async fn survives(sessions: &Sessions, session: &StoredSession, case: &str) {
     assert_eq!(said(&stored(&**sessions.store(), "mine").await), ["re: one; ", "re: two; "], "{case}");
 }
 
-/// Waits until a session holds this number, and gives all it holds.
-async fn counted(sessions: &Sessions, last: &str) -> Vec<usize> {
-    within(async {
-        loop {
-            sessions.flush().await.unwrap();
-            let kept = stored(&**sessions.store(), "mine").await;
-            if said(&kept).contains(&last) {
-                assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "nothing is missing");
-                return said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await
+/// Waits until a session holds so many numbers, of which none is missing or there twice.
+async fn all_counted(sessions: &Sessions, count: usize) {
+    assert_eq!(counted(sessions, count).await, (1..=count).collect::<Vec<_>>());
+    let kept = stored(&**sessions.store(), "mine").await;
+    assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "nothing is missing");
 }
 
 #[tokio::test]
@@ -293,7 +284,7 @@ async fn what_comes_while_there_is_no_connection_is_stored_in_its_place() {
     let is_live = |event: &Event| matches!(event, Event::Update(update) if update.origin() == Origin::Live);
     event(&mut events, |event| is_live(&event).then_some(())).await;
     within(session.resume()).await.unwrap();
-    assert_eq!(counted(&sessions, "250 ").await, (1..=COUNT).collect::<Vec<_>>());
+    all_counted(&sessions, COUNT).await;
 }
 
 #[tokio::test]
@@ -313,7 +304,7 @@ async fn an_attached_program_that_connects_again_stores_nothing_twice() {
         within(client.disconnect()).await.unwrap();
         within(client.connect()).await.unwrap();
         within(session.resume()).await.unwrap();
-        assert_eq!(counted(&sessions, "40 ").await, (1..=COUNT).collect::<Vec<_>>());
+        all_counted(&sessions, COUNT).await;
     }
 }
 

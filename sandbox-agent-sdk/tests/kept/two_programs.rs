@@ -11,7 +11,7 @@ use sandbox_agent_sdk::{
 
 use crate::gated::Gated;
 use crate::support::{event, options, within};
-use crate::world::{Ability, World, agent, ask, counting, delivered, said, stored};
+use crate::world::{Ability, World, agent, ask, counted, counting, delivered, said, stored};
 
 async fn taken_over(events: &mut Events) -> String {
     event(events, |event| match event {
@@ -415,18 +415,7 @@ async fn what_comes_while_a_session_cannot_be_taken_up_is_not_forgotten() {
     within(goes_on.recv()).await.unwrap();
     store.refusing.store(false, Ordering::SeqCst);
     within(other.sessions().resume("mine")).await.unwrap();
-    let sessions = other.sessions();
-    let numbers = within(async {
-        loop {
-            sessions.flush().await.unwrap();
-            let kept = stored(&**sessions.store(), "mine").await;
-            if said(&kept).contains(&"80 ") {
-                return said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect::<Vec<usize>>();
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    assert_eq!(numbers.await, (1..=COUNT).collect::<Vec<_>>());
+    assert_eq!(counted(&other.sessions(), COUNT).await, (1..=COUNT).collect::<Vec<_>>());
 }
 
 #[tokio::test]

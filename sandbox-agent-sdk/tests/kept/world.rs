@@ -166,3 +166,19 @@ pub(crate) fn delivered(events: &mut Events) -> Vec<String> {
     }
     texts
 }
+
+/// Waits until the session `mine` holds this number, and gives all it holds in their order.
+pub(crate) async fn counted(sessions: &Sessions, last: usize) -> Vec<usize> {
+    let text = format!("{last} ");
+    within(async {
+        loop {
+            sessions.flush().await.unwrap();
+            let kept = stored(&**sessions.store(), "mine").await;
+            if said(&kept).contains(&text.as_str()) {
+                return said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+}

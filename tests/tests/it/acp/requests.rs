@@ -9,7 +9,8 @@ use std::{
 };
 
 use acp_http_client::{
-    AgentHandler, AgentRequest, Call, Direction, Error, Event, Origin, RequestOptions, RpcError, Timeouts,
+    AgentHandler, AgentRequest, Call, Direction, Error, Event, Events, Origin, RequestOptions, RpcError,
+    Timeouts,
     schema::v1::{
         CancelNotification, LoadSessionRequest, ReadTextFileRequest, ReadTextFileResponse,
         RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
@@ -298,6 +299,17 @@ async fn a_deadline_names_its_phase_and_tells_the_agent() {
     eventually("the cancellation", || server.messages("$/cancel_request").len() == 1).await;
 }
 
+/// Where the updates so far are from.
+fn origins(events: &mut Events) -> Vec<Origin> {
+    let mut seen = Collected::default();
+    seen.drain(events);
+    let origin = |event: &Event| match event {
+        Event::Update(update) => Some(update.meta.origin),
+        _ => None,
+    };
+    seen.events.iter().filter_map(origin).collect()
+}
+
 #[tokio::test]
 async fn loading_replays_history_and_says_so() {
     let history = |_: &str| {
@@ -309,17 +321,7 @@ async fn loading_replays_history_and_says_so() {
     let session = session(&client).await;
     let mut events = client.events();
     within("the load", client.load_session(LoadSessionRequest::new(session.clone(), "/"))).await.unwrap();
-    let mut seen = Collected::default();
-    seen.drain(&mut events);
-    let origins: Vec<_> = seen
-        .events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Update(update) => Some(update.meta.origin),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(origins, [Origin::History; 5], "all of it before the load returned");
+    assert_eq!(origins(&mut events), [Origin::History; 5], "all of it before the load returned");
     within("the turn", prompt(&client, &session, "go")).await.unwrap();
     assert_eq!(texts(&mut events).len(), 2);
 }
@@ -343,17 +345,7 @@ async fn what_is_told_while_a_session_is_resumed_is_history_where_nobody_else_ca
         let params = json!({"sessionId": session, "cwd": "/", "mcpServers": []});
         let options = RequestOptions::new().ordered(true).replays(replays);
         within("resuming", client.request_raw("session/resume", &params, options)).await.unwrap();
-        let mut seen = Collected::default();
-        seen.drain(&mut events);
-        let origins: Vec<_> = seen
-            .events
-            .iter()
-            .filter_map(|event| match event {
-                Event::Update(update) => Some(update.meta.origin),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(origins, [said, said, Origin::Live], "what the session offers now is news");
+        assert_eq!(origins(&mut events), [said, said, Origin::Live], "what the session offers now is news");
     }
 }
 
