@@ -242,8 +242,8 @@ impl Ledger {
         books.followers.remove(id);
     }
 
-    /// Another program has taken the session up, so this one lets go of it and says so; unless it was this one that did,
-    /// in which case that is told.
+    /// Another program has taken the session up, so this one lets go of it and says so. Gives whether it was this one that
+    /// did, which keeps it then.
     fn let_go(&self, record: &SessionRecord) -> bool {
         {
             let mut books = self.books();
@@ -283,7 +283,7 @@ impl Ledger {
         Hold { ledger: Arc::clone(self), agent_session: agent_session.to_owned() }
     }
 
-    /// Gives the last place before what is held back.
+    /// Holds back what comes for a session of the agent, and gives the last place before that.
     pub(super) fn hold_back(&self, agent_session: &str) -> String {
         let mut books = self.books();
         books.early.hold(agent_session);
