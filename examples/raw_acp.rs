@@ -44,7 +44,7 @@ async fn main() -> Result<(), Error> {
     let text = ContentBlock::Text(TextContent::new("a question that needs permission"));
     let turn = client.prompt(PromptRequest::new(session, vec![text]));
     let printer = tokio::spawn(async move {
-        while let Some(event) = events.next().await {
+        while let Some(event) = events.recv().await {
             match event {
                 Event::Update(update) => match update.update() {
                     Some(SessionUpdate::AgentMessageChunk(_)) => {

@@ -10,6 +10,8 @@ use crate::{MessageId, client::Core};
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Diagnostics {
+    /// The dialect that the client was built with.
+    pub dialect: &'static str,
     /// The state of the connection.
     pub state: String,
     /// Each stream: where it stands.
@@ -48,6 +50,10 @@ pub struct StreamDiagnostics {
     pub state: String,
     /// The last event up to which nothing is missing.
     pub last_event_id: Option<String>,
+    /// What orders responses on it, as declared or as learnt so far.
+    pub barrier: String,
+    /// Whether its event ids are treated as a sequence of numbers.
+    pub numbered: bool,
     /// How long ago the last message came.
     pub last_message_age_ms: Option<u64>,
 }
@@ -72,6 +78,8 @@ impl Diagnostics {
             name: link.source().to_string(),
             state: link.state().name().to_owned(),
             last_event_id: link.last_event_id(),
+            barrier: format!("{:?}", link.core().barrier()).to_lowercase(),
+            numbered: link.core().identity().is_sequence(),
             last_message_age_ms: link.last_message().map(|at| millis(at.elapsed())),
         });
         let pending = core
@@ -81,11 +89,12 @@ impl Diagnostics {
                 id: core.ids.id(number),
                 method: waiter.method.to_string(),
                 age_ms: millis(waiter.since.elapsed()),
-                unconfirmed: waiter.unconfirmed.is_some(),
+                unconfirmed: waiter.unconfirmed,
             })
             .collect();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Self {
+            dialect: core.options.dialect.name(),
             state: core.state().to_string(),
             streams: streams.collect(),
             pending,

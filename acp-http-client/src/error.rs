@@ -108,6 +108,18 @@ pub enum Error {
         /// The method that was called.
         method: String,
     },
+    /// The request was cancelled before it was sent.
+    #[error("`{method}` was cancelled before it was sent")]
+    Withdrawn {
+        /// The method that was called.
+        method: String,
+    },
+    /// A turn of the session was cancelled and still runs. The prompt was not sent.
+    #[error("session `{session}` still runs a turn that was cancelled")]
+    TurnStillRunning {
+        /// The session.
+        session: String,
+    },
     /// The connection has ended for good.
     #[error("the connection has ended")]
     Terminated {
@@ -312,6 +324,8 @@ impl Error {
             | Self::PayloadTooLarge { .. }
             | Self::Redirected { .. }
             | Self::Encode { .. }
+            | Self::Withdrawn { .. }
+            | Self::TurnStillRunning { .. }
             | Self::Token(_) => false,
             // Refused before it ran; any other error may end a call that had begun.
             Self::Rpc { error, .. } => !matches!(error.code, -32700 | -32600 | -32601 | -32602),

@@ -3,14 +3,16 @@
 mod auth;
 mod client;
 mod diagnostics;
+mod dialect;
 mod error;
 mod events;
 mod handler;
 mod inbound;
 mod json;
 mod options;
+mod outbound;
 mod problem;
-mod profile;
+mod random;
 mod rpc;
 mod sse;
 mod state;
@@ -19,17 +21,24 @@ mod transport;
 
 pub use agent_client_protocol_schema as schema;
 pub use auth::{Auth, Token, TokenError, TokenProvider, TokenUse};
-pub use client::{AcpHttpClient, AcpHttpClientBuilder, CloseOutcome, Request, RequestOptions};
+pub use client::{
+    AcpHttpClient, AcpHttpClientBuilder, CloseOutcome, Control, PromptTurn, Request, SessionEvents,
+    SessionHandle,
+};
 pub use diagnostics::{Diagnostics, PendingRequest, StreamDiagnostics};
+pub use dialect::{Barrier, Dialect, EventIds, Streams};
 pub use error::{EndReasonError, Error, HttpError, Phase, Timeout};
-pub use events::{Continuity, Event, EventSource, Events, Malformed, Meta, Notification, Origin, Update};
+pub use events::{
+    Continuity, Event, EventSource, Events, Malformed, Meta, Notification, Order, Origin, Update,
+};
 pub use handler::{AgentHandler, AgentRequest, AgentRequests, Call, Responder};
 pub use json::{Json, Typed};
 pub use options::{Limits, Timeouts};
+pub use outbound::RequestOptions;
 pub use problem::Problem;
-pub use profile::Profile;
+pub use reqwest;
 pub use rpc::{MessageId, RpcError};
 pub use sse::{EventId, ReconnectPolicy};
 pub use state::{ConnectionState, EndReason};
 pub use tap::{Direction, Envelope, Inbound, Verdict};
-pub use transport::{http_client_builder, http_client_builder_trusting};
+pub use transport::{HttpSendError, HttpSender, http_client_builder, http_client_builder_trusting};

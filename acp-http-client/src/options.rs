@@ -17,13 +17,27 @@ pub struct Timeouts {
     /// For a request whose POST failed in a way that leaves open whether it ran: how long the stream may bring
     /// no message of its session before the request fails.
     pub confirmation: Option<Duration>,
-    /// How long an answer that came in a POST body is held for its copy on the event stream, counted from the
-    /// last message of its session there. Only for calls that stream, such as `session/prompt`. An event that is on its
-    /// way then is waited for as long as its bytes come.
+    /// How long a response from a body is deferred for its echo on the event stream while its session is silent there.
+    /// An event that is arriving then is waited for as long as its bytes come. Servers that keep their contract echo
+    /// every response; this ends the wait on those that do not.
     pub order: Duration,
-    /// The same on a server that was seen not to copy its answers to the stream: the quiet after which all
-    /// updates are taken to have come.
+    /// How long a response is deferred in all, on a session that is never silent.
+    pub order_limit: Duration,
+    /// The silence of a session after which all updates before a response are taken to have come, on servers that do
+    /// not echo responses: nothing else orders the two there.
     pub quiet: Duration,
+    /// How long the first response of a server of [unknown](crate::Barrier::Learn) behaviour may wait for an echo.
+    pub learn: Duration,
+    /// The silence that ends the backlog of the first opening, where no response of this client ends it.
+    pub backlog_quiet: Duration,
+    /// The same on a stream that is never silent.
+    pub backlog_limit: Duration,
+    /// How long a prompt waits for the end of a turn that was cancelled.
+    pub cancel: Duration,
+    /// The pause before the first repetition of a cancel; it doubles from there.
+    pub cancel_repeat: Duration,
+    /// The longest `Retry-After` that a request without a time limit waits for.
+    pub retry_after: Duration,
     /// For the headers of the event stream.
     pub stream_open: Duration,
     /// How long the event stream may be without a byte (comments count) before it is opened again; `None` never.
@@ -49,7 +63,14 @@ impl Default for Timeouts {
             methods: methods.into_iter().map(|(method, time)| (method.to_owned(), time)).collect(),
             confirmation: Some(Duration::from_secs(120)),
             order: Duration::from_secs(2),
+            order_limit: Duration::from_secs(30),
             quiet: Duration::from_millis(250),
+            learn: Duration::from_millis(500),
+            backlog_quiet: Duration::from_millis(250),
+            backlog_limit: Duration::from_secs(3),
+            cancel: Duration::from_secs(10),
+            cancel_repeat: Duration::from_millis(250),
+            retry_after: Duration::from_secs(60),
             stream_open: Duration::from_secs(30),
             stream_idle: Some(Duration::from_secs(45)),
             close: Duration::from_secs(2),

@@ -14,7 +14,7 @@ pub struct Collected {
 impl Collected {
     /// Takes everything that has been delivered so far.
     pub fn drain(&mut self, events: &mut Events) {
-        while let Some(event) = events.try_next() {
+        while let Some(event) = events.try_recv() {
             self.events.push(event);
         }
     }
@@ -48,7 +48,7 @@ pub async fn collect_until(
     let mut collected = Collected::default();
     within(what, async {
         loop {
-            let event = events.next().await.unwrap_or_else(|| panic!("the events ended before {what}"));
+            let event = events.recv().await.unwrap_or_else(|| panic!("the events ended before {what}"));
             let last = done(&event);
             collected.events.push(event);
             if last {

@@ -1,6 +1,6 @@
 //! Waiting for a condition, with a limit instead of a guess.
 
-use std::{future::Future, time::Duration};
+use std::{future::IntoFuture, time::Duration};
 
 /// How long a test waits for anything before it fails.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -9,8 +9,8 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 ///
 /// # Panics
 /// When the limit passes.
-pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(LIMIT, future).await {
+pub async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
+    match tokio::time::timeout(LIMIT, future.into_future()).await {
         Ok(value) => value,
         Err(_) => panic!("{what} took longer than {LIMIT:?}"),
     }

@@ -1,7 +1,7 @@
 //! A server, a client and a session with few words.
 
 use acp_http_client::{
-    AcpHttpClient, AcpHttpClientBuilder, Error, Request, Typed,
+    AcpHttpClient, AcpHttpClientBuilder, Dialect, Error, Request, Typed,
     schema::v1::{ContentBlock, NewSessionRequest, PromptRequest, PromptResponse, SessionId, TextContent},
 };
 use mock_server::{Builder, MockServer, Script, Step};
@@ -11,9 +11,9 @@ pub fn acp_server(steps: impl Fn(&mock_server::Turn) -> Vec<Step> + Send + Sync 
     MockServer::builder().agent("mock", Script::new(steps)).default_agent("mock")
 }
 
-/// A client for the server.
+/// A client for the server, which knows its dialect.
 pub fn client(server: &MockServer) -> AcpHttpClientBuilder {
-    AcpHttpClient::builder(server.url())
+    AcpHttpClient::builder(server.url()).dialect(Dialect::RPC)
 }
 
 /// Initializes and opens a session.

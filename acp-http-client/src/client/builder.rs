@@ -10,15 +10,17 @@ use super::{
     handle::AcpHttpClient,
 };
 use crate::{
-    AgentHandler, AgentRequests, Auth, Envelope, Error, Inbound, Limits, Profile, ReconnectPolicy, Timeouts,
-    Token, TokenProvider, Verdict,
+    AgentHandler, AgentRequests, Auth, Dialect, Envelope, Error, HttpSender, Inbound, Limits,
+    ReconnectPolicy, Timeouts, Token, TokenProvider, Verdict,
     handler::{AnyHandler, ChannelHandler, NoHandler},
     tap::{Hook, Tap},
-    transport::{Transport, TransportConfig, default_client},
+    transport::{Sender, Transport, TransportConfig, default_client},
 };
 
 /// How many requests of the agent may wait for the reader of a channel.
 const CHANNEL_CAPACITY: usize = 64;
+/// A cancel that a server handled before its prompt is lost; the second or third one comes after it.
+const CANCEL_REPEATS: u32 = 3;
 
 /// Sets up an [`AcpHttpClient`]. What is wrong with a setting is told by [`build`](Self::build).
 #[must_use = "a builder does nothing until it is built"]
@@ -28,13 +30,15 @@ pub struct AcpHttpClientBuilder {
     query: Vec<(String, String)>,
     auth: Result<Auth, Error>,
     headers: Result<HeaderMap, Error>,
-    http: Option<reqwest::Client>,
+    http: Option<Sender>,
     http2_prior_knowledge: bool,
-    profile: Profile,
+    dialect: Dialect,
     timeouts: Timeouts,
     limits: Limits,
     reconnect: ReconnectPolicy,
     cancel_on_drop: bool,
+    cancel_repeats: u32,
+    probe: Option<(String, serde_json::Value)>,
     resume_from: Option<String>,
     connection_id: Option<String>,
     handler: Arc<dyn AnyHandler>,
@@ -52,11 +56,13 @@ impl AcpHttpClientBuilder {
             headers: Ok(HeaderMap::new()),
             http: None,
             http2_prior_knowledge: false,
-            profile: Profile::Rpc,
+            dialect: Dialect::AUTO,
             timeouts: Timeouts::default(),
             limits: Limits::default(),
             reconnect: ReconnectPolicy::default(),
             cancel_on_drop: true,
+            cancel_repeats: CANCEL_REPEATS,
+            probe: None,
             resume_from: None,
             connection_id: None,
             handler: Arc::new(NoHandler),
@@ -65,7 +71,7 @@ impl AcpHttpClientBuilder {
         }
     }
 
-    /// The path of the endpoint behind the base URL. The default is the profile's: `/v1/rpc`, or `/acp` for the
+    /// The path of the endpoint behind the base URL. The default is the dialect's: `/v1/rpc`, or `/acp` for the
     /// official transport. A part of it that is not ours to choose has to be percent-encoded.
     pub fn path(mut self, path: impl Into<String>) -> Self {
         self.path = Some(path.into());
@@ -118,7 +124,13 @@ impl AcpHttpClientBuilder {
     /// An HTTP client of your own. Its settings are yours: it should not follow redirects, and a total timeout
     /// makes the event stream reconnect each time it passes (nothing is lost by that).
     pub fn http_client(mut self, http: reqwest::Client) -> Self {
-        self.http = Some(http);
+        self.http = Some(Sender::Client(http));
+        self
+    }
+
+    /// Sends HTTP requests by means of your own in place of a [`reqwest::Client`].
+    pub fn http_sender(mut self, sender: impl HttpSender) -> Self {
+        self.http = Some(Sender::Custom(Arc::new(sender)));
         self
     }
 
@@ -128,9 +140,23 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// The dialect of the server.
-    pub fn profile(mut self, profile: Profile) -> Self {
-        self.profile = profile;
+    /// What the server is known to do on the wire. The default is [`Dialect::AUTO`].
+    pub fn dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = dialect;
+        self
+    }
+
+    /// How often `session/cancel` is repeated at most while the turn runs. Default 3.
+    pub fn cancel_repeats(mut self, repeats: u32) -> Self {
+        self.cancel_repeats = repeats;
+        self
+    }
+
+    /// A cheap request that the server answers itself. It is sent when a reopened stream is silent although it should
+    /// not be: the position of its echo shows whether the server restarted. Without one, requests that a restart behind
+    /// a silent stream swallowed wait for [`Timeouts::confirmation`](crate::Timeouts::confirmation).
+    pub fn probe(mut self, method: impl Into<String>, params: serde_json::Value) -> Self {
+        self.probe = Some((method.into(), params));
         self
     }
 
@@ -201,32 +227,34 @@ impl AcpHttpClientBuilder {
 
     /// Makes the client. Nothing is sent yet.
     pub fn build(self) -> Result<AcpHttpClient, Error> {
-        let path = self.path.as_deref().unwrap_or(self.profile.default_path());
+        let path = self.path.as_deref().unwrap_or(self.dialect.default_path());
         let endpoint = endpoint(&self.base_url, path)?;
         let connection_id = self.connection_id.map(HeaderValue::try_from).transpose();
         let connection_id = connection_id
             .map_err(|_| Error::Config("the connection id cannot be sent in a header".to_owned()))?;
         let http = match self.http {
             Some(http) => http,
-            None => default_client(&self.timeouts, &endpoint, self.http2_prior_knowledge)?,
+            None => Sender::Client(default_client(&self.timeouts, &endpoint, self.http2_prior_knowledge)?),
         };
-        let bootstrap = !self.query.is_empty() || self.profile == Profile::Bootstrap;
+        let bootstrap = !self.query.is_empty() || self.dialect.bootstrap;
         let transport = Transport::new(TransportConfig {
             http,
             endpoint,
             bootstrap_query: self.query,
             headers: self.headers?,
             auth: self.auth?,
-            profile: self.profile.clone(),
+            dialect: self.dialect.clone(),
             message_limit: self.limits.message,
             connection_id,
         });
         let options = Options {
-            profile: self.profile,
+            dialect: self.dialect,
             timeouts: self.timeouts,
             limits: self.limits,
             reconnect: self.reconnect,
             cancel_on_drop: self.cancel_on_drop,
+            cancel_repeats: self.cancel_repeats,
+            probe: self.probe,
             resume_from: self.resume_from,
             handler: self.handler,
             tap: self.tap,
@@ -239,7 +267,7 @@ impl AcpHttpClientBuilder {
 impl fmt::Debug for AcpHttpClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // URL, query, headers and ids may hold what must not be in a log.
-        f.debug_struct("AcpHttpClientBuilder").field("profile", &self.profile).finish_non_exhaustive()
+        f.debug_struct("AcpHttpClientBuilder").field("dialect", &self.dialect.name()).finish_non_exhaustive()
     }
 }
 

@@ -1,37 +1,25 @@
 //! What every handle, call and task of one connection shares.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES as METHODS;
 use bytes::Bytes;
 use serde::Deserialize;
-use tokio::{
-    sync::watch,
-    task::JoinSet,
-    time::{Duration, Instant},
-};
+use tokio::{sync::watch, task::JoinSet, time::Duration};
 
-use super::{
-    courier::{self, Courier},
-    gate::Gate,
-    handle::Handle,
-    tasks::Tasks,
-    ticket::{Via, Waiter},
-};
+use super::{handle::Handle, tasks::Tasks};
 use crate::{
-    AcpHttpClient, ConnectionState, Direction, EndReason, Envelope, Error, Event, EventId, Limits, Profile,
-    ReconnectPolicy, RpcError, Timeouts,
+    AcpHttpClient, ConnectionState, Dialect, Direction, EndReason, Envelope, Error, Event, EventId, Limits,
+    ReconnectPolicy, Timeouts,
     error::Cause,
-    events::{Hub, Stored, is_conversation, peek_session},
+    events::{Hub, Stored},
     handler::AnyHandler,
-    inbound::{Links, OpenCalls},
-    rpc::{Ids, Pending},
+    inbound::{Links, OpenCalls, flush},
+    outbound::{Gate, Notices, Outbox, Waiter, run_notices},
+    rpc::{Ids, Pending, RpcOutcome},
     tap::{Hook, Tap, TapBook},
     transport::{Post, PostFailure, Posted, Transport},
 };
@@ -39,32 +27,17 @@ use crate::{
 /// How a connection behaves.
 #[derive(Debug)]
 pub(crate) struct Options {
-    pub(crate) profile: Profile,
+    pub(crate) dialect: Dialect,
     pub(crate) timeouts: Timeouts,
     pub(crate) limits: Limits,
     pub(crate) reconnect: ReconnectPolicy,
     pub(crate) cancel_on_drop: bool,
+    pub(crate) cancel_repeats: u32,
+    pub(crate) probe: Option<(String, serde_json::Value)>,
     pub(crate) resume_from: Option<String>,
     pub(crate) handler: Arc<dyn AnyHandler>,
     pub(crate) tap: Option<Tap>,
     pub(crate) hook: Option<Hook>,
-}
-
-/// An answer to one of our requests.
-#[derive(Debug, Clone)]
-pub(crate) struct Settled {
-    pub(crate) outcome: Result<Bytes, RpcError>,
-    pub(crate) via: Via,
-}
-
-/// Whether a server copies its answers to the event stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Echo {
-    Unknown,
-    Copies,
-    /// Answers come in the body alone.
-    BodyOnly,
 }
 
 /// Counters for `diagnostics()`.
@@ -84,7 +57,7 @@ pub(crate) struct Stats {
 pub(crate) struct Core {
     pub(crate) options: Options,
     pub(crate) transport: Transport,
-    pub(crate) ids: Ids,
+    pub(crate) ids: Arc<Ids>,
     /// Guards the table of requests that wait; held for a look-up.
     pending: Mutex<Pending<Waiter>>,
     pub(crate) hub: Hub,
@@ -93,18 +66,16 @@ pub(crate) struct Core {
     pub(crate) links: Links,
     pub(crate) calls: OpenCalls,
     pub(crate) tasks: Tasks,
-    pub(crate) courier: Courier,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) notices: Notices,
     pub(crate) stats: Stats,
-    echo: AtomicU8,
-    /// When the first answer came in a body, to learn whether it is copied to the stream.
-    first_body: OnceLock<Instant>,
-    /// Guards the sessions whose history is being replayed, with what each pending call to take one up replays.
-    loading: Mutex<HashMap<Arc<str>, Vec<Replay>>>,
-    posted: AtomicBool,
-    /// Guards who waits for a session to fall silent, and when it last spoke; held for a look-up.
-    watched: Mutex<Vec<Watched>>,
-    /// How many are watched, so that a message need not take the lock when none is.
-    watching: AtomicUsize,
+    /// Whether the server has accepted a message.
+    answered: AtomicBool,
+    /// How many POSTs were begun, and how many of them certainly did not reach the server.
+    posts: AtomicUsize,
+    not_taken: AtomicUsize,
+    /// Whether a probe is under way.
+    pub(crate) probing: AtomicBool,
     pub(crate) tap_book: TapBook,
     pub(crate) handle: OnceLock<Weak<Handle>>,
 }
@@ -113,7 +84,7 @@ impl Core {
     pub(crate) fn new(options: Options, transport: Transport, bootstrap: bool) -> Self {
         Self {
             transport,
-            ids: Ids::new(),
+            ids: Arc::new(Ids::new()),
             pending: Mutex::default(),
             hub: Hub::default(),
             state: watch::Sender::new(ConnectionState::Connecting),
@@ -121,14 +92,13 @@ impl Core {
             links: Links::new(),
             calls: OpenCalls::default(),
             tasks: Tasks::new(),
-            courier: Courier::default(),
+            outbox: Arc::default(),
+            notices: Notices::default(),
             stats: Stats::default(),
-            echo: AtomicU8::new(Echo::Unknown as u8),
-            first_body: OnceLock::new(),
-            loading: Mutex::default(),
-            posted: AtomicBool::new(false),
-            watched: Mutex::default(),
-            watching: AtomicUsize::new(0),
+            answered: AtomicBool::new(false),
+            posts: AtomicUsize::new(0),
+            not_taken: AtomicUsize::new(0),
+            probing: AtomicBool::new(false),
             tap_book: TapBook::default(),
             handle: OnceLock::new(),
             options,
@@ -179,7 +149,7 @@ impl Core {
 
     /// The one end of a connection: every waiter fails with the reason, subscribers see it, every task ends.
     /// Gives the tasks, for whoever wants to see them gone.
-    pub(crate) fn terminate(&self, reason: EndReason) -> Option<JoinSet<()>> {
+    pub(crate) fn terminate(self: &Arc<Self>, reason: EndReason) -> Option<JoinSet<()>> {
         let state = ConnectionState::Terminated(reason.clone());
         let first = self.state.send_if_modified(|present| {
             let first = !present.is_terminated();
@@ -195,6 +165,10 @@ impl Core {
             EndReason::Closed | EndReason::Dropped => tracing::debug!(%reason, "connection ended"),
             _ => tracing::error!(%reason, "connection ended"),
         }
+        // What has arrived is given out before everything else ends.
+        for link in self.links.end() {
+            flush(self, &link);
+        }
         let waiters = self.pending().take_all();
         for waiter in waiters {
             waiter.settle(Err(Error::cut_off(reason.clone())));
@@ -204,7 +178,6 @@ impl Core {
         }
         self.calls.clear();
         self.options.handler.end();
-        self.links.end();
         self.hub.end(Event::State(state));
         self.tasks.end()
     }
@@ -224,73 +197,29 @@ impl Core {
         self.fail_calls(session, &Error::Interrupted(reason))
     }
 
-    /// The server began anew: what was sent to the old one, before this moment, and has no POST left to wait for is
-    /// lost.
-    pub(crate) fn fail_unconfirmed(&self, before: Instant) {
-        let waiters = self.pending().take_where(|waiter| waiter.unconfirmed.is_some_and(|at| at <= before));
-        for waiter in waiters {
-            let method = waiter.method.to_string();
-            waiter.settle(Err(Error::ServerRestarted { method }));
-        }
+    /// The server has accepted a message.
+    pub(crate) fn mark_answered(&self) {
+        self.answered.store(true, Ordering::Release);
     }
 
-    pub(crate) fn echo(&self) -> Echo {
-        match self.echo.load(Ordering::Acquire) {
-            value if value == Echo::Copies as u8 => Echo::Copies,
-            value if value == Echo::BodyOnly as u8 => Echo::BodyOnly,
-            _ => Echo::Unknown,
-        }
-    }
-
-    pub(crate) fn learn_echo(&self, echo: Echo) {
-        self.echo.store(echo as u8, Ordering::Release);
-    }
-
-    /// A POST was answered in its body.
-    pub(crate) fn mark_answer(&self) -> Instant {
-        *self.first_body.get_or_init(Instant::now)
-    }
-
-    /// When the first POST was answered in its body.
-    pub(crate) fn first_answer(&self) -> Option<Instant> {
-        self.first_body.get().copied()
+    pub(crate) fn was_answered(&self) -> bool {
+        self.answered.load(Ordering::Acquire)
     }
 
     /// Whether there is something on the server to close.
     pub(crate) fn has_posted(&self) -> bool {
-        let known = !self.options.profile.waits_for_id() || self.transport.connection_id().is_some();
-        known && self.posted.load(Ordering::Acquire)
-    }
-
-    /// Watches one session's messages for as long as the guard lives.
-    pub(crate) fn watch(self: &Arc<Self>, session: Option<Arc<str>>) -> Watch {
-        let number = self.ids.next();
-        lock(&self.watched).push(Watched { number, session, last: None });
-        self.watching.fetch_add(1, Ordering::AcqRel);
-        Watch { core: self.clone(), number }
-    }
-
-    /// A message came: tells those who watch its session. Costs nothing while nobody does.
-    pub(crate) fn session_spoke(&self, params: &[u8], at: Option<Instant>) {
-        if self.watching.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        let session = peek_session(params);
-        for watched in lock(&self.watched).iter_mut() {
-            if watched.session.is_none() || watched.session.as_deref() == session.as_deref() {
-                watched.last = at;
-            }
-        }
+        let known = !self.options.dialect.waits_for_id() || self.transport.connection_id().is_some();
+        known && self.posts.load(Ordering::Acquire) > self.not_taken.load(Ordering::Acquire)
     }
 
     pub(crate) fn tap_outbound(&self, body: &Bytes) {
         self.tap(Direction::Outbound, None, body);
     }
 
-    /// An answer came in a body.
-    pub(crate) fn tapped_body(&self, number: u64, body: &Bytes) {
+    /// A response came in a body; `echoed` says that the stream will bring it too.
+    pub(crate) fn tapped_body(&self, number: u64, body: &Bytes, echoed: bool) {
         if self.options.tap.is_some()
-            && let Some(body) = self.tap_book.body(number, body, self.echo() == Echo::Copies)
+            && let Some(body) = self.tap_book.body(number, body, echoed)
         {
             self.tap(Direction::Inbound, None, &body);
         }
@@ -310,15 +239,16 @@ impl Core {
         post.bootstrap = pass.is_some();
         self.check_alive().map_err(PostFailure::NotTaken)?;
         // From here on the server may know of us, and a close has to tell it.
-        let first = !self.posted.swap(true, Ordering::AcqRel);
+        self.posts.fetch_add(1, Ordering::AcqRel);
         let result = self.transport.post(&post).await;
         match &result {
             Ok(_) => {
                 self.gate.open();
                 self.start_streams();
             }
-            Err(PostFailure::NotTaken(_)) if first => self.posted.store(false, Ordering::Release),
-            Err(PostFailure::NotTaken(_)) => {}
+            Err(PostFailure::NotTaken(_)) => {
+                self.not_taken.fetch_add(1, Ordering::AcqRel);
+            }
             Err(PostFailure::Failed(error) | PostFailure::Unknown(error)) => {
                 if self.is_gone(error) {
                     let reason = EndReason::ServerGone(Arc::new(error.clone()));
@@ -338,15 +268,15 @@ impl Core {
 
     /// Opens the stream of the connection as soon as the dialect allows it.
     pub(crate) fn start_streams(self: &Arc<Self>) {
-        let ready = !self.options.profile.waits_for_id() || self.transport.connection_id().is_some();
+        let ready = !self.options.dialect.waits_for_id() || self.transport.connection_id().is_some();
         if ready && self.links.start_connection(self) {
-            self.tasks.spawn(courier::run(self.clone()));
+            self.tasks.spawn(run_notices(self.clone()));
         }
     }
 
-    /// An answer was given to one of our requests: sessions begin and end with some of them.
-    pub(crate) fn on_answer(self: &Arc<Self>, waiter: &Waiter, outcome: &Result<Bytes, RpcError>) {
-        if !self.options.profile.has_session_streams() {
+    /// One of our requests was answered: sessions begin and end with some of them.
+    pub(crate) fn on_answer(self: &Arc<Self>, waiter: &Waiter, outcome: &RpcOutcome) {
+        if !self.options.dialect.has_session_streams() {
             return;
         }
         let method = &*waiter.method;
@@ -359,100 +289,21 @@ impl Core {
             let created =
                 outcome.as_ref().ok().and_then(|result| serde_json::from_slice::<Created>(result).ok());
             if let Some(created) = created {
-                self.links.start_session(self, &created.session_id);
+                self.links.establish(self, &created.session_id);
             }
         } else if (method == METHODS.session_close || method == METHODS.session_delete)
             && outcome.is_ok()
             && let Some(session) = &waiter.session
         {
-            self.links.stop_session(session);
+            self.links.close_session(session);
         }
-    }
-
-    /// Marks a session as being loaded, for as long as the guard lives.
-    pub(crate) fn loading(self: &Arc<Self>, session: Arc<str>, replay: Replay) -> Loading {
-        self.loading_sessions().entry(session.clone()).or_default().push(replay);
-        Loading { core: self.clone(), session, replay }
-    }
-
-    /// Whether an update with these parameters is of a session that is being loaded, and one that is replayed then.
-    pub(crate) fn is_replayed(&self, params: &[u8]) -> bool {
-        let loading = self.loading_sessions();
-        if loading.is_empty() {
-            return false;
-        }
-        let replays = peek_session(params).and_then(|session| loading.get(&*session));
-        replays.is_some_and(|replays| replays.contains(&Replay::Everything) || is_conversation(params))
-    }
-
-    fn loading_sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, Vec<Replay>>> {
-        lock(&self.loading)
     }
 
     pub(crate) fn last_event_age(&self) -> Option<Duration> {
-        self.links.connection().last_message().map(|at| at.elapsed())
-    }
-}
-
-#[derive(Debug)]
-struct Watched {
-    number: u64,
-    /// The session that is watched; `None` for all of them.
-    session: Option<Arc<str>>,
-    last: Option<Instant>,
-}
-
-/// Knows when a session last spoke since the watch began.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    core: Arc<Core>,
-    number: u64,
-}
-
-impl Watch {
-    pub(crate) fn last(&self) -> Option<Instant> {
-        let watched = lock(&self.core.watched);
-        watched.iter().find(|watched| watched.number == self.number).and_then(|watched| watched.last)
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.core.watching.fetch_sub(1, Ordering::AcqRel);
-        lock(&self.core.watched).retain(|watched| watched.number != self.number);
+        self.links.connection(self).last_message().map(|at| at.elapsed())
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What of a session is its history while it is taken up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Replay {
-    Everything,
-    /// What was said and done in it. What the session offers now is news.
-    Conversation,
-}
-
-/// A session whose history is being replayed.
-#[derive(Debug)]
-pub(crate) struct Loading {
-    core: Arc<Core>,
-    session: Arc<str>,
-    replay: Replay,
-}
-
-impl Drop for Loading {
-    fn drop(&mut self) {
-        let mut loading = self.core.loading_sessions();
-        if let Some(replays) = loading.get_mut(&self.session) {
-            if let Some(place) = replays.iter().position(|replay| *replay == self.replay) {
-                replays.swap_remove(place);
-            }
-            if replays.is_empty() {
-                loading.remove(&self.session);
-            }
-        }
-    }
 }

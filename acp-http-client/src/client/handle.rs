@@ -1,7 +1,6 @@
 //! The handle a program holds.
 
 use std::{
-    error::Error as StdError,
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -16,14 +15,11 @@ use tokio::{
 };
 
 use super::{
-    builder::AcpHttpClientBuilder,
-    call::{Exchange, RequestOptions, send_one_way},
-    core::Core,
-    request::Request,
+    builder::AcpHttpClientBuilder, control::Control, core::Core, request::Request, session::SessionHandle,
 };
 use crate::{
     ConnectionState, Diagnostics, EndReason, Error, Events, Json, Phase, Timeout,
-    events::peek_message_session, rpc::Outgoing, transport::PostFailure,
+    events::peek_message_session, outbound::send_one_way, rpc::Outgoing, transport::PostFailure,
 };
 
 /// A connection to an agent behind an HTTP server.
@@ -87,36 +83,31 @@ impl AcpHttpClient {
         &self.handle.core
     }
 
-    /// Calls a method and reads its answer as a type: for extensions, and for whatever has no method here.
+    /// Calls a method and reads its result as a type: for extensions, and for methods that are not listed here.
     pub fn request<R: DeserializeOwned>(
         &self,
         method: &str,
         params: &(impl Serialize + ?Sized),
     ) -> Request<R> {
-        self.request_with(method, params, RequestOptions::new())
-    }
-
-    /// [`request`](Self::request) with options of its own.
-    pub fn request_with<R: DeserializeOwned>(
-        &self,
-        method: &str,
-        params: &(impl Serialize + ?Sized),
-        options: RequestOptions,
-    ) -> Request<R> {
-        Request::typed(self, Exchange::new(self.core(), method, params, &options), method)
+        Request::typed(self, method, params)
     }
 
     /// Calls a method and gives its result as it came.
-    pub fn request_raw(
-        &self,
-        method: &str,
-        params: &(impl Serialize + ?Sized),
-        options: RequestOptions,
-    ) -> Request<Json> {
-        Request::raw(self, Exchange::new(self.core(), method, params, &options), method)
+    pub fn request_raw(&self, method: &str, params: &(impl Serialize + ?Sized)) -> Request<Json> {
+        Request::raw(self, method, params)
     }
 
-    /// Sends a notification.
+    /// A handle of a session, which need not be known yet.
+    pub fn session(&self, id: impl Into<Arc<str>>) -> SessionHandle {
+        SessionHandle::new(self.clone(), id.into())
+    }
+
+    /// Controls for layers above this crate.
+    pub fn control(&self) -> Control<'_> {
+        Control(self)
+    }
+
+    /// Sends a notification. One about a session leaves in order with the other messages about it.
     pub fn notify(
         &self,
         method: &str,
@@ -127,13 +118,18 @@ impl AcpHttpClient {
         Box::pin(async move {
             let (body, session) = message?;
             client.core().check_alive()?;
+            let _slot = match &session {
+                Some(session) => Some(client.core().outbox.enter(session).await),
+                None => None,
+            };
+            client.core().check_alive()?;
             client.core().tap_outbound(&body);
             let sent = send_one_way(client.core(), &method, body, session).await;
             sent.map_err(PostFailure::into_error)
         })
     }
 
-    fn encode_notification(
+    pub(super) fn encode_notification(
         &self,
         method: &str,
         params: &(impl Serialize + ?Sized),
@@ -170,7 +166,7 @@ impl AcpHttpClient {
     /// The id of the last event up to which nothing is missing: what
     /// [`resume_from`](AcpHttpClientBuilder::resume_from) takes.
     pub fn last_event_id(&self) -> Option<String> {
-        self.core().links.connection().last_event_id()
+        self.core().links.connection(self.core()).last_event_id()
     }
 
     /// The connection id that the server handed out, if it did.
@@ -182,41 +178,6 @@ impl AcpHttpClient {
     /// A snapshot for a support request. It holds no secret and no content.
     pub fn diagnostics(&self) -> Diagnostics {
         Diagnostics::of(self.core())
-    }
-
-    /// Fails the pending calls of one session, or all of them, with a reason of your own
-    /// (see [`Error::custom`]). Gives how many there were.
-    pub fn fail_calls(&self, session: Option<&str>, reason: impl StdError + Send + Sync + 'static) -> usize {
-        self.core().interrupt(session, Arc::new(reason))
-    }
-
-    /// Ends the connection with a reason of your own, without telling the server.
-    pub fn end(&self, reason: impl StdError + Send + Sync + 'static) {
-        self.core().terminate(EndReason::Custom(Arc::new(reason)));
-    }
-
-    /// Answers what the agent has asked, in one session or in all, as cancelled. Returns when the answers are out.
-    pub fn cancel_agent_requests(&self, session: Option<&str>) -> BoxFuture<'static, ()> {
-        let session = session.map(str::to_owned);
-        self.cancel_agent_requests_where(move |asking| session.is_none() || asking == session.as_deref())
-    }
-
-    /// Answers what the agent has asked as cancelled in the sessions that fit; what is asked in no session is asked in
-    /// `None`. Where several clients share an endpoint, each has requests of the others in its table until it
-    /// [leaves them](crate::Responder::ignore). Returns when the answers are out.
-    pub fn cancel_agent_requests_where(
-        &self,
-        fits: impl Fn(Option<&str>) -> bool + Send + Sync + 'static,
-    ) -> BoxFuture<'static, ()> {
-        let core = self.core().clone();
-        Box::pin(async move { core.calls.cancel(fits).await })
-    }
-
-    /// Closes what the agent has asked, in one session or in all, without an answer, because nobody is there any
-    /// more to hear one: the agent is gone, and one that takes its place may ask the same under the same ids. Gives the
-    /// number of requests that were open.
-    pub fn forget_agent_requests(&self, session: Option<&str>) -> usize {
-        self.core().calls.forget(session)
     }
 
     /// Ends the connection and tells the server, within [`Timeouts::close`](crate::Timeouts::close). Every

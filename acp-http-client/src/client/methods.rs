@@ -5,12 +5,8 @@ use futures::future::BoxFuture;
 use schema::AGENT_METHOD_NAMES as METHODS;
 use serde::Serialize;
 
-use super::{
-    call::{Exchange, RequestOptions},
-    handle::AcpHttpClient,
-    request::Request,
-};
-use crate::{Error, Json, Typed};
+use super::{handle::AcpHttpClient, request::Request};
+use crate::{Error, Json, Typed, outbound::cancel};
 
 /// `session/set_model` is spoken by servers but is no part of the schema.
 const SET_MODEL: &str = "session/set_model";
@@ -72,36 +68,31 @@ impl AcpHttpClient {
 
     /// Runs one turn. It returns after every update of the turn was delivered to the subscribers of
     /// [`events`](Self::events). A stop reason that this version does not know is in [`Typed::raw`].
+    ///
+    /// After a [`cancel`](Self::cancel) the next prompt of the session waits until the cancelled turn has ended.
+    ///
+    /// # Errors
+    /// [`Error::Withdrawn`] if it was cancelled before it was sent, [`Error::TurnStillRunning`] if a turn that was
+    /// cancelled does not end within [`Timeouts::cancel`](crate::Timeouts::cancel).
     pub fn prompt(&self, request: schema::PromptRequest) -> Request<Typed<schema::PromptResponse>> {
-        self.prompt_with(request, RequestOptions::new())
+        Request::lenient(self, METHODS.session_prompt, &request)
     }
 
-    /// [`prompt`](Self::prompt) with options of its own.
-    pub fn prompt_with(
-        &self,
-        request: schema::PromptRequest,
-        options: RequestOptions,
-    ) -> Request<Typed<schema::PromptResponse>> {
-        let exchange = Exchange::new(self.core(), METHODS.session_prompt, &request, &options);
-        Request::lenient(self, exchange, METHODS.session_prompt)
-    }
-
-    /// Cancels the turn of a session: what the agent has asked is answered as cancelled first, then the agent is
-    /// told. The prompt returns with its stop reason.
+    /// Cancels the turn of a session, and answers the agent's open requests in it as cancelled. The prompt returns with
+    /// its stop reason.
+    ///
+    /// A prompt that was not sent yet is withdrawn. The message leaves behind the prompt; because a server may still
+    /// handle it first, it is repeated while the turn runs (see
+    /// [`cancel_repeats`](crate::AcpHttpClientBuilder::cancel_repeats)).
     pub fn cancel(&self, notification: schema::CancelNotification) -> BoxFuture<'static, Result<(), Error>> {
+        let message = self.encode_notification(METHODS.session_cancel, &notification);
         let client = self.clone();
-        Box::pin(async move {
-            let answers = client.core().calls.cancel(|asking| asking == Some(&*notification.session_id.0));
-            let patience = client.core().options.timeouts.headers;
-            // An answer that cannot be delivered is reported by itself and does not keep the turn running.
-            let _ = tokio::time::timeout(patience, answers).await;
-            client.notify(METHODS.session_cancel, &notification).await
-        })
+        Box::pin(async move { cancel(client.core(), notification.session_id.0, message?.0).await })
     }
 
     /// Sets the model of a session (not a stable part of the protocol).
     pub fn set_session_model(&self, session_id: &schema::SessionId, model_id: &str) -> Request<Json> {
         let params = SetModel { session_id: &session_id.0, model_id };
-        self.request_raw(SET_MODEL, &params, RequestOptions::new())
+        self.request_raw(SET_MODEL, &params)
     }
 }

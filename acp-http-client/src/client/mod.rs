@@ -1,20 +1,19 @@
 //! The client: its handle, its builder, its methods, and the core they share.
 
 mod builder;
-mod call;
+mod control;
 mod core;
-mod courier;
-mod gate;
 mod handle;
-mod held;
 mod methods;
+mod probe;
 mod request;
+mod session;
 mod tasks;
-mod ticket;
 
 pub use builder::AcpHttpClientBuilder;
-pub use call::RequestOptions;
-pub(crate) use call::send_one_way;
-pub(crate) use core::{Core, Echo, Settled};
+pub use control::Control;
+pub(crate) use core::Core;
 pub use handle::{AcpHttpClient, CloseOutcome};
+pub(crate) use probe::probe;
 pub use request::Request;
+pub use session::{PromptTurn, SessionEvents, SessionHandle};

@@ -1,58 +1,116 @@
-//! The future of one request.
+//! A request, to be configured and awaited.
 
 use std::{
     fmt,
-    future::Future,
+    future::{Future, IntoFuture},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 
-use super::{call::Exchange, handle::AcpHttpClient};
-use crate::{Error, Json, MessageId, Typed};
+use super::handle::AcpHttpClient;
+use crate::{
+    Error, Json, MessageId, Order, RequestOptions, Typed,
+    events::peek_message_session,
+    outbound::{Draft, Exchange},
+    rpc::Outgoing,
+};
 
-/// A request that is sent when it is first awaited.
+/// A request: set its options, then await it.
 ///
-/// Dropping it before its answer frees everything it holds; if it was sent, the agent gets `$/cancel_request`
-/// unless that is switched off.
+/// Nothing is registered and nothing is sent before it is first polled. Dropping the future before the response frees
+/// everything it holds; if it was sent, the agent is told: by `session/cancel` for a prompt, by `$/cancel_request`
+/// for anything else, unless [`cancel_on_drop`](Self::cancel_on_drop) is off.
 #[must_use = "a request is sent when it is awaited"]
 pub struct Request<R> {
-    id: Option<MessageId>,
+    client: AcpHttpClient,
     method: Arc<str>,
-    answer: Pin<Box<dyn Future<Output = Result<Bytes, Error>> + Send>>,
+    draft: Result<Draft, Error>,
+    options: RequestOptions,
     read: fn(&str, Bytes) -> Result<R, Error>,
 }
+
+/// The future of a [`Request`].
+type Response<R> = Pin<Box<dyn Future<Output = Result<R, Error>> + Send>>;
 
 impl<R> Request<R> {
     fn new(
         client: &AcpHttpClient,
-        exchange: Result<Exchange, Error>,
         method: &str,
+        params: &(impl Serialize + ?Sized),
         read: fn(&str, Bytes) -> Result<R, Error>,
     ) -> Self {
-        let id = exchange.as_ref().ok().map(Exchange::id);
-        // A handle is held, so that a connection lives at least as long as its calls.
-        let client = client.clone();
-        let answer = Box::pin(async move {
-            let answer = exchange?.run().await;
-            drop(client);
-            answer
-        });
-        Self { id, method: method.into(), answer, read }
+        let ids = &client.core().ids;
+        let number = ids.next();
+        let name: Arc<str> = method.into();
+        let draft = match Outgoing::request(&ids.id(number), method, params) {
+            Ok(body) => {
+                Ok(Draft { number, method: name.clone(), session: peek_message_session(&body), body })
+            }
+            Err(source) => Err(Error::Encode { method: method.to_owned(), source: Arc::new(source) }),
+        };
+        Self { client: client.clone(), method: name, draft, options: RequestOptions::new(), read }
     }
 
     /// The id under which it is sent; `None` if it cannot be sent at all.
-    pub fn id(&self) -> Option<&MessageId> {
-        self.id.as_ref()
+    pub fn id(&self) -> Option<MessageId> {
+        let draft = self.draft.as_ref().ok()?;
+        Some(self.client.core().ids.id(draft.number))
+    }
+
+    /// Replaces all options.
+    pub fn options(mut self, options: RequestOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Fails the request if it is not answered in this time.
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.options = self.options.timeout(time);
+        self
+    }
+
+    /// Waits for the response without a limit.
+    pub fn no_timeout(mut self) -> Self {
+        self.options = self.options.no_timeout();
+        self
+    }
+
+    /// Whether the response is given only after every update that the server sent before it:
+    /// [`RequestOptions::ordered`].
+    pub fn ordered(mut self, ordered: bool) -> Self {
+        self.options = self.options.ordered(ordered);
+        self
+    }
+
+    /// Marks what the agent replays before its response as history: [`RequestOptions::replays`].
+    pub fn replays(mut self, replays: bool) -> Self {
+        self.options = self.options.replays(replays);
+        self
+    }
+
+    /// Whether the request is cancelled on the server when its future is dropped before the response.
+    pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
+        self.options = self.options.cancel_on_drop(cancel);
+        self
+    }
+
+    /// Sends it, and says with the response whether its place behind the updates was verified.
+    pub async fn with_order(self) -> Result<(R, Order), Error> {
+        let Self { client, method, draft, options, read } = self;
+        // A handle is held, so that a connection lives at least as long as its calls.
+        let settled = Exchange::run(client.core().clone(), draft?, options).await?;
+        let raw = settled.outcome.map_err(|error| Error::Rpc { error, status: None })?;
+        read(&method, raw).map(|value| (value, settled.order))
     }
 }
 
 impl<R: DeserializeOwned> Request<R> {
-    pub(super) fn typed(client: &AcpHttpClient, exchange: Result<Exchange, Error>, method: &str) -> Self {
-        Self::new(client, exchange, method, |method, raw| {
+    pub(super) fn typed(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
+        Self::new(client, method, params, |method, raw| {
             serde_json::from_slice(&raw).map_err(|source| Error::Decode {
                 method: method.to_owned(),
                 raw,
@@ -63,28 +121,28 @@ impl<R: DeserializeOwned> Request<R> {
 }
 
 impl Request<Json> {
-    pub(super) fn raw(client: &AcpHttpClient, exchange: Result<Exchange, Error>, method: &str) -> Self {
-        Self::new(client, exchange, method, |_, raw| Ok(Json::new(raw)))
+    pub(super) fn raw(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
+        Self::new(client, method, params, |_, raw| Ok(Json::new(raw)))
     }
 }
 
 impl<T: DeserializeOwned> Request<Typed<T>> {
-    pub(super) fn lenient(client: &AcpHttpClient, exchange: Result<Exchange, Error>, method: &str) -> Self {
-        Self::new(client, exchange, method, |_, raw| Ok(Typed::read(raw)))
+    pub(super) fn lenient(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
+        Self::new(client, method, params, |_, raw| Ok(Typed::read(raw)))
     }
 }
 
-impl<R> Future for Request<R> {
+impl<R: 'static> IntoFuture for Request<R> {
     type Output = Result<R, Error>;
+    type IntoFuture = Response<R>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = std::task::ready!(self.answer.as_mut().poll(context));
-        Poll::Ready(answer.and_then(|raw| (self.read)(&self.method, raw)))
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.with_order().await.map(|(value, _)| value) })
     }
 }
 
 impl<R> fmt::Debug for Request<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request").field("id", &self.id).field("method", &self.method).finish_non_exhaustive()
+        f.debug_struct("Request").field("method", &self.method).finish_non_exhaustive()
     }
 }

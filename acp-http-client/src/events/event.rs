@@ -132,8 +132,21 @@ impl fmt::Display for Stream {
 pub enum Continuity {
     /// Events are numbered: what is missing is fetched, or reported as a [`Event::Gap`].
     Checked,
-    /// The server does not number its events: whether one was lost cannot be told.
-    Unknown,
+    /// The server was asked to continue behind the last event, whose id identifies it. Nothing is missing if the server
+    /// honours that.
+    Resumed,
+    /// Nothing identifies the last event: whether one was lost or comes again cannot be known.
+    Unverified,
+}
+
+/// Whether a response is known to stand behind every update that the server sent before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Order {
+    /// The dialect's barrier has passed.
+    Verified,
+    /// A gap or a time limit decided, or the call asked for no order.
+    Unverified,
 }
 
 /// A `session/update`.

@@ -83,12 +83,12 @@ pub struct Events {
 
 impl Events {
     /// The next event, or `None` after the last one.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn recv(&mut self) -> Option<Event> {
         futures::StreamExt::next(self).await
     }
 
     /// The next event if there is one already.
-    pub fn try_next(&mut self) -> Option<Event> {
+    pub fn try_recv(&mut self) -> Option<Event> {
         self.queue.pop().event()
     }
 }
@@ -238,12 +238,12 @@ mod tests {
         for n in 1..=5 {
             hub.publish(gap(n));
         }
-        assert_eq!(number(events.try_next()), Some(1));
+        assert_eq!(number(events.try_recv()), Some(1));
         hub.publish(gap(6));
-        assert_eq!(number(events.try_next()), Some(2));
-        assert!(matches!(events.try_next(), Some(Event::Lagged(3))));
-        assert_eq!(number(events.try_next()), Some(6));
-        assert!(events.try_next().is_none());
+        assert_eq!(number(events.try_recv()), Some(2));
+        assert!(matches!(events.try_recv(), Some(Event::Lagged(3))));
+        assert_eq!(number(events.try_recv()), Some(6));
+        assert!(events.try_recv().is_none());
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         let hub = Hub::default();
         let mut events = hub.subscribe(1);
         hub.publish(gap(1));
-        assert_eq!(number(events.try_next()), Some(1));
+        assert_eq!(number(events.try_recv()), Some(1));
     }
 
     #[tokio::test]
@@ -262,11 +262,11 @@ mod tests {
         hub.publish(gap(2));
         hub.end(Event::State(ConnectionState::Terminated(EndReason::Closed)));
         let mut late = hub.subscribe(0);
-        assert_eq!(number(early.next().await), Some(1));
-        assert!(matches!(early.next().await, Some(Event::Lagged(1))));
+        assert_eq!(number(early.recv().await), Some(1));
+        assert!(matches!(early.recv().await, Some(Event::Lagged(1))));
         for events in [&mut early, &mut late] {
-            assert!(matches!(events.next().await, Some(Event::State(state)) if state.is_terminated()));
-            assert!(events.next().await.is_none());
+            assert!(matches!(events.recv().await, Some(Event::State(state)) if state.is_terminated()));
+            assert!(events.recv().await.is_none());
         }
     }
 

@@ -3,7 +3,9 @@
 mod event;
 mod hub;
 
-pub use event::{Continuity, Event, Malformed, Meta, Notification, Origin, Stream as EventSource, Update};
+pub use event::{
+    Continuity, Event, Malformed, Meta, Notification, Order, Origin, Stream as EventSource, Update,
+};
 pub(crate) use event::{Stored, is_conversation, peek_message_session, peek_session};
 pub use hub::Events;
 pub(crate) use hub::Hub;

@@ -9,11 +9,14 @@ use std::{
 };
 
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     time::{Duration, Instant},
 };
 
-use super::reader;
+use super::{
+    order::{Moment, OrderedCore, Settings},
+    reader,
+};
 use crate::{Error, EventSource, client::Core};
 
 /// Where a stream stands.
@@ -21,9 +24,7 @@ use crate::{Error, EventSource, client::Core};
 pub(crate) enum LinkState {
     /// It has not been open yet.
     Opening,
-    Live {
-        since: Instant,
-    },
+    Live,
     /// It was lost and is being opened again.
     Down,
     Ended,
@@ -33,48 +34,56 @@ impl LinkState {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
-            Self::Live { .. } => "live",
+            Self::Live => "live",
             Self::Down => "down",
             Self::Ended => "ended",
         }
     }
 }
 
-/// One stream.
+/// One stream: its ordered core, and what others may know of it.
 #[derive(Debug)]
 pub(crate) struct Link {
     source: EventSource,
     state: watch::Sender<LinkState>,
     born: Instant,
+    /// Guards the ordered core; held to give it one input or to take its effects, never while effects are applied.
+    core: Mutex<OrderedCore>,
+    /// Wakes the reader after an input that did not come from the stream.
+    input: Notify,
     /// When the last message came, in microseconds since `born`; 0 for none yet.
     last_message: AtomicU64,
-    /// When the unfinished event began, and when its last bytes came, in the same way; 0 for none.
-    unfinished: (AtomicU64, AtomicU64),
-    /// The number of the last event up to which nothing is missing, plus one; 0 for none yet.
-    last_number: AtomicU64,
-    /// The reader keeps messages back: nobody may act as if they had been delivered.
-    holding: AtomicBool,
-    /// Guards what is seldom needed: an id that is no number, and why the stream ended; held for a copy.
-    rare: Mutex<Rare>,
-}
-
-#[derive(Debug, Default)]
-struct Rare {
-    opaque_id: Option<String>,
-    failure: Option<Error>,
+    /// Guards why the stream ended; held for a copy.
+    failure: Mutex<Option<Error>>,
 }
 
 impl Link {
-    fn new(source: EventSource) -> Self {
+    fn new(source: EventSource, core: &Core, born: Instant) -> Self {
+        let first = source == EventSource::Connection;
+        let (options, dialect) = (&core.options, &core.options.dialect);
+        let times = &options.timeouts;
+        let resume_from = options.resume_from.clone().filter(|_| first);
+        let settings = Settings {
+            barrier: dialect.barrier,
+            event_ids: dialect.event_ids,
+            backlog: first && resume_from.is_none() && dialect.shared,
+            resume_from,
+            order: times.order,
+            order_limit: times.order_limit,
+            quiet: times.quiet,
+            learn: times.learn,
+            unconfirmed: times.confirmation,
+            backlog_quiet: times.backlog_quiet,
+            backlog_limit: times.backlog_limit,
+        };
         Self {
             source,
             state: watch::Sender::new(LinkState::Opening),
-            born: Instant::now(),
+            born,
+            core: Mutex::new(OrderedCore::new(settings, core.ids.clone())),
+            input: Notify::new(),
             last_message: AtomicU64::new(0),
-            unfinished: (AtomicU64::new(0), AtomicU64::new(0)),
-            last_number: AtomicU64::new(0),
-            holding: AtomicBool::new(false),
-            rare: Mutex::default(),
+            failure: Mutex::default(),
         }
     }
 
@@ -115,101 +124,93 @@ impl Link {
 
     /// Ends the stream for a reason that calls on it should know.
     pub(crate) fn fail(&self, error: Error) {
-        self.rare().failure = Some(error);
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         self.set_state(LinkState::Ended);
     }
 
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.rare().failure.clone()
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The ordered core, for the reader and for inputs.
+    pub(crate) fn core(&self) -> MutexGuard<'_, OrderedCore> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the ordered core an input that did not come from the stream, and wakes the reader.
+    pub(crate) fn input<T>(&self, input: impl FnOnce(&mut OrderedCore, Moment) -> T) -> T {
+        let output = input(&mut self.core(), self.moment(Instant::now()));
+        self.input.notify_one();
+        output
+    }
+
+    /// Waits for an input that did not come from the stream.
+    pub(super) async fn inputs(&self) {
+        self.input.notified().await;
+    }
+
+    pub(crate) fn moment(&self, at: Instant) -> Moment {
+        at.saturating_duration_since(self.born)
+    }
+
+    pub(super) fn instant(&self, moment: Moment) -> Option<Instant> {
+        self.born.checked_add(moment)
     }
 
     pub(crate) fn message_arrived(&self, at: Instant) {
-        self.last_message.store(self.to_micros(at), Ordering::Release);
-    }
-
-    /// When the event began that is on its way, and when its last bytes came; `None` if none is.
-    pub(crate) fn set_unfinished(&self, event: Option<(Instant, Instant)>) {
-        let (began, last) =
-            event.map_or((0, 0), |(began, last)| (self.to_micros(began), self.to_micros(last)));
-        self.unfinished.0.store(began, Ordering::Release);
-        self.unfinished.1.store(last, Ordering::Release);
-    }
-
-    /// When the event began that is on its way, and when its last bytes came.
-    pub(crate) fn unfinished(&self) -> Option<(Instant, Instant)> {
-        let (began, last) = &self.unfinished;
-        let began = self.to_instant(began.load(Ordering::Acquire))?;
-        Some((began, self.to_instant(last.load(Ordering::Acquire))?))
-    }
-
-    fn to_micros(&self, at: Instant) -> u64 {
-        let micros = at.saturating_duration_since(self.born).as_micros();
-        u64::try_from(micros).unwrap_or(u64::MAX).max(1)
-    }
-
-    fn to_instant(&self, micros: u64) -> Option<Instant> {
-        (micros > 0).then(|| self.born + Duration::from_micros(micros))
-    }
-
-    pub(crate) fn set_holding(&self, holding: bool) {
-        self.holding.store(holding, Ordering::Release);
-    }
-
-    pub(crate) fn is_holding(&self) -> bool {
-        self.holding.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn moved_to(&self, (number, opaque): (Option<u64>, Option<&String>)) {
-        if let Some(number) = number {
-            self.last_number.store(number.saturating_add(1), Ordering::Release);
-        } else if let Some(opaque) = opaque {
-            self.rare().opaque_id = Some(opaque.clone());
-        }
+        let micros = u64::try_from(self.moment(at).as_micros()).unwrap_or(u64::MAX).max(1);
+        self.last_message.store(micros, Ordering::Release);
     }
 
     pub(crate) fn last_message(&self) -> Option<Instant> {
-        self.to_instant(self.last_message.load(Ordering::Acquire))
+        let micros = self.last_message.load(Ordering::Acquire);
+        (micros > 0).then(|| self.born + Duration::from_micros(micros))
     }
 
     /// The id of the last event up to which nothing is missing.
     pub(crate) fn last_event_id(&self) -> Option<String> {
-        match self.last_number.load(Ordering::Acquire) {
-            0 => self.rare().opaque_id.clone(),
-            number => Some((number - 1).to_string()),
-        }
-    }
-
-    fn rare(&self) -> MutexGuard<'_, Rare> {
-        self.rare.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core().identity().last().map(|id| id.to_string())
     }
 }
 
 /// All streams of a connection.
 #[derive(Debug)]
 pub(crate) struct Links {
-    connection: Arc<Link>,
+    born: Instant,
+    connection: std::sync::OnceLock<Arc<Link>>,
     started: AtomicBool,
-    /// Guards the streams of sessions; held for a look-up.
-    sessions: Mutex<HashMap<Arc<str>, Arc<Link>>>,
+    /// Guards the streams of sessions and their users; held for a look-up.
+    sessions: Mutex<HashMap<Arc<str>, SessionLink>>,
+}
+
+#[derive(Debug)]
+struct SessionLink {
+    link: Arc<Link>,
+    /// How many calls are using it.
+    users: usize,
+    /// Whether a call about the session has succeeded: the stream stays open until the session is closed.
+    established: bool,
 }
 
 impl Links {
     pub(crate) fn new() -> Self {
         Self {
-            connection: Arc::new(Link::new(EventSource::Connection)),
+            born: Instant::now(),
+            connection: std::sync::OnceLock::new(),
             started: AtomicBool::new(false),
             sessions: Mutex::default(),
         }
     }
 
-    pub(crate) fn connection(&self) -> &Arc<Link> {
-        &self.connection
+    pub(crate) fn connection(&self, core: &Core) -> &Arc<Link> {
+        self.connection.get_or_init(|| Arc::new(Link::new(EventSource::Connection, core, self.born)))
     }
 
     /// The stream that carries a session's updates.
-    pub(crate) fn get(&self, session: Option<&Arc<str>>) -> Arc<Link> {
-        let own = session.and_then(|session| self.sessions_mut().get(session).cloned());
-        own.unwrap_or_else(|| self.connection.clone())
+    pub(crate) fn get(&self, core: &Core, session: Option<&Arc<str>>) -> Arc<Link> {
+        let own =
+            session.and_then(|session| self.sessions_mut().get(session).map(|entry| entry.link.clone()));
+        own.unwrap_or_else(|| self.connection(core).clone())
     }
 
     /// Starts reading the connection's stream; `true` the first time.
@@ -217,52 +218,98 @@ impl Links {
         if self.started.load(Ordering::Acquire) || self.started.swap(true, Ordering::AcqRel) {
             return false;
         }
-        core.tasks.spawn(reader::run(core.clone(), self.connection.clone()));
+        core.tasks.spawn(reader::run(core.clone(), self.connection(core).clone()));
         true
     }
 
-    /// The stream of a session, started if it is not being read.
-    pub(crate) fn start_session(&self, core: &Arc<Core>, session: &Arc<str>) -> Arc<Link> {
+    /// Uses the stream of a session, which is started if it is not being read.
+    pub(crate) fn use_session(&self, core: &Arc<Core>, session: &Arc<str>) -> SessionUse {
         let mut sessions = self.sessions_mut();
-        if let Some(link) = sessions.get(session).filter(|link| link.state() != LinkState::Ended) {
-            return link.clone();
-        }
-        let link = Arc::new(Link::new(EventSource::Session(session.clone())));
-        sessions.insert(session.clone(), link.clone());
+        let entry = sessions.get_mut(session).filter(|entry| entry.link.state() != LinkState::Ended);
+        let link = match entry {
+            Some(entry) => {
+                entry.users += 1;
+                entry.link.clone()
+            }
+            None => {
+                let link = Arc::new(Link::new(EventSource::Session(session.clone()), core, self.born));
+                let entry = SessionLink { link: link.clone(), users: 1, established: false };
+                sessions.insert(session.clone(), entry);
+                if !core.tasks.spawn(reader::run(core.clone(), link.clone())) {
+                    link.set_state(LinkState::Ended);
+                }
+                link
+            }
+        };
         drop(sessions);
-        if !core.tasks.spawn(reader::run(core.clone(), link.clone())) {
-            link.set_state(LinkState::Ended);
+        SessionUse { core: core.clone(), session: session.clone(), link }
+    }
+
+    /// The session exists: its stream stays open.
+    pub(crate) fn establish(&self, core: &Arc<Core>, session: &Arc<str>) {
+        let using = self.use_session(core, session);
+        if let Some(entry) = self.sessions_mut().get_mut(session) {
+            entry.established = true;
         }
-        link
+        drop(using);
     }
 
-    /// Whether a session's stream is being read.
-    pub(crate) fn has_session(&self, session: &Arc<str>) -> bool {
-        self.sessions_mut().get(session).is_some_and(|link| link.state() != LinkState::Ended)
-    }
-
-    /// Stops reading a session's stream.
-    pub(crate) fn stop_session(&self, session: &Arc<str>) {
-        if let Some(link) = self.sessions_mut().remove(session) {
-            link.set_state(LinkState::Ended);
-        }
-    }
-
-    /// Marks every stream as ended.
-    pub(crate) fn end(&self) {
-        self.connection.set_state(LinkState::Ended);
-        for (_, link) in self.sessions_mut().drain() {
-            link.set_state(LinkState::Ended);
+    /// The session was closed: its stream ends with its last user.
+    pub(crate) fn close_session(&self, session: &Arc<str>) {
+        if let Some(entry) = self.sessions_mut().get_mut(session) {
+            entry.established = false;
         }
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Link>> {
-        let mut links = vec![self.connection.clone()];
-        links.extend(self.sessions_mut().values().cloned());
+    fn release(&self, session: &Arc<str>, link: &Arc<Link>) {
+        let mut sessions = self.sessions_mut();
+        if let Some(entry) = sessions.get_mut(session).filter(|entry| Arc::ptr_eq(&entry.link, link)) {
+            entry.users -= 1;
+            if entry.users == 0 && !entry.established {
+                entry.link.set_state(LinkState::Ended);
+                sessions.remove(session);
+            }
+        }
+    }
+
+    /// Marks every stream as ended and gives them.
+    pub(crate) fn end(&self) -> Vec<Arc<Link>> {
+        let mut links: Vec<_> = self.connection.get().cloned().into_iter().collect();
+        links.extend(self.sessions_mut().drain().map(|(_, entry)| entry.link));
+        for link in &links {
+            link.set_state(LinkState::Ended);
+        }
         links
     }
 
-    fn sessions_mut(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Link>>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Link>> {
+        let mut links: Vec<_> = self.connection.get().cloned().into_iter().collect();
+        links.extend(self.sessions_mut().values().map(|entry| entry.link.clone()));
+        links
+    }
+
+    fn sessions_mut(&self) -> MutexGuard<'_, HashMap<Arc<str>, SessionLink>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that needs a session's stream. The stream ends with its last user, unless the session is established.
+#[derive(Debug)]
+pub(crate) struct SessionUse {
+    core: Arc<Core>,
+    session: Arc<str>,
+    pub(crate) link: Arc<Link>,
+}
+
+impl SessionUse {
+    /// The call succeeded, so the session exists.
+    pub(crate) fn establish(&self) {
+        self.core.links.establish(&self.core, &self.session);
+    }
+}
+
+impl Drop for SessionUse {
+    fn drop(&mut self) {
+        self.core.links.release(&self.session, &self.link);
     }
 }

@@ -12,12 +12,14 @@ use tokio::sync::oneshot;
 
 use crate::{
     AgentRequest, Error, Event, EventId, MessageId, RpcError,
-    client::{Core, send_one_way},
+    client::Core,
     events::peek_session,
     handler::{
         AnyHandler,
         answers::{Answer, cancelled},
     },
+    outbound::send_one_way,
+    random::fraction,
     rpc::Outgoing,
     sse::{Backoff, Fingerprint},
     transport::PostFailure,
@@ -299,7 +301,7 @@ async fn deliver(
         match send_one_way(core, method, body.clone(), session.clone()).await {
             Ok(()) => return,
             Err(PostFailure::NotTaken(error)) if error.is_retryable() => {
-                let Some(delay) = backoff.next_delay(super::reader::random()) else {
+                let Some(delay) = backoff.next_delay(fraction()) else {
                     return lost(core, id, method, error);
                 };
                 tokio::time::sleep(delay).await;

@@ -1,53 +1,57 @@
-//! The task that reads one stream, and keeps it open.
+//! The event loop of one stream.
 
 mod reopening;
 
-pub(super) use reopening::random;
-
 use std::{
+    future::Future,
     panic::AssertUnwindSafe,
     sync::{Arc, atomic::Ordering},
 };
 
 use bytes::Bytes;
 use futures::FutureExt;
-use reqwest::Response;
 use tokio::time::{Duration, Instant};
 
 use super::{
     Link, LinkState,
-    boundary::{Boundary, Dated},
+    order::{Effect, Moment},
     router,
 };
 use crate::{
-    ConnectionState, Continuity, EndReason, Error, Event, EventId, EventSource, Origin, Phase, Profile,
-    Timeout,
-    client::Core,
-    rpc::{Body, Message},
-    sse::{Backoff, Cursor, Decoder, Fingerprint, Flow, Frame, Position, Sequenced},
-    transport::{StreamFailure, Trouble},
+    ConnectionState, EndReason, Error, Event, EventId, EventSource, Phase, Timeout,
+    client::{Core, probe},
+    sse::{Backoff, Decoder, Flow, Frame},
+    transport::{EventStream, StreamFailure, Trouble},
 };
 
-/// How soon a stream that does not exist yet is tried again, while the POST that makes it is on its way.
-const BOOTSTRAP_RETRY: Duration = Duration::from_millis(20);
-/// How long a resumed stream has to bring the one event it is known to have.
+/// How long a resumed stream has to bring the event that it is known to have. Silence decides nothing: it triggers a
+/// look at the whole buffer, and then a probe.
 const PROOF_PATIENCE: Duration = Duration::from_secs(1);
-/// After so many events, others have their turn: subscribers read what came while it is still near, and a chunk of
-/// thousands of events keeps nobody waiting.
+/// After so many events, others have their turn: subscribers read while events are still in the cache, and a chunk of
+/// thousands of events starves nobody.
 const BATCH: usize = 128;
 
 /// Reads a stream until the connection or the session ends.
 pub(super) async fn run(core: Arc<Core>, link: Arc<Link>) {
     let ended = link.clone();
-    let mut reader = Reader::new(core.clone(), link);
+    let mut reader = Reader::new(core.clone(), link.clone());
     let reading = AssertUnwindSafe(reader.keep_open()).catch_unwind();
     let outcome = tokio::select! {
         () = ended.ended() => Ok(()),
         outcome = reading => outcome,
     };
-    // A tap or a hook of the program runs on this task. If it panics, everybody has to know that nobody reads.
+    flush(&core, &link);
     if outcome.is_err() {
         core.terminate(EndReason::Panicked);
+    }
+}
+
+/// Gives out what a stream that has ended still holds.
+pub(crate) fn flush(core: &Arc<Core>, link: &Arc<Link>) {
+    let mut effects = Vec::new();
+    link.core().end(link.moment(Instant::now()), &mut effects);
+    for effect in effects {
+        router::apply(core, link, effect);
     }
 }
 
@@ -68,51 +72,45 @@ enum Next {
     End,
 }
 
-type Item = (Option<EventId>, Bytes);
+/// What an open stream has to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    None,
+    /// It begins with an event that was seen before, or the server is another one.
+    Overlap(Instant),
+    /// The whole buffer was asked for, which cannot be empty on the same server.
+    Buffer(Instant),
+}
 
 struct Reader {
     core: Arc<Core>,
     link: Arc<Link>,
-    cursor: Cursor<Item>,
     backoff: Backoff,
-    boundary: Boundary,
-    /// What the cursor and the boundary let through; kept to be used again.
-    out: Vec<Sequenced<Item>>,
-    dated: Vec<Dated>,
-    /// What the next stream is opened with: usually the cursor's point, sometimes nothing, to see whether the
-    /// server began anew.
+    /// What the ordered core emits; kept to be used again.
+    effects: Vec<Effect>,
+    /// Whether the next stream is opened at the beginning of the buffer, to see whether the server restarted.
     from_beginning: bool,
-    /// The open stream should begin with an event that was seen before, and has not yet.
-    proof_until: Option<Instant>,
-    /// Since when the stream has been missing although the POST that makes it was taken.
+    proof: Proof,
+    /// Since when the stream has been missing although the POST that makes it was accepted.
     missing_since: Option<Instant>,
+    /// How often in a row the stream did not exist yet.
+    not_yet: u32,
     opened_once: bool,
-    numbered: bool,
     /// When the chunk in hand came.
     now: Instant,
-    /// When the stream was last lost: what was sent before went to the server that was there then.
-    lost_at: Option<Instant>,
 }
 
 impl Reader {
     fn new(core: Arc<Core>, link: Arc<Link>) -> Self {
-        let options = &core.options;
-        let first = link.source() == &EventSource::Connection;
-        let resume = options.resume_from.as_deref().filter(|_| first);
-        let may_hold_past = first && resume.is_none() && options.profile.is_shared();
         Self {
-            cursor: Cursor::new(resume),
-            backoff: Backoff::new(options.reconnect.clone()),
-            boundary: Boundary::new(may_hold_past),
-            out: Vec::new(),
-            dated: Vec::new(),
+            backoff: Backoff::new(core.options.reconnect.clone()),
+            effects: Vec::new(),
             from_beginning: false,
-            proof_until: None,
+            proof: Proof::None,
             missing_since: None,
+            not_yet: 0,
             opened_once: false,
-            numbered: resume.is_some(),
             now: Instant::now(),
-            lost_at: None,
             core,
             link,
         }
@@ -121,15 +119,19 @@ impl Reader {
     async fn keep_open(&mut self) {
         loop {
             let next = match self.open().await {
-                Ok(response) => match self.read(response).await {
+                Ok(stream) => match self.read(stream).await {
                     Stop::Reopen => Next::Now,
                     Stop::Lost(error) => Next::Wait(error),
                 },
                 Err(failure) => self.refused(failure),
             };
+            self.link.input(|core, now| core.lost(now));
             match next {
                 Next::Now => {}
-                Next::Soon => tokio::time::sleep(BOOTSTRAP_RETRY).await,
+                Next::Soon => {
+                    let delay = self.soon();
+                    self.serve(tokio::time::sleep(delay), None).await;
+                }
                 Next::Wait(error) => {
                     if !self.wait(error).await {
                         return;
@@ -140,58 +142,87 @@ impl Reader {
         }
     }
 
-    async fn open(&mut self) -> Result<Response, StreamFailure> {
-        if self.core.options.profile == Profile::Bootstrap {
-            self.core.gate.used().await;
+    async fn open(&mut self) -> Result<EventStream, StreamFailure> {
+        if self.core.options.dialect.bootstrap {
+            let core = self.core.clone();
+            self.serve(core.gate.used(), None).await;
         }
-        let point = if self.from_beginning { None } else { self.cursor.resume_point() };
-        let proves = !self.from_beginning && self.cursor.overlaps();
-        let session = self.link.session().cloned();
-        let opening = self.core.transport.open_stream(session.as_deref(), point.as_deref());
-        let patience = self.core.options.timeouts.stream_open;
+        let (point, overlaps, numbered) = {
+            let core = self.link.core();
+            let identity = core.identity();
+            (
+                identity.resume_point(),
+                identity.overlaps(),
+                identity.last_number().is_some_and(|last| last > 0),
+            )
+        };
+        let point = point.filter(|_| !self.from_beginning);
+        let (core, session) = (self.core.clone(), self.link.session().cloned());
+        let opening = async move { core.transport.open_stream(session.as_deref(), point.as_deref()).await };
         let started = Instant::now();
-        let response = tokio::time::timeout(patience, opening).await.map_err(|_| StreamFailure {
-            trouble: Trouble::Passing,
-            error: self.timeout(Phase::StreamOpen, started),
-        })??;
-        self.from_beginning = false;
-        self.cursor.reopened();
-        self.proof_until = proves.then(|| Instant::now() + PROOF_PATIENCE);
-        if self.core.options.profile == Profile::Bootstrap {
-            // The stream exists, so the POST that makes it was taken.
+        let until = started.checked_add(self.core.options.timeouts.stream_open);
+        let stream = self.serve(opening, until).await.unwrap_or_else(|| {
+            Err(StreamFailure { trouble: Trouble::Passing, error: self.timeout(Phase::StreamOpen, started) })
+        })?;
+        let until = Instant::now() + PROOF_PATIENCE;
+        self.proof = match std::mem::take(&mut self.from_beginning) {
+            true if numbered => Proof::Buffer(until),
+            false if overlaps => Proof::Overlap(until),
+            _ => Proof::None,
+        };
+        if self.core.options.dialect.bootstrap {
+            // The stream exists, so the POST that makes it was accepted.
             self.core.gate.open();
         }
-        self.link.set_unfinished(None);
-        self.link.set_state(LinkState::Live { since: Instant::now() });
-        if self.opened_once {
+        self.not_yet = 0;
+        let continuity = self.link.input(|core, now| core.opened(now));
+        self.link.set_state(LinkState::Live);
+        if let Some(continuity) = continuity {
             self.core.stats.reconnects.fetch_add(1, Ordering::AcqRel);
-            let continuity = if self.numbered { Continuity::Checked } else { Continuity::Unknown };
             self.core.publish(Event::Reconnected { stream: self.link.source().clone(), continuity });
         }
         self.opened_once = true;
         if self.is_connection() {
             self.core.set_state(ConnectionState::Live);
         }
-        Ok(response)
+        Ok(stream)
+    }
+
+    /// Runs a future to its end, and the ordered core meanwhile. `None` if the time was up first.
+    async fn serve<T>(&mut self, future: impl Future<Output = T>, until: Option<Instant>) -> Option<T> {
+        let mut future = std::pin::pin!(future);
+        loop {
+            let deadline = self.link.core().deadline().and_then(|deadline| self.link.instant(deadline));
+            let wake = [deadline, until].into_iter().flatten().min();
+            tokio::select! {
+                biased;
+                () = self.link.inputs() => self.tick(),
+                output = &mut future => return Some(output),
+                () = sleep_until(wake) => {
+                    self.tick();
+                    if until.is_some_and(|until| until <= Instant::now()) {
+                        return None;
+                    }
+                }
+            }
+        }
     }
 
     /// Reads until the stream ends or has to be opened again.
-    async fn read(&mut self, mut response: Response) -> Stop {
+    async fn read(&mut self, mut stream: EventStream) -> Stop {
         let mut decoder = Decoder::new(self.core.options.limits.message);
         let opened = Instant::now();
         let mut last_bytes = opened;
+        let idle = self.core.options.timeouts.stream_idle;
         let stop = loop {
-            let idle_at =
-                self.core.options.timeouts.stream_idle.and_then(|idle| last_bytes.checked_add(idle));
-            let wake =
-                [idle_at, self.patience_until(last_bytes), self.proof_until, self.boundary_until(opened)];
-            let wake = wake.into_iter().flatten().min();
-            let chunk = match wake {
-                Some(wake) => tokio::time::timeout_at(wake, response.chunk()).await,
-                None => Ok(response.chunk().await),
+            let idle_at = idle.and_then(|idle| last_bytes.checked_add(idle));
+            let proof_at = match self.proof {
+                Proof::None => None,
+                Proof::Overlap(until) | Proof::Buffer(until) => Some(until),
             };
-            match chunk {
-                Ok(Ok(Some(chunk))) => {
+            let until = [idle_at, proof_at].into_iter().flatten().min();
+            match self.serve(stream.chunk(), until).await {
+                Some(Ok(Some(chunk))) => {
                     last_bytes = Instant::now();
                     self.now = last_bytes;
                     decoder.push(chunk);
@@ -199,16 +230,18 @@ impl Reader {
                         break stop;
                     }
                 }
-                Ok(Ok(None)) => break Stop::Lost(None),
-                Ok(Err(source)) => {
-                    let source = Arc::new(source.without_url());
+                Some(Ok(None)) => break Stop::Lost(None),
+                Some(Err(source)) => {
                     break Stop::Lost(Some(Error::ConnectionLost {
                         method: "event stream".to_owned(),
                         source,
                     }));
                 }
-                Err(_) => {
-                    if let Some(stop) = self.on_wake(opened, last_bytes, idle_at) {
+                None => {
+                    if idle_at.is_some_and(|idle_at| idle_at <= Instant::now()) {
+                        break Stop::Lost(Some(self.timeout(Phase::StreamIdle, last_bytes)));
+                    }
+                    if let Some(stop) = self.unproven() {
                         break stop;
                     }
                 }
@@ -218,6 +251,22 @@ impl Reader {
             self.backoff.progressed();
         }
         stop
+    }
+
+    /// The open stream did not show in time that the server is the same one.
+    fn unproven(&mut self) -> Option<Stop> {
+        match std::mem::replace(&mut self.proof, Proof::None) {
+            Proof::None => None,
+            Proof::Overlap(_) => {
+                self.from_beginning = true;
+                Some(Stop::Reopen)
+            }
+            Proof::Buffer(_) => {
+                tracing::debug!(stream = %self.link.source(), "the replay buffer is silent: probing the server");
+                probe(&self.core);
+                None
+            }
+        }
     }
 
     /// Takes what the decoder has, with a pause now and then.
@@ -242,90 +291,61 @@ impl Reader {
                 tokio::task::yield_now().await;
             }
         }
-        let before = self.link.unfinished().filter(|_| taken == 0);
-        let began = before.map_or(self.now, |(began, _)| began);
-        self.link.set_unfinished(decoder.is_within_event().then_some((began, self.now)));
+        let now = self.link.moment(self.now);
+        if self.note_bytes(now, decoder.is_within_event(), taken > 0) {
+            // A stream that is never quiet has deadlines too.
+            self.tick();
+        }
         tokio::task::coop::consume_budget().await;
         None
     }
 
+    /// Tells the core that bytes came; whether a deadline has passed.
+    fn note_bytes(&self, now: Moment, within: bool, whole: bool) -> bool {
+        let mut core = self.link.core();
+        core.bytes(now, within, whole);
+        self.core.stats.repeats.store(core.identity().repeats(), Ordering::Relaxed);
+        core.deadline().is_some_and(|deadline| deadline <= now)
+    }
+
     fn take_event(&mut self, id: Option<EventId>, data: Bytes) -> Flow {
-        self.proof_until = None;
-        self.numbered |= id.is_some();
-        let (position, print) = (Position::of(id.as_ref()), Fingerprint::of(&data));
-        let flow = self.cursor.accept(position, print, (id, data), &mut self.out);
-        self.give_out();
+        self.proof = Proof::None;
+        self.link.message_arrived(self.now);
+        let now = self.link.moment(self.now);
+        let pending = |number| self.core.pending().get_mut(number).is_some();
+        let flow = self.link.core().event(now, id, data, pending, &mut self.effects);
+        self.apply();
         flow
     }
 
     fn skip(&mut self, id: Option<&EventId>) -> Flow {
-        let flow = self.cursor.skip(id, &mut self.out);
-        self.give_out();
-        self.link.moved_to(self.cursor.last());
+        let now = self.link.moment(self.now);
+        let flow = self.link.core().skip(now, id, &mut self.effects);
+        self.apply();
         flow
     }
 
-    /// Gives what the cursor let through to the router, in order.
-    fn give_out(&mut self) {
-        let mut out = std::mem::take(&mut self.out);
-        let moved = !out.is_empty();
-        for sequenced in out.drain(..) {
-            self.backoff.progressed();
-            match sequenced {
-                Sequenced::Item((id, data)) => self.give_item(id, data),
-                Sequenced::Gap { from, to } => {
-                    self.core.stats.gaps.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(from, to, stream = %self.link.source(), "events are missing");
-                    self.core.publish(Event::Gap { stream: self.link.source().clone(), from, to });
-                }
-                Sequenced::Restarted => {
-                    self.core.stats.restarts.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(stream = %self.link.source(), "the server began anew");
-                    if self.lost_at.is_some() {
-                        // Whoever asked went with the server: an answer would go to somebody else.
-                        self.core.calls.forget(None);
-                    }
-                    self.core.calls.forget_answered();
-                    self.core.publish(Event::Restarted { stream: self.link.source().clone() });
-                    self.core.fail_unconfirmed(self.lost_at.unwrap_or(self.now));
-                }
+    fn tick(&mut self) {
+        let now = self.link.moment(Instant::now());
+        self.link.core().tick(now, &mut self.effects);
+        self.apply();
+    }
+
+    fn apply(&mut self) {
+        if self.effects.is_empty() {
+            return;
+        }
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            if !matches!(effect, Effect::Settle { .. } | Effect::Fail { .. }) {
+                self.backoff.progressed();
             }
+            router::apply(&self.core, &self.link, effect);
         }
-        self.out = out;
-        self.core.stats.repeats.store(self.cursor.repeats(), Ordering::Relaxed);
-        if moved {
-            self.link.moved_to(self.cursor.last());
-        }
+        self.effects = effects;
     }
 
-    fn give_item(&mut self, id: Option<EventId>, data: Bytes) {
-        self.link.message_arrived(self.now);
-        let message = match Message::parse(data.clone()) {
-            Ok(message) => message,
-            Err(error) => return router::malformed(&self.core, id, &data, &error),
-        };
-        let ours = self.boundary.is_open()
-            && matches!(&message.body, Body::Response { id, .. } if self.core.ids.number(id.as_json()).is_some());
-        if self.boundary.is_open() {
-            self.boundary.pass(id, message, ours, &mut self.dated);
-            self.route_dated();
-        } else {
-            router::route(&self.core, &self.link, id, Origin::Live, message);
-        }
-    }
-
-    fn route_dated(&mut self) {
-        self.route_out();
-        self.link.set_holding(self.boundary.is_holding());
-    }
-
-    fn route_out(&mut self) {
-        for (id, message, origin) in self.dated.drain(..) {
-            router::route(&self.core, &self.link, id, origin, message);
-        }
-    }
-
-    /// Gets past an event that is too large, and tells whoever waits for it.
+    /// Skips an event that is too large, and fails the call that it answers.
     fn skip_oversize(&mut self, id: Option<EventId>, seen: usize, head: &Bytes) -> Flow {
         let limit = self.core.options.limits.message;
         let error = Error::MessageTooLarge { limit, seen, event_id: id.as_ref().map(EventId::to_string) };
@@ -337,10 +357,12 @@ impl Reader {
         if let Some(waiter) = waiter {
             waiter.settle(Err(error));
         }
-        let before = self.cursor.resume_point();
-        let flow = if self.numbered { self.skip(id.as_ref()) } else { Flow::Continue };
-        // If that moved the stream, it goes on behind the event at once; otherwise the event's end has to be read.
-        if self.cursor.resume_point() == before {
+        let position = |link: &Link| link.core().identity().resume_point();
+        let before = position(&self.link);
+        let identified = id.is_some() || self.link.core().identity().last_number().is_some();
+        let flow = if identified { self.skip(id.as_ref()) } else { Flow::Continue };
+        // If that moved the stream, it continues behind the event at once; otherwise the event's end has to be read.
+        if position(&self.link) == before {
             return flow;
         }
         self.backoff.progressed();
@@ -350,36 +372,6 @@ impl Reader {
     fn endless(&self) -> Error {
         let limit = self.core.options.limits.message;
         Error::MessageTooLarge { limit, seen: 2 * limit, event_id: None }
-    }
-
-    /// Some time has passed without bytes.
-    fn on_wake(&mut self, opened: Instant, last_bytes: Instant, idle_at: Option<Instant>) -> Option<Stop> {
-        let now = Instant::now();
-        if self.patience_until(last_bytes).is_some_and(|until| until <= now) {
-            self.cursor.give_up(&mut self.out);
-            self.give_out();
-        }
-        if self.boundary_until(opened).is_some_and(|until| until <= now) {
-            self.boundary.expire(self.core.first_answer().is_some(), &mut self.dated);
-            self.route_dated();
-        }
-        if self.proof_until.is_some_and(|until| until <= now) {
-            // The server does not have the last event we saw: look at everything it has.
-            self.proof_until = None;
-            self.from_beginning = true;
-            return Some(Stop::Reopen);
-        }
-        let idle = idle_at.is_some_and(|idle_at| idle_at <= now);
-        idle.then(|| Stop::Lost(Some(self.timeout(Phase::StreamIdle, last_bytes))))
-    }
-
-    fn patience_until(&self, last_bytes: Instant) -> Option<Instant> {
-        self.cursor.patience().map(|patience| last_bytes + patience)
-    }
-
-    fn boundary_until(&self, opened: Instant) -> Option<Instant> {
-        let on_its_way = self.link.unfinished().map(|(_, last)| last);
-        self.boundary.deadline(opened, self.link.last_message().max(on_its_way))
     }
 
     fn is_connection(&self) -> bool {
@@ -395,5 +387,12 @@ impl Reader {
             state: self.core.state(),
             cause: None,
         }))
+    }
+}
+
+async fn sleep_until(wake: Option<Instant>) {
+    match wake {
+        Some(wake) => tokio::time::sleep_until(wake).await,
+        None => std::future::pending().await,
     }
 }

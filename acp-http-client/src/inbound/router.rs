@@ -1,4 +1,4 @@
-//! Where a message goes.
+//! Where a message is delivered.
 
 use std::{
     borrow::Cow,
@@ -9,48 +9,73 @@ use agent_client_protocol_schema::v1::{CLIENT_METHOD_NAMES, PROTOCOL_LEVEL_METHO
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::{Link, open_calls};
+use super::{
+    Link, LinkState, open_calls,
+    order::{Effect, Lost, Ordered, Response},
+};
 use crate::{
-    Direction, EndReason, Event, EventId, EventSource, Inbound, Json, Malformed, MessageId, Meta,
-    Notification, Origin, RpcError, Typed, Update, Verdict,
-    client::{Core, Echo, Settled},
+    Direction, EndReason, Error, Event, EventId, Inbound, Json, Malformed, MessageId, Meta, Notification,
+    Order, Origin, Phase, Timeout, Typed, Update, Verdict,
+    client::Core,
     events::Stored,
-    rpc::{Body, Message, MessageError},
+    outbound::Settled,
+    rpc::{Body, MessageError, RpcOutcome},
     tap::Hook,
 };
 
-/// Gives one message to whoever it is for. Nothing here waits.
-pub(super) fn route(
-    core: &Arc<Core>,
-    link: &Link,
-    event_id: Option<EventId>,
-    origin: Origin,
-    message: Message,
-) {
+/// Does what the ordered core of a stream decided. Nothing here waits.
+pub(super) fn apply(core: &Arc<Core>, link: &Arc<Link>, effect: Effect) {
+    match effect {
+        Effect::Message(ordered) => route(core, link, ordered),
+        Effect::Echo { event_id, number, raw } => {
+            core.stats.messages.fetch_add(1, Ordering::Relaxed);
+            if core.options.tap.is_none() || core.tap_book.copy(number) {
+                core.tap(Direction::Inbound, event_id.as_ref(), &raw);
+            }
+        }
+        Effect::Settle { number, outcome, order, from_stream } => {
+            settle(core, link, number, outcome, order, from_stream);
+        }
+        Effect::Fail { number, why } => fail(core, number, why),
+        Effect::Malformed { event_id, data, error } => malformed(core, event_id, &data, &error),
+        Effect::Gap { from, to } => {
+            core.stats.gaps.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(from, to, stream = %link.source(), "events are missing");
+            core.publish(Event::Gap { stream: link.source().clone(), from, to });
+        }
+        Effect::Restarted { lost_at } => {
+            core.stats.restarts.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(stream = %link.source(), "the server restarted");
+            if lost_at.is_some() {
+                // The agent that asked is gone with the server: a response would reach another one.
+                core.calls.forget(None);
+            }
+            core.calls.forget_answered();
+            core.publish(Event::Restarted { stream: link.source().clone() });
+        }
+    }
+}
+
+/// Gives one message to subscribers and handlers.
+fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
     core.stats.messages.fetch_add(1, Ordering::Relaxed);
+    let Ordered { event_id, origin, message } = ordered;
+    core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
     match message.body {
-        Body::Response { id, outcome } => {
-            respond(core, link.source(), event_id.as_ref(), origin, &id, outcome, message.raw);
+        Body::Response { id, .. } => {
+            tracing::debug!(%id, ?origin, "a response to another client's request");
+            core.publish(Event::UnmatchedResponse { id, raw: Json::new(message.raw), origin });
         }
         Body::Update { params } => {
-            core.session_spoke(&params, link.last_message());
-            core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
-            let origin = history(core, origin, &params);
             let meta = Meta { event_id, origin, stream: link.source().clone() };
             let verdict = judge(core, CLIENT_METHOD_NAMES.session_update, origin, &params);
             core.hub.publish(Stored::Update { params, meta });
             obey(core, verdict);
         }
         Body::Notification { method, params } => {
-            core.session_spoke(&params, link.last_message());
-            core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
-            let update = method == CLIENT_METHOD_NAMES.session_update;
-            let origin = if update { history(core, origin, &params) } else { origin };
             notify(core, method, params, Meta { event_id, origin, stream: link.source().clone() });
         }
         Body::Request { id, method, params } => {
-            core.session_spoke(&params, link.last_message());
-            core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
             let meta = Meta { event_id: event_id.clone(), origin, stream: link.source().clone() };
             let request =
                 Notification { method: method.to_string(), params: Json::new(params.clone()), meta };
@@ -62,40 +87,48 @@ pub(super) fn route(
     }
 }
 
-/// Updates of a session that is being loaded are its history.
-fn history(core: &Core, origin: Origin, params: &[u8]) -> Origin {
-    if origin == Origin::Live && core.is_replayed(params) { Origin::History } else { origin }
+/// Gives a response to its caller. One that came on another stream than the updates of its session is ordered there.
+fn settle(
+    core: &Arc<Core>,
+    link: &Arc<Link>,
+    number: u64,
+    outcome: RpcOutcome,
+    order: Order,
+    from_stream: bool,
+) {
+    let session =
+        core.pending().get_mut(number).filter(|waiter| waiter.ordered).map(|waiter| waiter.session.clone());
+    if from_stream && let Some(session) = session {
+        let own = core.links.get(core, session.as_ref());
+        if !Arc::ptr_eq(&own, link) && own.state() != LinkState::Ended {
+            let next_number = core.ids.peek();
+            let response = Response { number, session, outcome, next_number, elsewhere: true };
+            return own.input(|core, now| core.response(now, response));
+        }
+    }
+    // A turn that was abandoned ends with its response too.
+    core.outbox.end_turn(number);
+    let Some(waiter) = core.pending().take(number) else { return };
+    core.on_answer(&waiter, &outcome);
+    waiter.settle(Ok(Settled { outcome, order }));
 }
 
-fn respond(
-    core: &Arc<Core>,
-    source: &EventSource,
-    event_id: Option<&EventId>,
-    origin: Origin,
-    id: &MessageId,
-    outcome: Result<Bytes, RpcError>,
-    raw: Bytes,
-) {
-    let number = core.ids.number(id.as_json());
-    if number.is_some() {
-        core.learn_echo(Echo::Copies);
-    }
-    let waiter = number.and_then(|number| core.pending().take(number));
-    if number.is_none_or(|number| core.options.tap.is_none() || core.tap_book.copy(number)) {
-        core.tap(Direction::Inbound, event_id, &raw);
-    }
-    match waiter {
-        Some(waiter) => {
-            core.on_answer(&waiter, &outcome);
-            waiter.settle(Ok(Settled { outcome, via: Some(source.clone()) }));
-        }
-        // The body was quicker, or the caller went away.
-        None if number.is_some() => {}
-        None => {
-            tracing::debug!(%id, ?origin, "an answer to somebody else's request");
-            core.publish(Event::UnmatchedResponse { id: id.clone(), raw: Json::new(raw), origin });
-        }
-    }
+fn fail(core: &Arc<Core>, number: u64, why: Lost) {
+    let Some(waiter) = core.pending().take(number) else { return };
+    let method = waiter.method.to_string();
+    let error = match why {
+        Lost::Restart => Error::ServerRestarted { method },
+        Lost::Silence => Error::Timeout(Box::new(Timeout {
+            phase: Phase::Confirmation,
+            what: method,
+            elapsed: waiter.since.elapsed(),
+            last_event_age: core.last_event_age(),
+            state: core.state(),
+            cause: waiter.lost.clone().map(Arc::new),
+        })),
+        Lost::Post => waiter.lost.clone().unwrap_or(Error::ServerRestarted { method }),
+    };
+    waiter.settle(Err(error));
 }
 
 fn notify(core: &Arc<Core>, method: Cow<'static, str>, params: Bytes, meta: Meta) {
@@ -120,7 +153,7 @@ fn judge(core: &Core, method: &str, origin: Origin, params: &Bytes) -> Verdict {
     }
 }
 
-fn obey(core: &Core, verdict: Verdict) {
+fn obey(core: &Arc<Core>, verdict: Verdict) {
     match verdict {
         Verdict::Pass => {}
         Verdict::FailCalls { session, reason } => {
@@ -144,7 +177,7 @@ fn cancel_call(core: &Core, params: &Bytes) {
 }
 
 /// Reports an event that is no message.
-pub(super) fn malformed(core: &Core, event_id: Option<EventId>, data: &Bytes, error: &MessageError) {
+fn malformed(core: &Core, event_id: Option<EventId>, data: &Bytes, error: &MessageError) {
     core.stats.malformed.fetch_add(1, Ordering::Relaxed);
     core.tap(Direction::Inbound, event_id.as_ref(), data);
     tracing::debug!(?event_id, %error, "an event is no message");

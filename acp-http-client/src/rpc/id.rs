@@ -73,6 +73,11 @@ impl Ids {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The number that the next request will have.
+    pub(crate) fn peek(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn id(&self, number: u64) -> MessageId {
         MessageId(format!("{}{number}\"", self.prefix).into())
     }

@@ -34,9 +34,12 @@ pub(crate) enum Body {
     },
     Response {
         id: MessageId,
-        outcome: Result<Bytes, RpcError>,
+        outcome: RpcOutcome,
     },
 }
+
+/// A result as it came, or an error.
+pub(crate) type RpcOutcome = Result<Bytes, RpcError>;
 
 /// Why an event is not a message.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -81,6 +84,15 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'de, st
 }
 
 impl Message {
+    /// Whether it is a `session/update`.
+    pub(crate) fn is_update(&self) -> bool {
+        match &self.body {
+            Body::Update { .. } => true,
+            Body::Notification { method, .. } => method == "session/update",
+            _ => false,
+        }
+    }
+
     /// Reads one message. Bytes that are not UTF-8 are replaced, as the event stream format wants it.
     pub(crate) fn parse(data: Bytes) -> Result<Self, MessageError> {
         if data.starts_with(UPDATE_HEAD) && data.ends_with(UPDATE_TAIL) {

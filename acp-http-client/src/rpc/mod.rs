@@ -8,5 +8,5 @@ mod pending;
 pub use error::RpcError;
 pub(crate) use id::Ids;
 pub use id::MessageId;
-pub(crate) use message::{Body, Message, MessageError, Outgoing};
+pub(crate) use message::{Body, Message, MessageError, Outgoing, RpcOutcome};
 pub(crate) use pending::Pending;

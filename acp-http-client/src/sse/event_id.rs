@@ -22,6 +22,11 @@ impl EventId {
         }
     }
 
+    /// Whether it is the empty id, by which a server takes back the last one.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(&self.0, Kind::Text(text) if text.is_empty())
+    }
+
     /// The number it is, if it is one.
     pub fn as_number(&self) -> Option<u64> {
         match self.0 {
@@ -37,6 +42,12 @@ fn number(value: &[u8]) -> Option<u64> {
     let digits = value.first().is_some_and(u8::is_ascii_digit) && (value == b"0" || value[0] != b'0');
     let text = std::str::from_utf8(value).ok().filter(|_| digits)?;
     text.parse().ok().filter(|number| *number < u64::MAX)
+}
+
+impl From<u64> for EventId {
+    fn from(number: u64) -> Self {
+        Self(Kind::Number(number))
+    }
 }
 
 impl From<&str> for EventId {

@@ -1,14 +1,20 @@
-//! Server-sent events without I/O: bytes to frames, frames to a gap-free sequence, failures to delays.
+//! Server-sent events without I/O: bytes to frames, frames to new events, failures to delays.
 
 mod backoff;
-mod cursor;
 mod decoder;
 #[cfg(test)]
 mod differential;
 mod event_id;
+mod fingerprint;
+mod identity;
+mod prints;
+mod sequence;
+mod tail;
 
 pub(crate) use backoff::Backoff;
 pub use backoff::ReconnectPolicy;
-pub(crate) use cursor::{Cursor, Fingerprint, Flow, Position, Sequenced};
 pub(crate) use decoder::{Decoder, Frame};
 pub use event_id::EventId;
+pub(crate) use fingerprint::Fingerprint;
+pub(crate) use identity::Identity;
+pub(crate) use sequence::{Flow, Sequenced};

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -16,7 +16,8 @@ use reqwest::{
 };
 use url::Url;
 
-use crate::{Auth, Error, HttpError, Profile, TokenUse};
+use super::{HttpSendError, sender::Sender};
+use crate::{Auth, Dialect, Error, HttpError, TokenUse, error::Cause};
 
 /// How much of an error body is kept.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
@@ -28,12 +29,12 @@ const START_PATIENCE: Duration = Duration::from_secs(2);
 /// What a transport is made of.
 #[derive(Debug)]
 pub(crate) struct TransportConfig {
-    pub(crate) http: reqwest::Client,
+    pub(crate) http: Sender,
     pub(crate) endpoint: Url,
     pub(crate) bootstrap_query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
     pub(crate) auth: Auth,
-    pub(crate) profile: Profile,
+    pub(crate) dialect: Dialect,
     pub(crate) message_limit: usize,
     pub(crate) connection_id: Option<HeaderValue>,
 }
@@ -57,7 +58,7 @@ impl Transport {
         }
         let connection_id = OnceLock::new();
         if let (Some(id), Some(name)) =
-            (&config.connection_id, config.profile.id_headers().into_iter().next())
+            (&config.connection_id, config.dialect.id_headers().into_iter().next())
         {
             let _ = connection_id.set((name, id.clone()));
         }
@@ -110,13 +111,13 @@ impl Transport {
         build: impl Fn(Option<HeaderValue>) -> RequestBuilder,
     ) -> Result<Response, SendError> {
         let auth = self.config.auth.header(TokenUse::Request).await?;
-        let response = build(auth).send().await?;
+        let response = self.config.http.send(build(auth)).await?;
         self.learn(&response);
         if response.status() != StatusCode::UNAUTHORIZED || !self.config.auth.can_refresh() {
             return Ok(response);
         }
         let auth = self.config.auth.header(TokenUse::Refresh).await?;
-        let response = build(auth).send().await?;
+        let response = self.config.http.send(build(auth)).await?;
         self.learn(&response);
         Ok(response)
     }
@@ -129,7 +130,7 @@ impl Transport {
             self.has_cookies.store(true, Ordering::Release);
         }
         if self.connection_id.get().is_none() && response.status().is_success() {
-            let names = self.config.profile.id_headers();
+            let names = self.config.dialect.id_headers();
             let found =
                 names.into_iter().find_map(|name| headers.get(&name).map(|id| (name.clone(), id.clone())));
             if let Some((name, id)) = found.filter(|(_, id)| !id.is_empty()) {
@@ -145,7 +146,7 @@ pub(super) enum SendError {
     /// It never left: no token, no connection.
     NotSent(Error),
     /// It may have arrived.
-    Lost(reqwest::Error),
+    Lost(Cause),
 }
 
 impl From<Error> for SendError {
@@ -154,14 +155,11 @@ impl From<Error> for SendError {
     }
 }
 
-impl From<reqwest::Error> for SendError {
-    fn from(error: reqwest::Error) -> Self {
-        // The URL is left out of the error: it may name what its owner does not want in a log.
-        let error = error.without_url();
-        if error.is_connect() || error.is_builder() {
-            Self::NotSent(Error::Unreachable(Arc::new(error)))
-        } else {
-            Self::Lost(error)
+impl From<HttpSendError> for SendError {
+    fn from(error: HttpSendError) -> Self {
+        match error {
+            HttpSendError::NotSent(cause) => Self::NotSent(Error::Unreachable(cause)),
+            HttpSendError::Lost(cause) => Self::Lost(cause),
         }
     }
 }
@@ -170,9 +168,7 @@ impl From<reqwest::Error> for SendError {
 pub(super) fn lost(what: &str, error: SendError) -> Error {
     match error {
         SendError::NotSent(error) => error,
-        SendError::Lost(source) => {
-            Error::ConnectionLost { method: what.to_owned(), source: Arc::new(source) }
-        }
+        SendError::Lost(source) => Error::ConnectionLost { method: what.to_owned(), source },
     }
 }
 

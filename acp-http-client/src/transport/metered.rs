@@ -1,4 +1,4 @@
-//! A large body that knows how much of it was taken.
+//! A body that knows how much of it was handed over.
 
 use std::{
     convert::Infallible,
@@ -13,36 +13,40 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// Bodies up to this size go out in one piece; a server takes them before it can refuse them.
-const ONE_PIECE: usize = 256 * 1024;
-/// The pieces of larger ones.
+use super::handover::Handover;
+
+/// A body goes out in pieces of this size.
 const PIECE: usize = 64 * 1024;
 
 /// Counts what was taken of a body.
 #[derive(Debug, Default)]
 pub(super) struct Metered {
     taken: Arc<AtomicUsize>,
+    handover: Handover,
 }
 
 impl Metered {
-    /// The body to send. Counting starts over with each.
-    pub(super) fn body(&self, bytes: &Bytes) -> reqwest::Body {
-        if bytes.len() <= ONE_PIECE {
-            return bytes.clone().into();
-        }
-        self.taken.store(0, Ordering::Release);
-        reqwest::Body::wrap(Pieces { rest: bytes.clone(), taken: self.taken.clone() })
+    pub(super) fn new(handover: Handover) -> Self {
+        Self { taken: Arc::default(), handover }
     }
 
-    /// Whether some of the last body was never taken. Of a body in one piece nothing can be said.
+    /// The body to send. Counting starts over with each.
+    pub(super) fn body(&self, bytes: &Bytes) -> reqwest::Body {
+        self.taken.store(0, Ordering::Release);
+        let (taken, handover) = (self.taken.clone(), self.handover.clone());
+        reqwest::Body::wrap(Pieces { rest: bytes.clone(), taken, handover })
+    }
+
+    /// Whether some of the last body was never taken.
     pub(super) fn left_over(&self, bytes: &Bytes) -> bool {
-        bytes.len() > ONE_PIECE && self.taken.load(Ordering::Acquire) < bytes.len()
+        self.taken.load(Ordering::Acquire) < bytes.len()
     }
 }
 
 struct Pieces {
     rest: Bytes,
     taken: Arc<AtomicUsize>,
+    handover: Handover,
 }
 
 impl Body for Pieces {
@@ -59,6 +63,9 @@ impl Body for Pieces {
         let size = PIECE.min(self.rest.len());
         let piece = self.rest.split_to(size);
         self.taken.fetch_add(size, Ordering::AcqRel);
+        if self.rest.is_empty() {
+            self.handover.complete();
+        }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 

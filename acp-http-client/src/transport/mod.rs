@@ -1,13 +1,18 @@
 //! HTTP: the only place that knows reqwest.
 
 mod connector;
+mod handover;
 mod http;
 mod metered;
 mod post;
+mod sender;
 mod stream;
 
 pub(crate) use connector::default_client;
 pub use connector::{http_client_builder, http_client_builder_trusting};
+pub(crate) use handover::Handover;
 pub(crate) use http::{Transport, TransportConfig};
 pub(crate) use post::{Post, PostFailure, Posted, Sent};
-pub(crate) use stream::{StreamFailure, Trouble};
+pub(crate) use sender::Sender;
+pub use sender::{HttpSendError, HttpSender};
+pub(crate) use stream::{EventStream, StreamFailure, Trouble};

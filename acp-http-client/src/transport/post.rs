@@ -9,10 +9,11 @@ use reqwest::{
 };
 
 use super::{
+    handover::Handover,
     http::{SendError, Transport, content_type, refused, unexpected},
     metered::Metered,
 };
-use crate::{Error, HttpError, Profile, RpcError};
+use crate::{Dialect, Error, HttpError, RpcError, error::Cause};
 
 /// A message to be posted.
 #[derive(Debug, Clone)]
@@ -24,6 +25,8 @@ pub(crate) struct Post {
     pub(crate) session: Option<Arc<str>>,
     pub(crate) bootstrap: bool,
     pub(crate) kind: Sent,
+    /// Completed when the last byte was handed to the HTTP connection.
+    pub(crate) handover: Handover,
 }
 
 /// What is being posted, and so what may come back.
@@ -68,14 +71,14 @@ impl Transport {
     pub(crate) async fn post(&self, post: &Post) -> Result<Posted, PostFailure> {
         let url = if post.bootstrap { &self.bootstrap } else { &self.config.endpoint };
         let session = self.session_header(post);
-        let metered = Metered::default();
+        let metered = Metered::new(post.handover.clone());
         let build = |auth| {
             let request = self
                 .request(Method::POST, url, auth)
                 .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
                 .header(ACCEPT, HeaderValue::from_static("application/json"));
             let request = match &session {
-                Some(session) => request.header(Profile::ACP_SESSION_ID, session),
+                Some(session) => request.header(Dialect::ACP_SESSION_ID, session),
                 None => request,
             };
             request.body(metered.body(&post.body))
@@ -99,7 +102,7 @@ impl Transport {
     }
 
     fn session_header(&self, post: &Post) -> Option<HeaderValue> {
-        let session = post.session.as_ref().filter(|_| self.config.profile.has_session_streams())?;
+        let session = post.session.as_ref().filter(|_| self.config.dialect.has_session_streams())?;
         HeaderValue::from_str(session).ok()
     }
 
@@ -137,7 +140,9 @@ impl Transport {
                     body.push(chunk);
                 }
                 Ok(None) => return Ok(body.into_bytes()),
-                Err(source) => return Err(PostFailure::Unknown(connection_lost(post, source.without_url()))),
+                Err(source) => {
+                    return Err(PostFailure::Unknown(connection_lost(post, Arc::new(source.without_url()))));
+                }
             }
         }
     }
@@ -207,8 +212,8 @@ impl Body {
     }
 }
 
-fn connection_lost(post: &Post, source: reqwest::Error) -> Error {
-    Error::ConnectionLost { method: post.what.to_string(), source: Arc::new(source) }
+fn connection_lost(post: &Post, source: Cause) -> Error {
+    Error::ConnectionLost { method: post.what.to_string(), source }
 }
 
 fn is_json(content_type: &str) -> bool {

@@ -1,12 +1,15 @@
 //! The event stream, as HTTP sees it.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use reqwest::{
     Method, Response, StatusCode,
     header::{ACCEPT, CACHE_CONTROL, HeaderName, HeaderValue},
 };
 
 use super::http::{Transport, content_type, lost, refused, unexpected};
-use crate::{Error, Profile};
+use crate::{Dialect, Error, error::Cause};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -32,13 +35,24 @@ pub(crate) enum Trouble {
     Final,
 }
 
+/// The body of an open event stream.
+#[derive(Debug)]
+pub(crate) struct EventStream(Response);
+
+impl EventStream {
+    /// The next bytes; `None` at the end.
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, Cause> {
+        self.0.chunk().await.map_err(|error| Arc::new(error.without_url()) as Cause)
+    }
+}
+
 impl Transport {
     /// Opens the stream of the connection or of a session, behind `last_event_id`.
     pub(crate) async fn open_stream(
         &self,
         session: Option<&str>,
         last_event_id: Option<&str>,
-    ) -> Result<Response, StreamFailure> {
+    ) -> Result<EventStream, StreamFailure> {
         let header = |text: &str| {
             HeaderValue::from_bytes(text.as_bytes()).map_err(|_| StreamFailure {
                 trouble: Trouble::Final,
@@ -53,7 +67,7 @@ impl Transport {
                 .header(ACCEPT, HeaderValue::from_static("text/event-stream"))
                 .header(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
             if let Some(session) = &session {
-                request = request.header(Profile::ACP_SESSION_ID, session);
+                request = request.header(Dialect::ACP_SESSION_ID, session);
             }
             if let Some(id) = &last_event_id {
                 request = request.header(LAST_EVENT_ID, id);
@@ -65,7 +79,7 @@ impl Transport {
             error: lost("event stream", error),
         })?;
         match response.status() {
-            StatusCode::OK if is_event_stream(&response) => Ok(response),
+            StatusCode::OK if is_event_stream(&response) => Ok(EventStream(response)),
             // A login page of a proxy, say: it may go away.
             StatusCode::OK => {
                 Err(StreamFailure { trouble: Trouble::Passing, error: unexpected(response).await })

@@ -50,7 +50,7 @@ impl Connection {
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
         self.check()?;
-        let request = self.wire.request_raw(method, &params, options);
+        let request = self.wire.request_raw(method, &params).options(options);
         self.finish(method, None, request).await
     }
 
@@ -82,7 +82,7 @@ impl Connection {
             (Some(session), Needs::Session) => self.session_call(method, params, session, options).await,
             _ => {
                 self.check()?;
-                let request = self.wire.request_raw(method, &params, options);
+                let request = self.wire.request_raw(method, &params).options(options);
                 self.finish(method, session, request).await
             }
         };
@@ -112,7 +112,7 @@ impl Connection {
             return Err(Error::ended(Some(session), info, false));
         }
         let mut end = self.hub.watch_end(session);
-        let request = self.wire.request_raw(method, &params, options);
+        let request = self.wire.request_raw(method, &params).options(options);
         tokio::select! {
             // An answer that is there counts for more than an end that came with it.
             biased;

@@ -241,7 +241,7 @@ impl Connection {
         };
         self.shared.stop_requested.store(true, Ordering::Release);
         let (hub, alone) = (Arc::clone(&self.hub), self.kind != ServerKind::Shared);
-        let cancelled = self.wire.cancel_agent_requests_where(move |session| {
+        let cancelled = self.wire.control().cancel_agent_requests_where(move |session| {
             alone || session.is_none_or(|session| hub.is_known(session))
         });
         // An answer that cannot be delivered does not hold up the end.
@@ -265,7 +265,7 @@ impl Connection {
 
     /// Ends the connection because the server has forgotten it.
     pub(super) fn lose(&self, error: &Error) {
-        self.wire.end(error.clone());
+        self.wire.control().end(error.clone());
     }
 }
 
@@ -309,15 +309,15 @@ fn wire_builder(
         .reconnect(options.reconnect.clone());
     builder = match endpoint.kind {
         ServerKind::PerAgent => builder
-            .profile(wire::Profile::Bootstrap)
+            .dialect(wire::Dialect::RELEASED)
             .path(format!("/v1/acp/{}", server_id(agent)))
             .bootstrap_query("agent", agent)
             // Nobody else can know the id, so that nothing behind it is older than this connection.
             .resume_from("0"),
         ServerKind::ConnectionId => {
-            builder.profile(wire::Profile::ConnectionId(endpoint.header.clone())).path(endpoint.path)
+            builder.dialect(wire::Dialect::EARLY.with_connection_id(endpoint.header.clone())).path(endpoint.path)
         }
-        ServerKind::Shared => builder.profile(wire::Profile::Rpc).path(endpoint.path),
+        ServerKind::Shared => builder.dialect(wire::Dialect::RPC).path(endpoint.path),
     };
     // A later connection has come further, and reads what the server still has like any other.
     let attachment = options.attachment.as_ref().filter(|_| is_first);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use acp_http_client::Profile;
+use acp_http_client::Dialect;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response};
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     fn new(kind: ServerKind) -> Self {
         let path = if kind == ServerKind::ConnectionId { "/v2/rpc" } else { "/v1/rpc" };
-        Self { kind, path, header: Profile::X_ACP_CONNECTION_ID }
+        Self { kind, path, header: Dialect::X_ACP_CONNECTION_ID }
     }
 }
 
@@ -74,7 +74,7 @@ async fn look(http: &Http, fixed: Option<ServerKind>) -> Result<Endpoint, Error>
         400 => {
             let error = refused(WHAT, response, STALL).await;
             let detail = error.problem().and_then(|problem| problem.detail.as_deref()).unwrap_or_default();
-            let header = [Profile::X_ACP_CONNECTION_ID, Profile::ACP_CONNECTION_ID]
+            let header = [Dialect::X_ACP_CONNECTION_ID, Dialect::ACP_CONNECTION_ID]
                 .into_iter()
                 .find(|header| detail.contains(header.as_str()));
             match header {

@@ -114,7 +114,7 @@ impl Pump {
             tokio::select! {
                 // What has arrived comes first, so that a barrier is behind it.
                 biased;
-                event = self.events.next(), if reading => match event {
+                event = self.events.recv(), if reading => match event {
                     Some(event) => {
                         self.take(event);
                         tokio::task::coop::consume_budget().await;
@@ -318,7 +318,7 @@ impl Pump {
         if !self.shared.stop_requested.load(Ordering::Acquire) {
             self.hub.connection(ConnectionState::AgentEnded(Box::new(info.clone())));
         }
-        self.wire.end(Error::ended(None, info, true));
+        self.wire.control().end(Error::ended(None, info, true));
     }
 }
 

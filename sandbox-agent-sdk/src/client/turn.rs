@@ -224,12 +224,14 @@ impl Driver {
         let call = connection.session_call("session/prompt", self.params.clone(), &self.session, options);
         let mut call = std::pin::pin!(call);
         let answer = tokio::select! {
+            // The prompt is sent, or at least queued, before a cancel can follow it.
+            biased;
             answer = &mut call => answer,
             _ = dropped => match self.inner.options.drop_policy {
                 DropPolicy::Cancel => {
                     self.inner.hub.leave_turn(&self.session);
                     // The session is busy until the agent has stopped: it must never have two turns at once.
-                    let (cancelled, answer) = tokio::join!(connection.cancel(&self.session), &mut call);
+                    let (answer, cancelled) = tokio::join!(&mut call, connection.cancel(&self.session));
                     if let Err(error) = cancelled {
                         tracing::debug!(%error, "a turn that was dropped could not be cancelled");
                     }

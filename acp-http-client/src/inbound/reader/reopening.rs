@@ -1,19 +1,20 @@
 //! What a stream that is not open means, and when it is tried again.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
 
 use super::{LinkState, Next, Reader};
 use crate::{
-    ConnectionState, EndReason, Error, Event, Profile,
+    ConnectionState, EndReason, Error, Event,
+    random::fraction,
     transport::{StreamFailure, Trouble},
 };
 
-/// How long a stream may be missing after the POST that made it was taken.
+/// How soon a stream that does not exist yet is tried again, while the POST that makes it is on its way: at first, and
+/// at most, because installing an agent takes minutes.
+const SOON: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How long a stream may be missing after the POST that made it was accepted.
 const BOOTSTRAP_PATIENCE: Duration = Duration::from_secs(3);
 /// How often a session's stream may be unknown to the server before that is believed.
 const SESSION_NOT_FOUND: u32 = 5;
@@ -27,8 +28,8 @@ impl Reader {
             Trouble::Passing | Trouble::Held => Next::Wait(Some(error)),
             Trouble::NotFound if self.is_connection() => self.not_found(error),
             Trouble::NotFound if self.backoff.attempts() < SESSION_NOT_FOUND => Next::Wait(Some(error)),
-            // Until something was taken, the refusal belongs to the call that tried.
-            Trouble::Unauthorized if !self.opened_once && self.core.first_answer().is_none() => {
+            // Until something was accepted, the refusal belongs to the call that tried.
+            Trouble::Unauthorized if !self.opened_once && !self.core.was_answered() => {
                 Next::Wait(Some(error))
             }
             Trouble::Unauthorized => self.end(error, EndReason::Unauthorized),
@@ -37,7 +38,7 @@ impl Reader {
     }
 
     fn not_found(&mut self, error: Error) -> Next {
-        let bootstrapped = self.core.options.profile == Profile::Bootstrap;
+        let bootstrapped = self.core.options.dialect.bootstrap;
         if bootstrapped && !self.opened_once {
             if !self.core.gate.is_open() {
                 return Next::Soon;
@@ -52,7 +53,14 @@ impl Reader {
         Next::Wait(Some(error))
     }
 
-    /// The stream cannot be had: the connection ends, or the session's calls do.
+    /// How long to wait for a stream that is about to exist.
+    pub(super) fn soon(&mut self) -> Duration {
+        let delay = SOON.0.saturating_mul(1 << self.not_yet.min(10)).min(SOON.1);
+        self.not_yet += 1;
+        delay
+    }
+
+    /// The stream is refused for good: the connection ends, or the session's calls do.
     fn end(&mut self, error: Error, reason: impl FnOnce(Arc<Error>) -> EndReason) -> Next {
         if self.is_connection() {
             self.core.terminate(reason(Arc::new(error)));
@@ -66,7 +74,7 @@ impl Reader {
 
     /// Waits before the next attempt; `false` if there is none.
     pub(super) async fn wait(&mut self, error: Option<Error>) -> bool {
-        let Some(delay) = self.backoff.next_delay(random()) else {
+        let Some(delay) = self.backoff.next_delay(fraction()) else {
             let attempts = self.backoff.attempts();
             let error = error.unwrap_or_else(|| Error::ConnectionLost {
                 method: "event stream".to_owned(),
@@ -82,18 +90,15 @@ impl Reader {
             }
             None => tracing::debug!(stream = %self.link.source(), attempt, ?delay, "stream ended"),
         }
+        // A server that asks for more time gets it, within the bounds of the policy.
+        let asked =
+            error.as_ref().and_then(Error::http).and_then(|http| http.retry_after).unwrap_or_default();
+        let delay = delay.max(asked.min(self.core.options.reconnect.cap));
         self.link.set_state(LinkState::Down);
-        self.lost_at = Some(Instant::now());
         if self.is_connection() && self.opened_once {
             self.core.set_state(ConnectionState::Reconnecting { attempt });
         }
-        tokio::time::sleep(delay).await;
+        self.serve(tokio::time::sleep(delay), None).await;
         true
     }
-}
-
-/// A number in `0.0..1.0`; the keys of a hasher come from the system's randomness.
-pub(in crate::inbound) fn random() -> f64 {
-    let bits = RandomState::new().hash_one(0u8) >> 11;
-    bits as f64 / (1u64 << 53) as f64
 }

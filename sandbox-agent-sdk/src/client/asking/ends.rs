@@ -37,7 +37,7 @@ impl Ends {
 
 impl EndListener for Ends {
     fn session_ended(&self, id: &str) {
-        self.wire.forget_agent_requests(Some(id));
+        self.wire.control().forget_agent_requests(Some(id));
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push_back(id.to_owned());
         self.more.notify_one();
     }

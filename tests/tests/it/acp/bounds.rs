@@ -115,7 +115,7 @@ async fn a_subscriber_that_does_not_read_is_told_how_much_it_missed_and_blocks_n
     let mut count = 0u64;
     within("the next turn's updates", async {
         while count < updates as u64 {
-            match lazy.next().await {
+            match lazy.recv().await {
                 Some(Event::Update(_)) => count += 1,
                 Some(Event::Lagged(missed)) => count += missed,
                 other => assert!(other.is_some()),

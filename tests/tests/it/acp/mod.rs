@@ -5,7 +5,7 @@ mod bounds;
 mod failures;
 mod lost_posts;
 mod ordering;
-mod profiles;
+mod dialects;
 mod repeated_requests;
 mod requests;
 mod robustness;

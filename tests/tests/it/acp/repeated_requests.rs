@@ -60,8 +60,8 @@ async fn a_server_that_asks_again_what_was_answered_gets_no_answer_until_the_age
     .await;
     assert!(client.diagnostics().open_agent_requests.is_empty(), "it was answered");
     // The session has ended and its agent is gone: this is another one that counts from one.
-    client.forget_agent_requests(Some("another session"));
-    client.forget_agent_requests(Some(&session));
+    client.control().forget_agent_requests(Some("another session"));
+    client.control().forget_agent_requests(Some(&session));
     ask(&server, &session);
     answer(&mut requests).await;
     eventually("the answer", || answers(&server) == 2).await;

@@ -344,7 +344,7 @@ async fn what_is_told_while_a_session_is_resumed_is_history_where_nobody_else_ca
     for (replays, said) in [(true, Origin::History), (false, Origin::Live)] {
         let params = json!({"sessionId": session, "cwd": "/", "mcpServers": []});
         let options = RequestOptions::new().ordered(true).replays(replays);
-        within("resuming", client.request_raw("session/resume", &params, options)).await.unwrap();
+        within("resuming", client.request_raw("session/resume", &params).options(options)).await.unwrap();
         assert_eq!(origins(&mut events), [said, said, Origin::Live], "what the session offers now is news");
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use acp_http_client::{
     AcpHttpClient, AgentHandler, AgentRequest, CloseOutcome, Direction, EndReason, Error, Event, Limits,
-    Profile, RequestOptions, RpcError, Timeouts, Verdict, schema::v1::SessionId,
+    Dialect, RequestOptions, RpcError, Timeouts, Verdict, schema::v1::SessionId,
 };
 use mock_server::{Echo, Fault, MockServer, Reply, State, Step};
 use sdk_tests::{
@@ -134,7 +134,7 @@ async fn a_call_that_was_taken_with_202_is_told_of_a_restart() {
 #[tokio::test]
 async fn a_call_that_is_awaited_after_the_end_fails_at_once() {
     let server = acp_server(|_| numbered(3)).start().await;
-    let client = client(&server).profile(Profile::Official).build().unwrap();
+    let client = client(&server).dialect(Dialect::OFFICIAL).build().unwrap();
     session(&client).await;
     let late = prompt(&client, &SessionId::new("another"), "go");
     client.close().await;
@@ -236,7 +236,7 @@ async fn a_query_for_the_first_post_waits_for_one_that_is_taken() {
 #[tokio::test]
 async fn calls_on_sessions_that_do_not_exist_leave_no_streams() {
     let server = acp_server(|_| numbered(3)).start().await;
-    let client = client(&server).profile(Profile::Official).build().unwrap();
+    let client = client(&server).dialect(Dialect::OFFICIAL).build().unwrap();
     session(&client).await;
     eventually("both streams", || server.open_streams() == 2).await;
     for number in 0..20 {
@@ -257,7 +257,7 @@ async fn a_time_beyond_all_measure_is_no_time_at_all() {
     let client = client(&server).timeouts(timeouts).build().unwrap();
     handshake(&client).await.unwrap();
     let options = RequestOptions::new().timeout(Duration::MAX);
-    within("a call", client.request_with::<Value>("session/list", &json!({}), options)).await.unwrap();
+    within("a call", client.request::<Value>("session/list", &json!({})).options(options)).await.unwrap();
 }
 
 #[tokio::test]
@@ -266,7 +266,7 @@ async fn a_deadline_begins_when_the_call_is_awaited() {
     let client = client(&server).build().unwrap();
     handshake(&client).await.unwrap();
     let options = RequestOptions::new().timeout(Duration::from_millis(500));
-    let request = client.request_with::<Value>("session/list", &json!({}), options);
+    let request = client.request::<Value>("session/list", &json!({})).options(options);
     let later = tokio::time::Instant::now() + Duration::from_millis(600);
     eventually("the deadline of a call not yet made", || tokio::time::Instant::now() > later).await;
     within("the call", request).await.unwrap();

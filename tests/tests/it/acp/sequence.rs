@@ -32,7 +32,7 @@ async fn turn_cut_at(byte: u64, cut: Cut) -> (Vec<u64>, usize) {
     let session = session(&client).await;
     within("the turn", prompt(&client, &session, "go")).await.unwrap();
     let mut numbers = Vec::new();
-    while let Some(event) = events.try_next() {
+    while let Some(event) = events.try_recv() {
         if let Event::Notification(notification) = event {
             numbers.push(notification.params.parse().unwrap());
         }

@@ -18,9 +18,9 @@ async fn open_requests_can_be_cancelled_and_each_hears_of_it() {
     let turn = tokio::spawn(prompt(&client, &session, "go"));
     let (_, mut one) = within("a request", requests.next()).await.unwrap();
     let (_, two) = within("a request", requests.next()).await.unwrap();
-    within("nothing", client.cancel_agent_requests(Some("another session"))).await;
+    within("nothing", client.control().cancel_agent_requests(Some("another session"))).await;
     assert!(!one.is_closed() && !two.is_closed());
-    within("the answers", client.cancel_agent_requests(None)).await;
+    within("the answers", client.control().cancel_agent_requests(None)).await;
     within("the end of the wait", one.closed()).await;
     assert!(two.is_closed() && !two.respond(&json!({})));
     within("the turn", turn).await.unwrap().unwrap();
@@ -38,8 +38,8 @@ async fn requests_of_an_agent_that_is_gone_are_closed_without_an_answer() {
     let _turn = tokio::spawn(prompt(&client, &session, "go"));
     let (_, mut one) = within("a request", requests.next()).await.unwrap();
     let (_, two) = within("a request", requests.next()).await.unwrap();
-    assert_eq!(client.forget_agent_requests(Some("another session")), 0);
-    assert_eq!(client.forget_agent_requests(Some(&session.0)), 2);
+    assert_eq!(client.control().forget_agent_requests(Some("another session")), 0);
+    assert_eq!(client.control().forget_agent_requests(Some(&session.0)), 2);
     within("the end of the wait", one.closed()).await;
     assert!(!one.respond(&json!({})));
     drop(two);

@@ -66,7 +66,7 @@ async fn closing_ends_everything_and_is_idempotent() {
     })
     .await;
     assert!(seen.events.len() > 1);
-    assert!(events.next().await.is_none(), "the events end with the connection");
+    assert!(events.recv().await.is_none(), "the events end with the connection");
 }
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn a_layer_above_fails_the_calls_of_one_session_only() {
     let first = tokio::spawn(prompt(&client, &one, "hang"));
     let second = tokio::spawn(prompt(&client, &other, "hang"));
     eventually("the prompts to arrive", || server.messages("session/prompt").len() == 2).await;
-    assert_eq!(client.fail_calls(Some(&one.0), AgentDied(1)), 1);
+    assert_eq!(client.control().fail_requests(Some(&one.0), AgentDied(1)), 1);
     let error = within("the first", first).await.unwrap().unwrap_err();
     assert_eq!(error.custom(), Some(&AgentDied(1)));
     assert!(!error.is_terminal());

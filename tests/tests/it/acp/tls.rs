@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use acp_http_client::{
-    AcpHttpClient, AcpHttpClientBuilder, Error, Profile, ReconnectPolicy, http_client_builder,
+    AcpHttpClient, AcpHttpClientBuilder, Dialect, Error, ReconnectPolicy, http_client_builder,
     http_client_builder_trusting,
 };
 use mock_server::MockServer;
@@ -96,8 +96,8 @@ async fn whole_sessions_run_over_tls_and_http2_is_used_where_it_is_offered() {
         [(&[HTTP2, HTTP1][..], Some(HTTP2)), (&[HTTP2], Some(HTTP2)), (&[HTTP1], Some(HTTP1)), (&[], None)]
     {
         let secured = Secured::start(offered, "127.0.0.1").await;
-        for profile in [Profile::Rpc, Profile::Official] {
-            let client = secured.trusting().profile(profile.clone()).build().unwrap();
+        for profile in [Dialect::RPC, Dialect::OFFICIAL] {
+            let client = secured.trusting().dialect(profile.clone()).build().unwrap();
             let mut events = client.events();
             let id = session(&client).await;
             within("a turn", prompt(&client, &id, "go")).await.unwrap();

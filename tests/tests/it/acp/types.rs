@@ -59,6 +59,6 @@ async fn every_public_future_is_send_and_static(
     drop(send(client.notify(&local, &params)));
     drop(send(client.close()));
     drop(send(client.ended()));
-    drop(send(events.next()));
+    drop(send(events.recv()));
     drop(send(requests.next()));
 }

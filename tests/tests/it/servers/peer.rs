@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use acp_http_client::{
-    AcpHttpClient, CloseOutcome, Profile, ReconnectPolicy, Timeouts,
+    AcpHttpClient, CloseOutcome, Dialect, ReconnectPolicy, Timeouts,
     schema::v1::{
         CancelNotification, ContentBlock, LoadSessionRequest, NewSessionRequest, PromptRequest,
         ResumeSessionRequest, TextContent,
@@ -286,12 +286,12 @@ async fn protocol(server: &Server, knobs: &Knobs) -> Result<Client, Failure> {
     timeouts.close = CLOSE;
     let mut builder = AcpHttpClient::builder(url).timeouts(timeouts).reconnect(reconnect());
     builder = match server.layout() {
-        Layout::Shared => builder.profile(Profile::Rpc),
+        Layout::Shared => builder.dialect(Dialect::RPC),
         Layout::PerAgent => builder
-            .profile(Profile::Bootstrap)
+            .dialect(Dialect::RELEASED)
             .path(format!("/v1/acp/{}", knobs.server_id.unwrap_or("suite")))
             .bootstrap_query("agent", server.agent()),
-        Layout::Official => builder.profile(Profile::Official),
+        Layout::Official => builder.dialect(Dialect::OFFICIAL),
     };
     if server.kind() == Kind::OfficialHttp2 && knobs.url.is_none() {
         builder = builder.http2_prior_knowledge();

@@ -56,7 +56,7 @@ impl Watch {
     pub(crate) fn rest(&mut self) -> Vec<Seen> {
         std::iter::from_fn(|| match self {
             Self::Sdk(events) => events.try_next().map(of_sdk),
-            Self::Protocol(events) => events.try_next().map(of_protocol),
+            Self::Protocol(events) => events.try_recv().map(of_protocol),
         })
         .collect()
     }

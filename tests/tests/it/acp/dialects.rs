@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use acp_http_client::{
-    AcpHttpClient, AcpHttpClientBuilder, Continuity, EndReason, Error, Event, Profile, ReconnectPolicy,
+    AcpHttpClient, AcpHttpClientBuilder, Continuity, EndReason, Error, Dialect, Event, ReconnectPolicy,
     Timeouts,
     schema::v1::{CancelNotification, CloseSessionRequest, LoadSessionRequest, NewSessionRequest},
 };
@@ -22,15 +22,15 @@ fn quick() -> ReconnectPolicy {
 }
 
 fn bootstrap(server: &MockServer) -> AcpHttpClientBuilder {
-    client(server).profile(Profile::Bootstrap).path("/v1/acp/server-1").bootstrap_query("agent", "mock")
+    client(server).dialect(Dialect::RELEASED).path("/v1/acp/server-1").bootstrap_query("agent", "mock")
 }
 
 fn official(server: &MockServer) -> AcpHttpClientBuilder {
-    client(server).profile(Profile::Official).reconnect(quick())
+    client(server).dialect(Dialect::OFFICIAL).reconnect(quick())
 }
 
 fn with_id(server: &MockServer) -> AcpHttpClientBuilder {
-    client(server).profile(Profile::ConnectionId(Profile::X_ACP_CONNECTION_ID))
+    client(server).dialect(Dialect::EARLY)
 }
 
 async fn a_whole_session(client: &AcpHttpClient, what: &str) {
@@ -202,7 +202,7 @@ async fn a_session_stream_that_is_lost_comes_back_without_the_others() {
     })
     .await;
     let Some(Event::Reconnected { continuity, .. }) = seen.events.last() else { unreachable!() };
-    assert_eq!(*continuity, Continuity::Unknown, "without numbers nothing more can be said");
+    assert_eq!(*continuity, Continuity::Unverified, "without numbers nothing more can be said");
     within("the cancel", client.cancel(CancelNotification::new(id.clone()))).await.unwrap();
     let reply = within("the turn", turn).await.unwrap().unwrap();
     assert_eq!(reply.raw().to_value()["stopReason"], "cancelled");

@@ -1,11 +1,17 @@
-//! One request that waits.
+//! One pending request.
 
 use std::sync::Arc;
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::core::{Core, Settled};
-use crate::{Error, EventSource, MessageId};
+use crate::{Error, Order, client::Core, rpc::RpcOutcome};
+
+/// A response to one of our requests.
+#[derive(Debug, Clone)]
+pub(crate) struct Settled {
+    pub(crate) outcome: RpcOutcome,
+    pub(crate) order: Order,
+}
 
 /// What the pending table knows of a request.
 #[derive(Debug)]
@@ -13,21 +19,24 @@ pub(crate) struct Waiter {
     pub(crate) method: Arc<str>,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) since: Instant,
-    /// The POST brought no answer and will bring none, only the stream can: when the server is known to have been
-    /// the one that took it.
-    pub(crate) unconfirmed: Option<Instant>,
+    /// Whether its response is ordered behind the updates of its session.
+    pub(crate) ordered: bool,
+    /// Whether only the stream can answer it.
+    pub(crate) unconfirmed: bool,
+    /// What became of its POST, if that broke.
+    pub(crate) lost: Option<Error>,
     sender: oneshot::Sender<Result<Settled, Error>>,
 }
 
 impl Waiter {
-    /// Wakes whoever waits. A caller that went away is normal.
+    /// Wakes the caller. A caller that went away is normal.
     pub(crate) fn settle(self, outcome: Result<Settled, Error>) {
         let _ = self.sender.send(outcome);
     }
 }
 
-/// The right to an answer. Dropping it frees the place in the table and, if the request was sent and not
-/// answered, tells the agent.
+/// The right to a response. Dropping it removes the request from the table and, if the request was sent and not
+/// answered, cancels it.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     core: Arc<Core>,
@@ -44,16 +53,14 @@ impl Ticket {
         number: u64,
         method: Arc<str>,
         session: Option<Arc<str>>,
+        ordered: bool,
         cancel_on_drop: bool,
     ) -> Self {
         let (sender, receiver) = oneshot::channel();
-        let waiter = Waiter { method, session, since: Instant::now(), unconfirmed: None, sender };
+        let since = Instant::now();
+        let waiter = Waiter { method, session, since, ordered, unconfirmed: false, lost: None, sender };
         core.pending().register(number, waiter);
         Self { core: core.clone(), number, receiver, sent: false, cancel_on_drop }
-    }
-
-    pub(crate) fn id(&self) -> MessageId {
-        self.core.ids.id(self.number)
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -68,38 +75,33 @@ impl Ticket {
         }
     }
 
-    /// The answer came another way: nobody waits any more.
-    pub(crate) fn done(&self) {
-        self.core.pending().take(self.number);
+    /// Takes the request out of the table, if it is still there.
+    pub(crate) fn take(&self) -> Option<Waiter> {
+        self.core.pending().take(self.number)
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
         self.core.pending().get_mut(self.number).is_some()
     }
 
-    /// The POST was taken without an answer.
-    pub(crate) fn mark_accepted(&self) {
+    /// From here on only the stream can answer it.
+    pub(crate) fn mark_unconfirmed(&self, lost: Option<Error>) {
         if let Some(waiter) = self.core.pending().get_mut(self.number) {
-            waiter.unconfirmed = Some(Instant::now());
-        }
-    }
-
-    /// The POST broke, which says nothing of when: it counts from its beginning.
-    pub(crate) fn mark_lost(&self) {
-        if let Some(waiter) = self.core.pending().get_mut(self.number) {
-            waiter.unconfirmed = Some(waiter.since);
+            waiter.unconfirmed = true;
+            waiter.lost = lost;
         }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let waiting = self.core.pending().take(self.number).is_some();
-        if waiting && self.sent && self.cancel_on_drop {
-            self.core.courier.cancel(self.number);
+        let Some(waiter) = self.take() else { return };
+        let link = self.core.links.get(&self.core, waiter.session.as_ref());
+        link.input(|core, _| core.forget(self.number));
+        if !self.sent {
+            self.core.outbox.end_turn(self.number);
+        } else if self.cancel_on_drop {
+            self.core.notices.cancel(self.number, waiter);
         }
     }
 }
-
-/// Which stream brought an answer; `None` for a response body.
-pub(crate) type Via = Option<EventSource>;

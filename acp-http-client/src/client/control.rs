@@ -1,0 +1,58 @@
+//! What layers above need and applications do not.
+
+use std::{error::Error as StdError, fmt, sync::Arc};
+
+use futures::future::BoxFuture;
+
+use super::handle::AcpHttpClient;
+use crate::EndReason;
+
+/// Controls of a connection for layers above this crate, which know more of the agent than the protocol says: see
+/// [`AcpHttpClient::control`].
+pub struct Control<'a>(pub(super) &'a AcpHttpClient);
+
+impl Control<'_> {
+    /// Fails the pending requests of one session, or all of them, with a reason of your own
+    /// (see [`Error::custom`](crate::Error::custom)). Returns how many there were.
+    pub fn fail_requests(
+        &self,
+        session: Option<&str>,
+        reason: impl StdError + Send + Sync + 'static,
+    ) -> usize {
+        self.0.core().interrupt(session, Arc::new(reason))
+    }
+
+    /// Ends the connection with a reason of your own, without a message to the server.
+    pub fn end(&self, reason: impl StdError + Send + Sync + 'static) {
+        self.0.core().terminate(EndReason::Custom(Arc::new(reason)));
+    }
+
+    /// Answers open agent requests, of one session or of all, as cancelled. Returns when the responses were sent.
+    pub fn cancel_agent_requests(&self, session: Option<&str>) -> BoxFuture<'static, ()> {
+        let session = session.map(str::to_owned);
+        self.cancel_agent_requests_where(move |asking| session.is_none() || asking == session.as_deref())
+    }
+
+    /// Answers open agent requests as cancelled in the sessions that fit; a request that names no session is in
+    /// `None`. On a shared endpoint each client has the requests of the others in its table until it
+    /// [ignores them](crate::Responder::ignore). Returns when the responses were sent.
+    pub fn cancel_agent_requests_where(
+        &self,
+        fits: impl Fn(Option<&str>) -> bool + Send + Sync + 'static,
+    ) -> BoxFuture<'static, ()> {
+        let core = self.0.core().clone();
+        Box::pin(async move { core.calls.cancel(fits).await })
+    }
+
+    /// Closes open agent requests, of one session or of all, without a response: the agent is gone, and one that
+    /// replaces it may send other requests under the same ids. Returns how many were open.
+    pub fn forget_agent_requests(&self, session: Option<&str>) -> usize {
+        self.0.core().calls.forget(session)
+    }
+}
+
+impl fmt::Debug for Control<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Control")
+    }
+}

@@ -1,0 +1,161 @@
+//! One session of a connection.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use agent_client_protocol_schema::v1::{CancelNotification, ContentBlock, PromptRequest, PromptResponse};
+use futures::{Stream, StreamExt, future::BoxFuture};
+
+use super::handle::AcpHttpClient;
+use crate::{Error, Event, Events, Typed, events::peek_session};
+
+/// A light handle of a session: cheap to make and to clone. Making one sends nothing and owns nothing.
+#[derive(Clone)]
+pub struct SessionHandle {
+    client: AcpHttpClient,
+    id: Arc<str>,
+}
+
+impl SessionHandle {
+    pub(super) fn new(client: AcpHttpClient, id: Arc<str>) -> Self {
+        Self { client, id }
+    }
+
+    /// The id of the session.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Runs one turn: a stream of what happens in it, and its response. It is sent when it is first polled; dropping it
+    /// cancels the turn.
+    pub fn prompt(&self, content: Vec<ContentBlock>) -> PromptTurn {
+        let request = self.client.prompt(PromptRequest::new(self.id.clone(), content));
+        PromptTurn { events: self.events(), response: Response::Pending(request.into_future()) }
+    }
+
+    /// Cancels the turn of the session: [`AcpHttpClient::cancel`].
+    pub fn cancel(&self) -> BoxFuture<'static, Result<(), Error>> {
+        self.client.cancel(CancelNotification::new(self.id.clone()))
+    }
+
+    /// What happens in this session from now on, in order. Events of the connection, such as gaps, are included.
+    pub fn events(&self) -> SessionEvents {
+        SessionEvents { events: self.client.events(), session: self.id.clone() }
+    }
+}
+
+impl fmt::Debug for SessionHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SessionHandle").field(&self.id).finish()
+    }
+}
+
+/// The events of one session, and those of the whole connection.
+#[derive(Debug)]
+#[must_use = "a subscription that is not read only counts what it misses"]
+pub struct SessionEvents {
+    events: Events,
+    session: Arc<str>,
+}
+
+impl SessionEvents {
+    /// The next event, or `None` after the last one.
+    pub async fn recv(&mut self) -> Option<Event> {
+        self.next().await
+    }
+
+    /// The next event if there is one already.
+    pub fn try_recv(&mut self) -> Option<Event> {
+        loop {
+            let event = self.events.try_recv()?;
+            if self.concerns(&event) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn concerns(&self, event: &Event) -> bool {
+        match event {
+            Event::Update(update) => update.session_id().as_deref() == Some(&*self.session),
+            Event::Notification(notification) | Event::AgentRequest { request: notification, .. } => {
+                peek_session(notification.params.as_bytes()).is_none_or(|session| *session == *self.session)
+            }
+            Event::UnmatchedResponse { .. } => false,
+            _ => true,
+        }
+    }
+}
+
+impl Stream for SessionEvents {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        loop {
+            match std::task::ready!(self.events.poll_next_unpin(context)) {
+                Some(event) if !self.concerns(&event) => {}
+                event => return Poll::Ready(event),
+            }
+        }
+    }
+}
+
+/// One turn: a stream of events that ends with its response.
+#[must_use = "a turn is sent when it is polled"]
+pub struct PromptTurn {
+    events: SessionEvents,
+    response: Response,
+}
+
+type Outcome = Result<Typed<PromptResponse>, Error>;
+
+enum Response {
+    Pending(Pin<Box<dyn Future<Output = Outcome> + Send>>),
+    Done(Box<Outcome>),
+}
+
+impl PromptTurn {
+    /// The next event of the turn, or `None` when the response is there and everything before it was read.
+    pub async fn recv(&mut self) -> Option<Event> {
+        self.next().await
+    }
+
+    /// Waits for the response. Events that were not read are dropped.
+    ///
+    /// # Errors
+    /// As [`AcpHttpClient::prompt`].
+    pub async fn response(self) -> Result<Typed<PromptResponse>, Error> {
+        match self.response {
+            Response::Pending(response) => response.await,
+            Response::Done(outcome) => *outcome,
+        }
+    }
+}
+
+impl Stream for PromptTurn {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        if let Response::Pending(response) = &mut self.response
+            && let Poll::Ready(outcome) = response.as_mut().poll(context)
+        {
+            self.response = Response::Done(Box::new(outcome));
+        }
+        match self.response {
+            Response::Pending(_) => self.events.poll_next_unpin(context),
+            // Every update of the turn was published before its response was given.
+            Response::Done(_) => Poll::Ready(self.events.try_recv()),
+        }
+    }
+}
+
+impl fmt::Debug for PromptTurn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = matches!(self.response, Response::Done(_));
+        f.debug_struct("PromptTurn").field("session", &self.events.session).field("over", &over).finish()
+    }
+}

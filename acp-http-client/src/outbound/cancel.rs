@@ -1,0 +1,71 @@
+//! Cancelling turns.
+
+use std::{sync::Arc, time::Duration};
+
+use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES;
+use bytes::Bytes;
+
+use super::exchange::send_one_way;
+use crate::{Error, client::Core, inbound::LinkState, transport::PostFailure};
+
+/// How long a cancel waits for the message before it to be handed over. It is repeated anyway.
+const BEHIND_PROMPT: Duration = Duration::from_secs(2);
+
+/// Cancels the turn of a session: prompts that were not sent are withdrawn; a turn that runs is cancelled on the server.
+///
+/// A server may handle the cancel before the prompt, although the prompt was sent first: the two travel on two
+/// connections. So the cancel is repeated, a bounded number of times and with growing pauses, for as long as the turn
+/// runs and its stream is open. Agents ignore a cancel without a turn.
+pub(crate) async fn cancel(core: &Arc<Core>, session: Arc<str>, body: Bytes) -> Result<(), Error> {
+    core.check_alive()?;
+    // What the agent waits for is answered as cancelled, without delaying the cancel itself.
+    let answering = (core.clone(), session.clone());
+    core.tasks.spawn(async move {
+        let (core, session) = answering;
+        core.calls.cancel(|asking| asking == Some(&*session)).await;
+    });
+    let cancelled = core.outbox.cancel(&session);
+    for number in &cancelled.withdrawn {
+        let waiter = core.pending().take(*number);
+        if let Some(waiter) = waiter {
+            let method = waiter.method.to_string();
+            waiter.settle(Err(Error::Withdrawn { method }));
+        }
+    }
+    if cancelled.running.is_empty() && !cancelled.withdrawn.is_empty() {
+        return Ok(());
+    }
+    core.tap_outbound(&body);
+    let sent = send(core, &session, &body).await;
+    if !cancelled.running.is_empty() {
+        core.tasks.spawn(repeat(core.clone(), session, body, cancelled.running));
+    }
+    sent.map_err(PostFailure::into_error)
+}
+
+async fn send(core: &Arc<Core>, session: &Arc<str>, body: &Bytes) -> Result<(), PostFailure> {
+    let _cancelling = core.outbox.cancelling(session);
+    // Behind the prompt; a prompt whose POST hangs must not keep its cancel back.
+    let _slot =
+        tokio::time::timeout(core.options.timeouts.headers.min(BEHIND_PROMPT), core.outbox.enter(session))
+            .await;
+    send_one_way(core, AGENT_METHOD_NAMES.session_cancel, body.clone(), Some(session.clone())).await
+}
+
+async fn repeat(core: Arc<Core>, session: Arc<str>, body: Bytes, turns: Vec<u64>) {
+    let times = &core.options.timeouts;
+    let mut pause = times.cancel_repeat;
+    for _ in 0..core.options.cancel_repeats {
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+        let runs = turns.iter().any(|number| core.outbox.is_running(*number));
+        if !runs {
+            return;
+        }
+        if core.links.get(&core, Some(&session)).state() == LinkState::Live
+            && let Err(failure) = send(&core, &session, &body).await
+        {
+            tracing::debug!(error = %failure.into_error(), "a repeated cancel was not delivered");
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! One request, from its POST to its response.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES as METHODS;
+use bytes::Bytes;
+use tokio::time::{Duration, Instant};
+
+use super::{
+    outbox::Slot,
+    ticket::{Settled, Ticket},
+};
+use crate::{
+    Barrier, Error, Order, Phase, Timeout,
+    client::Core,
+    inbound::{Link, LinkState, Replay, Response, SessionUse},
+    rpc::{Body, Message, RpcOutcome},
+    transport::{Handover, Post, PostFailure, Posted, Sent},
+};
+
+/// How long a POST may finish by itself after the stream has brought its response, so that its connection can be
+/// used again.
+const FINISH: Duration = Duration::from_secs(1);
+/// How often a message is sent again that the server refused unread and asked to send later.
+const RETRIES: u32 = 3;
+
+/// Options of a single request.
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct RequestOptions {
+    deadline: Deadline,
+    ordered: Option<bool>,
+    cancel_on_drop: Option<bool>,
+    replays: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum Deadline {
+    /// As [`Timeouts`](crate::Timeouts) says for the method.
+    #[default]
+    ByMethod,
+    After(Duration),
+    Never,
+}
+
+impl RequestOptions {
+    /// Options as the client's settings say.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Fails the request if it is not answered in this time.
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.deadline = Deadline::After(time);
+        self
+    }
+
+    /// Waits for the response without a limit.
+    pub fn no_timeout(mut self) -> Self {
+        self.deadline = Deadline::Never;
+        self
+    }
+
+    /// Whether the response is given only after every update that the server sent before it. On by default for every
+    /// call about a session.
+    pub fn ordered(mut self, ordered: bool) -> Self {
+        self.ordered = Some(ordered);
+        self
+    }
+
+    /// Marks what the agent replays of the session's conversation before its response as
+    /// [history](crate::Origin::History). `session/load` is always treated so, with everything else that comes of the
+    /// session meanwhile. This is for `session/resume`, after which an agent should replay nothing and some do. Where
+    /// other clients may have a turn running in the session, live updates would be marked as history.
+    pub fn replays(mut self, replays: bool) -> Self {
+        self.replays = replays;
+        self
+    }
+
+    /// Whether the request is cancelled on the server when its future is dropped before its response.
+    pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
+        self.cancel_on_drop = Some(cancel);
+        self
+    }
+}
+
+/// A request that was encoded and is not registered yet.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) number: u64,
+    pub(crate) method: Arc<str>,
+    pub(crate) session: Option<Arc<str>>,
+    pub(crate) body: Bytes,
+}
+
+type Posting = Pin<Box<dyn Future<Output = Result<Posted, PostFailure>> + Send>>;
+
+/// A request on its way.
+pub(crate) struct Exchange {
+    core: Arc<Core>,
+    ticket: Ticket,
+    method: Arc<str>,
+    session: Option<Arc<str>>,
+    link: Arc<Link>,
+    /// Keeps the session's stream open while the call runs, on dialects that have one.
+    using: Option<SessionUse>,
+    ordered: bool,
+    started: Instant,
+    deadline: Option<Instant>,
+    /// A response from the body, which the ordered core of the stream has as well: it is given when time is up.
+    body: Option<RpcOutcome>,
+    /// What became of a POST that broke.
+    lost: Option<Error>,
+}
+
+impl Exchange {
+    /// Sends a request and waits for its response.
+    pub(crate) async fn run(
+        core: Arc<Core>,
+        draft: Draft,
+        options: RequestOptions,
+    ) -> Result<Settled, Error> {
+        core.check_alive()?;
+        let Draft { number, method, session, body } = draft;
+        let cancel = options.cancel_on_drop.unwrap_or(core.options.cancel_on_drop);
+        let concerns_session =
+            session.is_some() || *method == *METHODS.session_new || *method == *METHODS.session_fork;
+        let ordered = options.ordered.unwrap_or(concerns_session);
+        let ticket = Ticket::register(&core, number, method.clone(), session.clone(), ordered, cancel);
+        // The connection may have ended between the look and the registration, and then nobody would wake us.
+        core.check_alive()?;
+        let started = Instant::now();
+        let limit = match options.deadline {
+            Deadline::ByMethod => core.options.timeouts.for_method(&method),
+            Deadline::After(time) => Some(time),
+            Deadline::Never => None,
+        };
+        let using = session
+            .as_ref()
+            .filter(|_| core.options.dialect.has_session_streams())
+            .map(|session| core.links.use_session(&core, session));
+        let link = match &using {
+            Some(using) => using.link.clone(),
+            None => core.links.connection(&core).clone(),
+        };
+        let exchange = Self {
+            deadline: limit.and_then(|limit| started.checked_add(limit)),
+            ticket,
+            method,
+            session,
+            link,
+            using,
+            ordered,
+            started,
+            body: None,
+            lost: None,
+            core,
+        };
+        exchange.finish(body, options.replays).await
+    }
+
+    async fn finish(mut self, body: Bytes, replays: bool) -> Result<Settled, Error> {
+        let is_turn = *self.method == *METHODS.session_prompt;
+        if let Some(session) = self.session.as_ref().filter(|_| is_turn) {
+            self.core.outbox.begin_turn(session, self.ticket.number());
+        }
+        let result = self.exchange(body, is_turn, replays).await;
+        if is_turn {
+            self.core.outbox.end_turn(self.ticket.number());
+        }
+        let succeeded = matches!(&result, Ok(settled) if settled.outcome.is_ok());
+        self.renew_agent_requests(succeeded);
+        let ends = [METHODS.session_close, METHODS.session_delete].contains(&&*self.method);
+        if succeeded
+            && !ends
+            && let Some(using) = &self.using
+        {
+            using.establish();
+        }
+        result
+    }
+
+    /// After some calls there is another agent, or another turn: a request under a known id is another request then.
+    fn renew_agent_requests(&self, succeeded: bool) {
+        let turns = [METHODS.session_prompt, METHODS.session_load, METHODS.session_resume];
+        match &self.session {
+            Some(session) if turns.contains(&&*self.method) => self.core.calls.renew(Some(session)),
+            None if *self.method == *METHODS.initialize && succeeded => self.core.calls.renew(None),
+            _ => {}
+        }
+    }
+
+    async fn exchange(&mut self, body: Bytes, is_turn: bool, replays: bool) -> Result<Settled, Error> {
+        self.open_session_stream().await?;
+        let mut slot = self.enter_outbox(is_turn).await?;
+        let replay = match *self.method == *METHODS.session_load {
+            true => Some(Replay::Everything),
+            false => replays.then_some(Replay::Conversation),
+        };
+        if let Some((session, replay)) = self.session.clone().zip(replay) {
+            self.link.input(|core, _| core.loading(self.ticket.number(), session, replay));
+        }
+        self.ticket.start();
+        self.core.tap_outbound(&body);
+        // Where the response comes at the end of the POST, the next message leaves when this one was handed over whole.
+        let status_comes_first = self.core.options.dialect.barrier == Barrier::SameStream;
+        let (mut posting, mut handover) = self.post(&body);
+        let mut retries = 0;
+        let settled = loop {
+            let handed_over = async {
+                match handover.as_ref().filter(|_| !status_comes_first && slot.is_some()) {
+                    Some(handover) => handover.completed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let deadline = self.deadline;
+            let time_is_up = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                outcome = &mut self.ticket.receiver => break self.on_settled(outcome.ok())?,
+                outcome = finished(&mut posting) => {
+                    posting = None;
+                    if let Some(delay) = self.retry_after(&outcome).filter(|_| retries < RETRIES) {
+                        retries += 1;
+                        (posting, handover) = self.post_later(&body, delay);
+                        continue;
+                    }
+                    handover = None;
+                    slot = None;
+                    if let Some(settled) = self.on_posted(outcome)? {
+                        break settled;
+                    }
+                }
+                () = handed_over => slot = None,
+                () = time_is_up => break self.on_deadline()?,
+            }
+        };
+        self.forget();
+        if let Some(posting) = posting {
+            self.core.tasks.spawn(async move {
+                let _ = tokio::time::timeout(FINISH, posting).await;
+            });
+        }
+        Ok(settled)
+    }
+
+    fn post(&self, body: &Bytes) -> (Option<Posting>, Option<Handover>) {
+        let handover = Handover::default();
+        let post = Post {
+            what: self.method.clone(),
+            body: body.clone(),
+            session: self.session.clone(),
+            bootstrap: false,
+            kind: Sent::Request,
+            handover: handover.clone(),
+        };
+        (Some(Box::pin(self.core.clone().post(post))), Some(handover))
+    }
+
+    /// Posts the message again after the delay that the server asked for.
+    fn post_later(&self, body: &Bytes, delay: Duration) -> (Option<Posting>, Option<Handover>) {
+        let (posting, handover) = self.post(body);
+        let posting = posting.map(|posting| -> Posting {
+            Box::pin(async move {
+                tokio::time::sleep(delay).await;
+                posting.await
+            })
+        });
+        (posting, handover)
+    }
+
+    /// How long to wait before a message is sent again that the server refused unread.
+    fn retry_after(&self, outcome: &Result<Posted, PostFailure>) -> Option<Duration> {
+        let Err(PostFailure::NotTaken(error)) = outcome else { return None };
+        let delay = error.http()?.retry_after?;
+        let at = Instant::now().checked_add(delay)?;
+        let limit =
+            self.deadline.or_else(|| self.started.checked_add(self.core.options.timeouts.retry_after));
+        limit.is_none_or(|limit| at < limit).then_some(delay)
+    }
+
+    /// On dialects with a stream for each session, the stream comes before the first message about it.
+    async fn open_session_stream(&mut self) -> Result<(), Error> {
+        if self.using.is_none() {
+            return Ok(());
+        }
+        self.core.check_alive()?;
+        let until = self.started + self.core.options.timeouts.headers;
+        let until = self.deadline.map_or(until, |deadline| deadline.min(until));
+        tokio::select! {
+            biased;
+            outcome = &mut self.ticket.receiver => return Err(self.not_sent(outcome.ok())),
+            () = self.link.opened() => {}
+            // Without its stream the message is sent all the same: the server keeps its events.
+            () = tokio::time::sleep_until(until) => {}
+        }
+        match self.link.failure() {
+            Some(error) => {
+                self.forget();
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the turn to send about the session, and before a prompt for the end of a turn that was cancelled.
+    async fn enter_outbox(&mut self, is_turn: bool) -> Result<Option<Slot>, Error> {
+        let Some(session) = self.session.clone() else { return Ok(None) };
+        let core = self.core.clone();
+        let until = self.started.checked_add(core.options.timeouts.cancel);
+        let number = self.ticket.number();
+        let entering = async {
+            if is_turn && !core.outbox.settled(&session, until).await {
+                core.outbox.forget_abandoned(&session, |number| core.pending().get_mut(number).is_some());
+                return Err(Error::TurnStillRunning { session: session.to_string() });
+            }
+            Ok(core.outbox.enter(&session).await)
+        };
+        let slot = tokio::select! {
+            biased;
+            outcome = &mut self.ticket.receiver => return Err(self.not_sent(outcome.ok())),
+            slot = entering => slot,
+            () = sleep_until(self.deadline) => return Err(self.timeout(Phase::Answer)),
+        };
+        if slot.is_err() {
+            self.forget();
+        } else if is_turn && !core.outbox.start_turn(&session, number) {
+            return Err(Error::Withdrawn { method: self.method.to_string() });
+        }
+        slot.map(Some)
+    }
+
+    /// The ordered core settled the request, or it was ended.
+    fn on_settled(&mut self, outcome: Option<Result<Settled, Error>>) -> Result<Settled, Error> {
+        match (outcome, self.body.take()) {
+            (Some(Ok(settled)), _) => Ok(settled),
+            // The response is there, whatever ended the wait for its place.
+            (_, Some(outcome)) => Ok(Settled { outcome, order: Order::Unverified }),
+            (Some(Err(error)), None) => Err(error),
+            (None, None) => Err(self.forgotten()),
+        }
+    }
+
+    fn on_posted(&mut self, outcome: Result<Posted, PostFailure>) -> Result<Option<Settled>, Error> {
+        let (number, session) = (self.ticket.number(), self.session.clone());
+        match outcome {
+            Ok(Posted::Answer { status, content_type, body }) => {
+                let outcome = self.read_response(status, content_type, body)?;
+                self.core.mark_answered();
+                if self.ordered && self.link.state() != LinkState::Ended {
+                    self.body = Some(outcome.clone());
+                    let next_number = self.core.ids.peek();
+                    let response = Response { number, session, outcome, next_number, elsewhere: false };
+                    self.link.input(|core, now| core.response(now, response));
+                    return Ok(None);
+                }
+                self.link.input(|core, now| core.body_seen(now));
+                if let Some(waiter) = self.ticket.take() {
+                    self.core.on_answer(&waiter, &outcome);
+                }
+                Ok(Some(Settled { outcome, order: Order::Unverified }))
+            }
+            Ok(Posted::Accepted) => {
+                self.core.mark_answered();
+                self.ticket.mark_unconfirmed(None);
+                self.link.input(|core, now| core.accepted(now, number, session));
+                Ok(None)
+            }
+            Err(PostFailure::Unknown(error)) if self.link.state() != LinkState::Ended => {
+                tracing::debug!(method = %self.method, %error, "the POST broke; the stream may still bring the response");
+                self.ticket.mark_unconfirmed(Some(error.clone()));
+                self.lost = Some(error);
+                let since = self.link.moment(self.started);
+                self.link.input(|core, now| core.post_lost(now, since, number, session));
+                Ok(None)
+            }
+            Err(failure) => {
+                self.forget();
+                // A response that came on another stream is worth more than a POST that failed after it.
+                match self.body.take() {
+                    Some(outcome) => Ok(Some(Settled { outcome, order: Order::Unverified })),
+                    None => Err(failure.into_error()),
+                }
+            }
+        }
+    }
+
+    fn read_response(
+        &self,
+        status: u16,
+        content_type: Option<String>,
+        body: Bytes,
+    ) -> Result<RpcOutcome, Error> {
+        let message = Message::parse(body.clone()).ok();
+        let outcome = message.and_then(|message| match message.body {
+            Body::Response { id, outcome } => {
+                let ours = self.core.ids.number(id.as_json()) == Some(self.ticket.number());
+                // A server that could not read the id answers with an error under `null`.
+                (ours || (id.as_json() == "null" && outcome.is_err())).then_some(outcome)
+            }
+            _ => None,
+        });
+        let Some(outcome) = outcome else {
+            let start = String::from_utf8_lossy(&body).chars().take(1024).collect();
+            self.forget();
+            return Err(Error::UnexpectedBody { status, content_type, start });
+        };
+        if self.ticket.is_waiting() {
+            let echoed = self.link.core().barrier() == Barrier::Echo;
+            self.core.tapped_body(self.ticket.number(), &body, echoed);
+        }
+        Ok(outcome)
+    }
+
+    /// Time is up: a response that is there is given, not thrown away.
+    fn on_deadline(&mut self) -> Result<Settled, Error> {
+        match self.body.take() {
+            Some(outcome) => {
+                if let Some(waiter) = self.ticket.take() {
+                    self.core.on_answer(&waiter, &outcome);
+                }
+                Ok(Settled { outcome, order: Order::Unverified })
+            }
+            None => {
+                let phase = if self.lost.is_some() { Phase::Confirmation } else { Phase::Answer };
+                Err(self.timeout(phase))
+            }
+        }
+    }
+
+    /// Takes the request out of every table.
+    fn forget(&self) {
+        self.ticket.take();
+        self.link.input(|core, _| core.forget(self.ticket.number()));
+    }
+
+    /// The call was ended before anything was sent.
+    fn not_sent(&self, outcome: Option<Result<Settled, Error>>) -> Error {
+        outcome.and_then(Result::err).unwrap_or_else(|| self.forgotten()).not_sent()
+    }
+
+    fn timeout(&self, phase: Phase) -> Error {
+        Error::Timeout(Box::new(Timeout {
+            phase,
+            what: self.method.to_string(),
+            elapsed: self.started.elapsed(),
+            last_event_age: self.core.last_event_age(),
+            state: self.core.state(),
+            cause: self.lost.clone().map(Arc::new),
+        }))
+    }
+
+    /// The table lost the waiter without settling it, which happens only when the connection ends.
+    fn forgotten(&self) -> Error {
+        self.core
+            .check_alive()
+            .err()
+            .unwrap_or_else(|| Error::ServerRestarted { method: self.method.to_string() })
+    }
+}
+
+async fn finished(posting: &mut Option<Posting>) -> Result<Posted, PostFailure> {
+    match posting {
+        Some(posting) => posting.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sends a message that has no response, and waits for its status.
+pub(crate) async fn send_one_way(
+    core: &Arc<Core>,
+    what: &str,
+    body: Bytes,
+    session: Option<Arc<str>>,
+) -> Result<(), PostFailure> {
+    core.check_alive().map_err(PostFailure::NotTaken)?;
+    let post = Post {
+        what: what.into(),
+        body,
+        session,
+        bootstrap: false,
+        kind: Sent::OneWay,
+        handover: Handover::default(),
+    };
+    let started = Instant::now();
+    let limit = core.options.timeouts.headers;
+    match tokio::time::timeout(limit, core.clone().post(post)).await {
+        Ok(result) => result.map(drop),
+        Err(_) => Err(PostFailure::Unknown(Error::Timeout(Box::new(Timeout {
+            phase: Phase::Headers,
+            what: what.to_owned(),
+            elapsed: started.elapsed(),
+            last_event_age: core.last_event_age(),
+            state: core.state(),
+            cause: None,
+        })))),
+    }
+}

@@ -1,0 +1,16 @@
+//! What is sent: one outbox per session, one exchange per request, cancels, and who may send first.
+
+mod cancel;
+mod exchange;
+mod gate;
+mod notices;
+mod outbox;
+mod ticket;
+
+pub(crate) use cancel::cancel;
+pub use exchange::RequestOptions;
+pub(crate) use exchange::{Draft, Exchange, send_one_way};
+pub(crate) use gate::Gate;
+pub(crate) use notices::{Notices, run as run_notices};
+pub(crate) use outbox::Outbox;
+pub(crate) use ticket::{Settled, Waiter};

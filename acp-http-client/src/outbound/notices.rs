@@ -1,0 +1,114 @@
+//! Cancels of requests that nobody waits for any more.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use agent_client_protocol_schema::v1::{AGENT_METHOD_NAMES, CancelNotification, PROTOCOL_LEVEL_METHOD_NAMES};
+use futures::{StreamExt, stream::FuturesUnordered};
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::{Waiter, cancel::cancel};
+use crate::{
+    client::Core,
+    rpc::Outgoing,
+    transport::{Handover, Post, Sent},
+};
+
+/// How many cancels may wait; they are a courtesy, and beyond this the oldest are dropped.
+const QUEUE: usize = 16 * 1024;
+/// How many are sent at once.
+const CONCURRENT: usize = 16;
+/// How long one of them may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A queue of cancels, filled from `Drop`, where nothing can be awaited.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    /// Guards the queue; held for a push or a pop.
+    queue: Mutex<VecDeque<Notice>>,
+    notify: Notify,
+}
+
+#[derive(Debug)]
+struct Notice {
+    number: u64,
+    /// The session whose turn it was.
+    turn: Option<Arc<str>>,
+}
+
+impl Notices {
+    pub(crate) fn cancel(&self, number: u64, waiter: Waiter) {
+        let prompt = *waiter.method == *AGENT_METHOD_NAMES.session_prompt;
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.len() == QUEUE {
+            queue.pop_front();
+        }
+        queue.push_back(Notice { number, turn: waiter.session.filter(|_| prompt) });
+        drop(queue);
+        self.notify.notify_one();
+    }
+
+    async fn next(&self) -> Notice {
+        loop {
+            let notice = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            match notice {
+                Some(notice) => return notice,
+                None => self.notify.notified().await,
+            }
+        }
+    }
+}
+
+/// Sends cancels for as long as the connection lives.
+pub(crate) async fn run(core: Arc<Core>) {
+    let mut sending = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            notice = core.notices.next(), if sending.len() < CONCURRENT => {
+                sending.push(send(core.clone(), notice));
+            }
+            Some(()) = sending.next(), if !sending.is_empty() => {}
+        }
+    }
+}
+
+async fn send(core: Arc<Core>, notice: Notice) {
+    if tokio::time::timeout(TIMEOUT, deliver(&core, notice)).await.is_err() {
+        tracing::debug!("a cancel was not confirmed in time");
+    }
+}
+
+async fn deliver(core: &Arc<Core>, Notice { number, turn }: Notice) {
+    let delivered = match turn {
+        // The protocol has a message of its own for turns.
+        Some(session) => {
+            let notification = CancelNotification::new(session.clone());
+            let Ok(body) = Outgoing::notification(AGENT_METHOD_NAMES.session_cancel, &notification) else {
+                return;
+            };
+            cancel(core, session, body).await
+        }
+        None => {
+            let method = PROTOCOL_LEVEL_METHOD_NAMES.cancel_request;
+            let params = json!({ "requestId": core.ids.id(number) });
+            let Ok(body) = Outgoing::notification(method, &params) else { return };
+            core.tap_outbound(&body);
+            let post = Post {
+                what: method.into(),
+                body,
+                session: None,
+                bootstrap: false,
+                kind: Sent::OneWay,
+                handover: Handover::default(),
+            };
+            core.transport.post(&post).await.map(drop).map_err(|failure| failure.into_error())
+        }
+    };
+    if let Err(error) = delivered {
+        tracing::debug!(%error, "a cancel was not delivered");
+    }
+}

@@ -1,0 +1,282 @@
+//! One outbox per session: what is sent about a session leaves in the order in which the application sent it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+/// The outboxes of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// Guards the lanes and their turns; held for a look-up.
+    lanes: Mutex<HashMap<Arc<str>, Lane>>,
+    /// A turn ended, or a cancel has its status.
+    changed: Notify,
+}
+
+/// What is known of one session that is being sent to.
+#[derive(Debug)]
+struct Lane {
+    /// One permit, given in the order of asking.
+    order: Arc<Semaphore>,
+    /// How many hold or want the permit.
+    users: usize,
+    turns: Vec<Turn>,
+    /// Cancels that have no status yet.
+    cancels: usize,
+}
+
+#[derive(Debug)]
+struct Turn {
+    number: u64,
+    /// Whether its prompt was sent.
+    started: bool,
+    cancelled: bool,
+}
+
+/// What a cancel finds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Cancelled {
+    /// Prompts that were not sent yet: they are withdrawn.
+    pub(super) withdrawn: Vec<u64>,
+    /// The turns that run.
+    pub(super) running: Vec<u64>,
+}
+
+impl Outbox {
+    /// Waits for the turn to send about a session.
+    pub(crate) async fn enter(self: &Arc<Self>, session: &Arc<str>) -> Slot {
+        let (order, mut slot) = {
+            let mut lanes = self.lock();
+            let lane = lanes.entry(session.clone()).or_insert_with(Lane::new);
+            lane.users += 1;
+            (lane.order.clone(), Slot { outbox: self.clone(), session: session.clone(), permit: None })
+        };
+        // The semaphore is never closed.
+        slot.permit = order.acquire_owned().await.ok();
+        slot
+    }
+
+    /// A prompt was made.
+    pub(super) fn begin_turn(&self, session: &Arc<str>, number: u64) {
+        let turn = Turn { number, started: false, cancelled: false };
+        self.lock().entry(session.clone()).or_insert_with(Lane::new).turns.push(turn);
+    }
+
+    /// Its prompt is about to be sent; `false` if it was withdrawn.
+    pub(super) fn start_turn(&self, session: &Arc<str>, number: u64) -> bool {
+        let mut lanes = self.lock();
+        let turn =
+            lanes.get_mut(session).and_then(|lane| lane.turns.iter_mut().find(|turn| turn.number == number));
+        match turn {
+            Some(turn) => {
+                turn.started = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The turn of this prompt is over, or was never sent.
+    pub(crate) fn end_turn(&self, number: u64) {
+        let mut lanes = self.lock();
+        let mut ended = false;
+        lanes.retain(|_, lane| {
+            let before = lane.turns.len();
+            lane.turns.retain(|turn| turn.number != number);
+            ended |= lane.turns.len() < before;
+            lane.is_used()
+        });
+        drop(lanes);
+        if ended {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Forgets cancelled turns for whose response nobody waits: their end cannot be seen.
+    pub(super) fn forget_abandoned(&self, session: &Arc<str>, is_pending: impl Fn(u64) -> bool) {
+        let turns: Vec<u64> = match self.lock().get(session) {
+            Some(lane) => lane.turns.iter().filter(|turn| turn.cancelled).map(|turn| turn.number).collect(),
+            None => return,
+        };
+        for number in turns.into_iter().filter(|number| !is_pending(*number)) {
+            self.end_turn(number);
+        }
+    }
+
+    pub(super) fn is_running(&self, number: u64) -> bool {
+        self.lock().values().any(|lane| lane.turns.iter().any(|turn| turn.number == number))
+    }
+
+    /// Marks the turns of a session as cancelled, and withdraws those that were not started.
+    pub(super) fn cancel(&self, session: &Arc<str>) -> Cancelled {
+        let mut lanes = self.lock();
+        let mut cancelled = Cancelled::default();
+        if let Some(lane) = lanes.get_mut(session) {
+            lane.turns.retain_mut(|turn| {
+                turn.cancelled = true;
+                let list = if turn.started { &mut cancelled.running } else { &mut cancelled.withdrawn };
+                list.push(turn.number);
+                turn.started
+            });
+            if !lane.is_used() {
+                lanes.remove(session);
+            }
+        }
+        cancelled
+    }
+
+    /// A cancel is about to be sent. It counts until the guard is dropped.
+    pub(super) fn cancelling(self: &Arc<Self>, session: &Arc<str>) -> Cancelling {
+        self.lock().entry(session.clone()).or_insert_with(Lane::new).cancels += 1;
+        Cancelling { outbox: self.clone(), session: session.clone() }
+    }
+
+    /// Waits until no cancelled turn runs in the session and every cancel has its status; `false` if the time was up
+    /// first.
+    pub(super) async fn settled(&self, session: &Arc<str>, until: Option<Instant>) -> bool {
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            // Registered before the look, so that no change is missed.
+            changed.as_mut().enable();
+            let settling = self.lock().get(session).is_some_and(|lane| {
+                lane.cancels > 0 || lane.turns.iter().any(|turn| turn.cancelled && turn.started)
+            });
+            if !settling {
+                return true;
+            }
+            match until {
+                None => changed.await,
+                Some(until) => {
+                    if tokio::time::timeout_at(until, changed).await.is_err() {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many sessions are remembered.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Lane>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lane {
+    fn new() -> Self {
+        Self { order: Arc::new(Semaphore::new(1)), users: 0, turns: Vec::new(), cancels: 0 }
+    }
+
+    fn is_used(&self) -> bool {
+        self.users > 0 || self.cancels > 0 || !self.turns.is_empty()
+    }
+}
+
+/// The right to send about a session. Dropping it lets the next one send.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    outbox: Arc<Outbox>,
+    session: Arc<str>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.permit = None;
+        let mut lanes = self.outbox.lock();
+        if let Some(lane) = lanes.get_mut(&self.session) {
+            lane.users -= 1;
+            if !lane.is_used() {
+                lanes.remove(&self.session);
+            }
+        }
+    }
+}
+
+/// A cancel that has no status yet.
+#[derive(Debug)]
+pub(super) struct Cancelling {
+    outbox: Arc<Outbox>,
+    session: Arc<str>,
+}
+
+impl Drop for Cancelling {
+    fn drop(&mut self) {
+        let mut lanes = self.outbox.lock();
+        if let Some(lane) = lanes.get_mut(&self.session) {
+            lane.cancels -= 1;
+            if !lane.is_used() {
+                lanes.remove(&self.session);
+            }
+        }
+        drop(lanes);
+        self.outbox.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn messages_leave_in_the_order_of_asking_and_sessions_do_not_wait_for_each_other() {
+        let outbox = Arc::new(Outbox::default());
+        let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
+        let first = outbox.enter(&one).await;
+        let mut second = std::pin::pin!(outbox.enter(&one));
+        let mut third = std::pin::pin!(outbox.enter(&one));
+        assert!(futures::poll!(&mut second).is_pending() && futures::poll!(&mut third).is_pending());
+        drop(outbox.enter(&two).await);
+        drop(first);
+        assert!(futures::poll!(&mut third).is_pending(), "the second one asked first");
+        let second = second.await;
+        drop(second);
+        drop(third.await);
+        assert_eq!(outbox.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn one_that_gives_up_waiting_holds_up_nobody() {
+        let outbox = Arc::new(Outbox::default());
+        let session: Arc<str> = "s".into();
+        let first = outbox.enter(&session).await;
+        {
+            let mut second = std::pin::pin!(outbox.enter(&session));
+            assert!(futures::poll!(&mut second).is_pending());
+        }
+        drop(first);
+        drop(outbox.enter(&session).await);
+        assert_eq!(outbox.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_cancel_withdraws_what_was_not_sent_and_the_next_prompt_waits_for_the_rest() {
+        let outbox = Arc::new(Outbox::default());
+        let session: Arc<str> = "s".into();
+        outbox.begin_turn(&session, 1);
+        assert!(outbox.start_turn(&session, 1));
+        outbox.begin_turn(&session, 2);
+        let cancelled = outbox.cancel(&session);
+        assert_eq!(cancelled, Cancelled { withdrawn: vec![2], running: vec![1] });
+        assert!(!outbox.start_turn(&session, 2));
+        let cancelling = outbox.cancelling(&session);
+        let mut settled = std::pin::pin!(outbox.settled(&session, None));
+        assert!(futures::poll!(&mut settled).is_pending());
+        outbox.end_turn(1);
+        assert!(futures::poll!(&mut settled).is_pending(), "the cancel has no status");
+        drop(cancelling);
+        assert!(settled.await);
+        assert_eq!(outbox.len(), 0);
+    }
+}
