@@ -110,7 +110,7 @@ fn failure(error: &Error) -> Value {
 
 /// What was told beside the turns.
 fn events_so_far(events: &mut Events) -> Vec<Value> {
-    let told = std::iter::from_fn(|| events.try_recv());
+    let told = std::iter::from_fn(|| events.try_next());
     let told = told.filter_map(|event| match event {
         Event::AgentUnparsed { unparsed, .. } => Some(json!({ "unparsed": unparsed.raw })),
         Event::SessionEnded(ended) => Some(json!({ "sessionEnded": ended.termination })),

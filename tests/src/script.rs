@@ -1,9 +1,12 @@
 //! A server, a client and a session with few words.
 
+use std::future::IntoFuture;
+
 use acp_http_client::{
-    AcpHttpClient, AcpHttpClientBuilder, Dialect, Error, Request, Typed,
+    AcpHttpClient, AcpHttpClientBuilder, Dialect, Error, Typed,
     schema::v1::{ContentBlock, NewSessionRequest, PromptRequest, PromptResponse, SessionId, TextContent},
 };
+use futures::future::BoxFuture;
 use mock_server::{Builder, MockServer, Script, Step};
 
 /// A server whose agent does these steps with each prompt.
@@ -34,9 +37,13 @@ pub async fn handshake(client: &AcpHttpClient) -> Result<(), Error> {
 }
 
 /// A prompt with this text.
-pub fn prompt(client: &AcpHttpClient, session: &SessionId, text: &str) -> Request<Typed<PromptResponse>> {
+pub fn prompt(
+    client: &AcpHttpClient,
+    session: &SessionId,
+    text: &str,
+) -> BoxFuture<'static, Result<Typed<PromptResponse>, Error>> {
     let text = ContentBlock::Text(TextContent::new(text));
-    client.prompt(PromptRequest::new(session.clone(), vec![text]))
+    client.prompt(PromptRequest::new(session.clone(), vec![text])).into_future()
 }
 
 /// Steps that say the numbers from 0.

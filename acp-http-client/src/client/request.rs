@@ -22,8 +22,8 @@ use crate::{
 /// A request: set its options, then await it.
 ///
 /// Nothing is registered and nothing is sent before it is first polled. Dropping the future before the response frees
-/// everything it holds; if it was sent, the agent is told: by `session/cancel` for a prompt, by `$/cancel_request`
-/// for anything else, unless [`cancel_on_drop`](Self::cancel_on_drop) is off.
+/// everything it holds; if it was sent, it is cancelled by `$/cancel_request`, and a prompt by `session/cancel` as
+/// well, unless [`cancel_on_drop`](Self::cancel_on_drop) is off.
 #[must_use = "a request is sent when it is awaited"]
 pub struct Request<R> {
     client: AcpHttpClient,

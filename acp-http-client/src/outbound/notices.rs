@@ -7,15 +7,18 @@ use std::{
 };
 
 use agent_client_protocol_schema::v1::{AGENT_METHOD_NAMES, CancelNotification, PROTOCOL_LEVEL_METHOD_NAMES};
+use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesUnordered};
+use serde::Serialize;
 use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{Waiter, cancel::cancel};
 use crate::{
+    Error,
     client::Core,
     rpc::Outgoing,
-    transport::{Handover, Post, Sent},
+    transport::{Handover, Post, PostFailure, Sent},
 };
 
 /// How many cancels may wait; they are a courtesy, and beyond this the oldest are dropped.
@@ -83,32 +86,38 @@ async fn send(core: Arc<Core>, notice: Notice) {
 }
 
 async fn deliver(core: &Arc<Core>, Notice { number, turn }: Notice) {
-    let delivered = match turn {
-        // The protocol has a message of its own for turns.
-        Some(session) => {
-            let notification = CancelNotification::new(session.clone());
-            let Ok(body) = Outgoing::notification(AGENT_METHOD_NAMES.session_cancel, &notification) else {
-                return;
-            };
-            cancel(core, session, body).await
-        }
-        None => {
-            let method = PROTOCOL_LEVEL_METHOD_NAMES.cancel_request;
-            let params = json!({ "requestId": core.ids.id(number) });
-            let Ok(body) = Outgoing::notification(method, &params) else { return };
-            core.tap_outbound(&body);
-            let post = Post {
-                what: method.into(),
-                body,
-                session: None,
-                bootstrap: false,
-                kind: Sent::OneWay,
-                handover: Handover::default(),
-            };
-            core.transport.post(&post).await.map(drop).map_err(|failure| failure.into_error())
-        }
-    };
-    if let Err(error) = delivered {
+    let (request, turn) = tokio::join!(cancel_request(core, number), cancel_turn(core, turn));
+    for error in [request.err(), turn.err()].into_iter().flatten() {
         tracing::debug!(%error, "a cancel was not delivered");
     }
+}
+
+/// Cancels the request by its id, which few agents understand.
+async fn cancel_request(core: &Arc<Core>, number: u64) -> Result<(), Error> {
+    let method = PROTOCOL_LEVEL_METHOD_NAMES.cancel_request;
+    let params = json!({ "requestId": core.ids.id(number) });
+    let body = encode(method, &params)?;
+    core.tap_outbound(&body);
+    let post = Post {
+        what: method.into(),
+        body,
+        session: None,
+        bootstrap: false,
+        kind: Sent::OneWay,
+        handover: Handover::default(),
+    };
+    core.transport.post(&post).await.map(drop).map_err(PostFailure::into_error)
+}
+
+/// Cancels the turn, for which the protocol has a message of its own.
+async fn cancel_turn(core: &Arc<Core>, turn: Option<Arc<str>>) -> Result<(), Error> {
+    let Some(session) = turn else { return Ok(()) };
+    let notification = CancelNotification::new(session.clone());
+    let body = encode(AGENT_METHOD_NAMES.session_cancel, &notification)?;
+    cancel(core, session, body).await
+}
+
+fn encode(method: &str, params: &impl Serialize) -> Result<Bytes, Error> {
+    Outgoing::notification(method, params)
+        .map_err(|source| Error::Encode { method: method.to_owned(), source: Arc::new(source) })
 }

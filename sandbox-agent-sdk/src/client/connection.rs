@@ -314,9 +314,9 @@ fn wire_builder(
             .bootstrap_query("agent", agent)
             // Nobody else can know the id, so that nothing behind it is older than this connection.
             .resume_from("0"),
-        ServerKind::ConnectionId => {
-            builder.dialect(wire::Dialect::EARLY.with_connection_id(endpoint.header.clone())).path(endpoint.path)
-        }
+        ServerKind::ConnectionId => builder
+            .dialect(wire::Dialect::EARLY.with_connection_id(endpoint.header.clone()))
+            .path(endpoint.path),
         ServerKind::Shared => builder.dialect(wire::Dialect::RPC).path(endpoint.path),
     };
     // A later connection has come further, and reads what the server still has like any other.

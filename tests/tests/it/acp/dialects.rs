@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use acp_http_client::{
-    AcpHttpClient, AcpHttpClientBuilder, Continuity, EndReason, Error, Dialect, Event, ReconnectPolicy,
+    AcpHttpClient, AcpHttpClientBuilder, Continuity, Dialect, EndReason, Error, Event, ReconnectPolicy,
     Timeouts,
     schema::v1::{CancelNotification, CloseSessionRequest, LoadSessionRequest, NewSessionRequest},
 };

@@ -2,10 +2,10 @@
 
 mod backoff;
 mod bounds;
+mod dialects;
 mod failures;
 mod lost_posts;
 mod ordering;
-mod dialects;
 mod repeated_requests;
 mod requests;
 mod robustness;

@@ -12,9 +12,9 @@ use acp_http_client::{
     AgentHandler, AgentRequest, Call, Direction, Error, Event, Events, Origin, RequestOptions, RpcError,
     Timeouts,
     schema::v1::{
-        CancelNotification, LoadSessionRequest, ReadTextFileRequest, ReadTextFileResponse,
-        RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
-        SelectedPermissionOutcome,
+        CancelNotification, ContentBlock, LoadSessionRequest, PromptRequest, ReadTextFileRequest,
+        ReadTextFileResponse, RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
+        SelectedPermissionOutcome, TextContent,
     },
 };
 use mock_server::{Fault, MockServer, Script, State, Step};
@@ -267,9 +267,10 @@ async fn dropping_a_request_tells_the_agent_unless_that_is_off() {
     let quiet = client(&server).cancel_on_drop(false).build().unwrap();
     let client = client(&server).build().unwrap();
     let one = session(&client).await;
-    let request = prompt(&client, &one, "hang");
+    let text = ContentBlock::Text(TextContent::new("hang"));
+    let request = client.prompt(PromptRequest::new(one.clone(), vec![text]));
     let id: Value = serde_json::from_str(request.id().unwrap().as_json()).unwrap();
-    let dropped = tokio::time::timeout(Duration::from_millis(200), request).await;
+    let dropped = tokio::time::timeout(Duration::from_millis(200), request.into_future()).await;
     assert!(dropped.is_err());
     eventually("the cancellation", || server.messages("$/cancel_request").len() == 1).await;
     assert_eq!(server.messages("$/cancel_request")[0]["params"]["requestId"], id);

@@ -9,8 +9,8 @@ use std::{
 };
 
 use acp_http_client::{
-    AcpHttpClient, AgentHandler, AgentRequest, CloseOutcome, Direction, EndReason, Error, Event, Limits,
-    Dialect, RequestOptions, RpcError, Timeouts, Verdict, schema::v1::SessionId,
+    AcpHttpClient, AgentHandler, AgentRequest, CloseOutcome, Dialect, Direction, EndReason, Error, Event,
+    Limits, RequestOptions, RpcError, Timeouts, Verdict, schema::v1::SessionId,
 };
 use mock_server::{Echo, Fault, MockServer, Reply, State, Step};
 use sdk_tests::{
@@ -148,7 +148,7 @@ async fn a_close_while_the_first_post_is_open_tells_the_server() {
     let server = acp_server(|_| vec![]).fault(Fault::PostHangs).echo(Echo::BodyOnly).start().await;
     let client = client(&server).build().unwrap();
     let hello = client.initialize(AcpHttpClient::initialize_request());
-    let hello = tokio::spawn(hello);
+    let hello = tokio::spawn(hello.into_future());
     eventually("initialize to arrive", || server.messages("initialize").len() == 1).await;
     let outcome = within("the close", client.close()).await;
     assert!(matches!(outcome, CloseOutcome::Confirmed), "{outcome:?}");
@@ -331,7 +331,7 @@ async fn an_event_over_the_limit_with_an_opaque_id_is_not_fetched_over_and_over(
     limits.message = 1_000;
     let client = AcpHttpClient::builder(url).limits(limits).build().unwrap();
     let mut events = client.events();
-    let hello = tokio::spawn(client.initialize(AcpHttpClient::initialize_request()));
+    let hello = tokio::spawn(client.initialize(AcpHttpClient::initialize_request()).into_future());
     let seen = sdk_tests::collect_until(
         &mut events,
         "the event behind it",
@@ -358,7 +358,7 @@ async fn numbers_with_holes_by_habit_cost_a_few_reconnects_and_every_hole_is_tol
     let (url, gets) = raw_server(events, "").await;
     let client = AcpHttpClient::new(url).unwrap();
     let mut events = client.events();
-    let hello = tokio::spawn(client.initialize(AcpHttpClient::initialize_request()));
+    let hello = tokio::spawn(client.initialize(AcpHttpClient::initialize_request()).into_future());
     eventually("all thirty events", || client.diagnostics().messages == 30).await;
     let mut seen = Collected::default();
     seen.drain(&mut events);

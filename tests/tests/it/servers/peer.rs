@@ -339,7 +339,7 @@ async fn protocol_turn(client: AcpHttpClient, session: String, text: String) -> 
         .map_err(Failure::from)
         .map(|response| response.raw().to_value()["stopReason"].as_str().unwrap_or_default().to_owned());
     let (mut texts, mut missed, mut ids) = (Vec::new(), Vec::new(), Vec::new());
-    while let Some(event) = watch.try_next() {
+    while let Some(event) = watch.try_recv() {
         match event {
             acp_http_client::Event::Update(update) if update.session_id().as_deref() == Some(&session) => {
                 ids.extend(update.meta.event_id.as_ref().and_then(|id| id.to_string().parse::<u64>().ok()));

@@ -64,7 +64,7 @@ impl Watch {
     async fn next(&mut self) -> Option<Seen> {
         match self {
             Self::Sdk(events) => events.next().await.map(of_sdk),
-            Self::Protocol(events) => events.next().await.map(of_protocol),
+            Self::Protocol(events) => events.recv().await.map(of_protocol),
         }
     }
 }
