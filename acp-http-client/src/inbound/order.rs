@@ -170,6 +170,8 @@ pub(crate) struct OrderedCore {
     first_body: Option<Moment>,
     stream: Stream,
     opened_before: bool,
+    /// When the stream was first lost since an event showed that the server is the same one. What was sent later may
+    /// have reached another incarnation.
     lost_at: Option<Moment>,
     deferred: Vec<Deferred>,
     waiting: Vec<Waiting>,
@@ -234,7 +236,7 @@ impl OrderedCore {
     pub(crate) fn lost(&mut self, now: Moment) {
         if matches!(self.stream, Stream::Open { .. }) {
             self.stream = Stream::Down;
-            self.lost_at = Some(now);
+            self.lost_at.get_or_insert(now);
             self.partial = None;
         }
     }
@@ -262,6 +264,7 @@ impl OrderedCore {
         let flow = self.identity.accept(id.as_ref(), print, (id.clone(), data), fresh, &mut sequenced);
         self.apply(now, &mut sequenced, out);
         self.sequenced = sequenced;
+        self.lost_at = None;
         flow
     }
 

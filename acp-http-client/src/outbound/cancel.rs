@@ -18,12 +18,10 @@ const BEHIND_PROMPT: Duration = Duration::from_secs(2);
 /// runs and its stream is open. Agents ignore a cancel without a turn.
 pub(crate) async fn cancel(core: &Arc<Core>, session: Arc<str>, body: Bytes) -> Result<(), Error> {
     core.check_alive()?;
-    // What the agent waits for is answered as cancelled, without delaying the cancel itself.
-    let answering = (core.clone(), session.clone());
-    core.tasks.spawn(async move {
-        let (core, session) = answering;
-        core.calls.cancel(|asking| asking == Some(&*session)).await;
-    });
+    // What the agent waits for is answered as cancelled. Responses that cannot be delivered do not delay the cancel:
+    // they are sent by tasks of their own.
+    let answers = core.calls.cancel(|asking| asking == Some(&*session));
+    let _ = tokio::time::timeout(core.options.timeouts.cancel_repeat, answers).await;
     let cancelled = core.outbox.cancel(&session);
     for number in &cancelled.withdrawn {
         let waiter = core.pending().take(*number);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use acp_http_client::{Error, Phase, Timeouts};
+use acp_http_client::{Dialect, Error, Phase, Timeouts};
 use mock_server::{Echo, Fault, Reply};
 use sdk_tests::{acp_server, client, eventually, handshake, numbered, prompt, session, texts, within};
 
@@ -84,7 +84,7 @@ async fn a_504_that_nothing_follows_keeps_its_problem() {
 #[tokio::test]
 async fn on_a_server_that_answers_in_bodies_only_a_lost_post_fails_at_once() {
     let server = acp_server(|_| numbered(1)).echo(Echo::BodyOnly).start().await;
-    let client = client(&server).build().unwrap();
+    let client = client(&server).dialect(Dialect::AUTO).build().unwrap();
     let session = session(&client).await;
     within("the first prompt, by which the client learns", prompt(&client, &session, "go")).await.unwrap();
     server.inject(Fault::PostResetAfterRead { execute: true }.on_method("session/prompt"));

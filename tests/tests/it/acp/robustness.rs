@@ -356,7 +356,7 @@ async fn numbers_with_holes_by_habit_cost_a_few_reconnects_and_every_hole_is_tol
         (1..60).step_by(2).filter(|id| *id > from).map(event).collect()
     };
     let (url, gets) = raw_server(events, "").await;
-    let client = AcpHttpClient::new(url).unwrap();
+    let client = AcpHttpClient::builder(url).dialect(Dialect::RPC).build().unwrap();
     let mut events = client.events();
     let hello = tokio::spawn(client.initialize(AcpHttpClient::initialize_request()).into_future());
     eventually("all thirty events", || client.diagnostics().messages == 30).await;
