@@ -3,6 +3,7 @@
 mod backoff;
 mod bounds;
 mod dialects;
+mod facts;
 mod failures;
 mod lost_posts;
 mod ordering;
