@@ -122,6 +122,8 @@ struct Deferred {
     arrived: Moment,
     /// The last message of its session.
     last: Moment,
+    /// Whether its echo may lie in a gap.
+    gapped: bool,
 }
 
 /// A request that only the stream can answer.
@@ -295,7 +297,7 @@ impl OrderedCore {
             self.first_body.get_or_insert(now);
         }
         self.waiting.retain(|waiting| waiting.number != response.number);
-        self.deferred.push(Deferred { response, arrived: now, last: now });
+        self.deferred.push(Deferred { response, arrived: now, last: now, gapped: false });
     }
 
     /// A POST was accepted without a response in its body.
@@ -378,9 +380,10 @@ impl OrderedCore {
                 },
                 Sequenced::Gap { from, to } => {
                     out.push(Effect::Gap { from, to });
-                    // An echo may lie in the gap: what is there already is given, what is not may never come.
-                    for deferred in std::mem::take(&mut self.deferred) {
-                        self.settle(deferred.response, Order::Unverified, out);
+                    // An echo may lie in the gap: a response that is there waits for silence only, and one that is not
+                    // may never come.
+                    for deferred in &mut self.deferred {
+                        (deferred.gapped, deferred.last) = (true, now);
                     }
                     self.unconfirm(now);
                 }
@@ -392,11 +395,12 @@ impl OrderedCore {
     fn restarted(&mut self, now: Moment, out: &mut Vec<Effect>) {
         // What the old incarnation still owed is not going to come.
         self.end_backlog(out);
-        for deferred in std::mem::take(&mut self.deferred) {
+        let before = self.lost_at.unwrap_or(now);
+        while let Some(place) = self.deferred.iter().position(|deferred| deferred.arrived <= before) {
+            let deferred = self.deferred.remove(place);
             self.settle(deferred.response, Order::Unverified, out);
         }
         out.push(Effect::Restarted { lost_at: self.lost_at });
-        let before = self.lost_at.unwrap_or(now);
         let lost: Vec<u64> = self
             .waiting
             .iter()
@@ -532,6 +536,7 @@ impl OrderedCore {
         let limit = deferred.arrived.max(since) + settings.order_limit;
         let silent_since = deferred.last.max(since);
         let at = match self.barrier {
+            _ if deferred.gapped => silent_since + settings.quiet,
             Barrier::Echo if !deferred.response.elsewhere => silent_since + settings.order,
             Barrier::Learn if !deferred.response.elsewhere => {
                 (silent_since + settings.order).min(self.learnt_at().unwrap_or(limit))
