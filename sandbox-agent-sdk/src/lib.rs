@@ -15,6 +15,7 @@ mod feature;
 mod fields;
 mod files;
 mod install;
+pub mod limits;
 #[cfg(unix)]
 mod local;
 mod mcp;
@@ -25,6 +26,7 @@ mod open_enum;
 mod options;
 mod plain_text;
 mod random;
+pub mod requests;
 mod running;
 mod session_info;
 mod sessions;

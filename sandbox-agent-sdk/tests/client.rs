@@ -37,6 +37,9 @@ mod questions;
 mod server_kinds;
 #[path = "client/sessions.rs"]
 mod sessions;
+#[cfg(unix)]
+#[path = "client/shared_endpoint.rs"]
+mod shared_endpoint;
 #[path = "client/snapshots.rs"]
 mod snapshots;
 #[path = "client/supporting.rs"]

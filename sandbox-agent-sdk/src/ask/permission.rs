@@ -37,21 +37,26 @@ struct Inner {
     session_id: Option<String>,
     tool_call: Option<ToolCall>,
     options: Vec<PermissionOption>,
-    raw: Value,
+    raw: Arc<Value>,
     /// The size of the request as it came.
     size: usize,
     reply: Reply,
 }
 
 impl PermissionRequest {
-    pub(crate) fn new(params: Value, size: usize, responder: Responder, listener: ReplyListener) -> Self {
+    pub(crate) fn new(
+        params: Arc<Value>,
+        size: usize,
+        responder: Responder,
+        listener: ReplyListener,
+    ) -> Self {
         let inner = Inner {
             session_id: params.get("sessionId").and_then(Value::as_str).map(str::to_owned),
             tool_call: params.get("toolCall").and_then(ToolCall::read),
             options: PermissionOption::read_all(&params),
             raw: params,
             size,
-            reply: Reply::new(responder, cancelled(), listener),
+            reply: Reply::new(responder, Some(cancelled()), listener),
         };
         Self { inner: Arc::new(inner) }
     }

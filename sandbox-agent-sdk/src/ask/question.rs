@@ -76,7 +76,7 @@ pub struct QuestionRequest {
 struct Inner {
     method: String,
     kind: QuestionKind,
-    raw: Value,
+    raw: Arc<Value>,
     /// The size of the request as it came.
     size: usize,
     reply: Reply,
@@ -85,12 +85,12 @@ struct Inner {
 impl QuestionRequest {
     pub(crate) fn new(
         method: &str,
-        params: Value,
+        params: Arc<Value>,
         size: usize,
         responder: Responder,
         listener: ReplyListener,
     ) -> Self {
-        let reply = Reply::new(responder, cancelled(method), listener);
+        let reply = Reply::new(responder, Some(cancelled(method)), listener);
         let kind = read_kind(method, &params);
         Self { inner: Arc::new(Inner { method: method.to_owned(), kind, raw: params, size, reply }) }
     }

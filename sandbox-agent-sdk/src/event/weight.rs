@@ -21,6 +21,8 @@ pub(crate) enum Class {
     Report,
     /// What the agent asks. Somebody waits for the answer.
     Request,
+    /// What agents ask of other clients. It must not take the place of what they ask of this one.
+    Unclaimed,
     /// What is rare and nobody should miss.
     News,
 }
@@ -40,6 +42,7 @@ impl Weight for Event {
             Self::AgentUnparsed { unparsed, .. } => unparsed.raw.len() + unparsed.error.len(),
             Self::Permission(request) => request.size(),
             Self::Question(request) => request.size(),
+            Self::UnclaimedRequest(request) => request.weight(),
             Self::QuestionCompleted { id } => id.len(),
             Self::Connection(ConnectionState::AgentEnded(info)) => end_size(info),
             Self::Unrecorded(unrecorded) => unrecorded.session_id.len(),
@@ -59,6 +62,7 @@ impl Weight for Event {
     fn class(&self) -> Class {
         match self {
             Self::Permission(_) | Self::Question(_) => Class::Request,
+            Self::UnclaimedRequest(_) => Class::Unclaimed,
             Self::Connection(_) | Self::SessionEnded(_) | Self::Unrecorded(_) | Self::TakenOver { .. } => {
                 Class::News
             }
