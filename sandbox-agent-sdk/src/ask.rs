@@ -2,6 +2,7 @@
 
 mod form;
 mod option;
+mod params;
 mod permission;
 mod policy;
 mod question;
@@ -10,6 +11,7 @@ mod unclaimed;
 
 pub use form::{FieldKind, FormChoice, FormField, QuestionForm, TextFormat};
 pub use option::{PermissionKind, PermissionOption};
+pub(crate) use params::{Admission, Params};
 pub use permission::{PermissionReply, PermissionRequest};
 pub use policy::{PermissionDecision, PermissionFunction, PermissionPolicy};
 pub(crate) use question::{ELICITATION, ELICITATION_COMPLETE, REQUEST_QUESTION};

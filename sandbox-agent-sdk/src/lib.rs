@@ -6,6 +6,7 @@ mod capabilities;
 mod client;
 mod content;
 mod control;
+mod decoded;
 mod error;
 mod event;
 mod extensions;

@@ -19,6 +19,8 @@ mod events;
 mod hostile_requests;
 #[path = "client/lifecycle.rs"]
 mod lifecycle;
+#[path = "client/limits.rs"]
+mod limits;
 #[path = "client/listing.rs"]
 mod listing;
 #[path = "client/logins.rs"]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use acp_http_client::Responder;
 use serde_json::Value;
 
+use super::params::Params;
 use super::permission::PermissionRequest;
 use super::question::{ELICITATION, QuestionRequest, REQUEST_QUESTION};
 use super::reply::{Reply, ReplyError, ReplyListener};
@@ -32,9 +33,8 @@ pub struct UnclaimedRequest {
 struct Inner {
     method: String,
     session_id: Option<String>,
-    /// `None` if the parameters could not be parsed.
-    params: Option<Arc<Value>>,
-    weight: usize,
+    /// `None` if they could not be decoded.
+    params: Option<Arc<Params>>,
     /// Guards the right to respond; held to take it.
     open: Mutex<Option<Open>>,
     claimed: Arc<AtomicBool>,
@@ -73,7 +73,7 @@ pub struct OtherRequest {
 struct Other {
     method: String,
     session_id: Option<String>,
-    params: Option<Arc<Value>>,
+    params: Option<Arc<Params>>,
     reply: Reply,
 }
 
@@ -91,18 +91,11 @@ impl UnclaimedRequest {
     pub(crate) fn new(
         method: String,
         session_id: Option<String>,
-        params: Option<Arc<Value>>,
-        weight: usize,
+        params: Option<Arc<Params>>,
         open: Open,
     ) -> Self {
-        let inner = Inner {
-            method,
-            session_id,
-            params,
-            weight,
-            open: Mutex::new(Some(open)),
-            claimed: Arc::default(),
-        };
+        let inner =
+            Inner { method, session_id, params, open: Mutex::new(Some(open)), claimed: Arc::default() };
         Self { inner: Arc::new(inner) }
     }
 
@@ -118,10 +111,10 @@ impl UnclaimedRequest {
         self.inner.session_id.as_deref()
     }
 
-    /// The parameters as received; `None` if they are nested too deep to parse.
+    /// The parameters as received; `None` if they are nested too deep or too large to decode.
     #[must_use]
     pub fn raw(&self) -> Option<&Value> {
-        self.inner.params.as_deref()
+        self.inner.params.as_deref().map(|params| &**params)
     }
 
     /// Whether the request can still be claimed.
@@ -141,25 +134,24 @@ impl UnclaimedRequest {
         let open = self.lock().take().filter(|open| !open.responder.is_closed());
         let Open { responder, listener, on_claim } = open.ok_or(ReplyError::Stale)?;
         self.inner.claimed.store(true, Ordering::Release);
-        let Inner { method, session_id, params, weight, .. } = &*self.inner;
-        let claimed =
-            match (method.as_str(), params) {
-                (REQUEST_PERMISSION, Some(params)) => ClaimedRequest::Permission(PermissionRequest::new(
-                    Arc::clone(params),
-                    *weight,
-                    responder,
-                    listener(),
-                )),
-                (ELICITATION | REQUEST_QUESTION, Some(params)) => ClaimedRequest::Question(
-                    QuestionRequest::new(method, Arc::clone(params), *weight, responder, listener()),
-                ),
-                _ => {
-                    let reply = Reply::new(responder, None, listener());
-                    let (method, session_id) = (method.clone(), session_id.clone());
-                    let inner = Other { method, session_id, params: params.clone(), reply };
-                    ClaimedRequest::Other(OtherRequest { inner: Arc::new(inner) })
-                }
-            };
+        let Inner { method, session_id, params, .. } = &*self.inner;
+        let claimed = match (method.as_str(), params) {
+            (REQUEST_PERMISSION, Some(params)) => {
+                ClaimedRequest::Permission(PermissionRequest::new(Arc::clone(params), responder, listener()))
+            }
+            (ELICITATION | REQUEST_QUESTION, Some(params)) => ClaimedRequest::Question(QuestionRequest::new(
+                method,
+                Arc::clone(params),
+                responder,
+                listener(),
+            )),
+            _ => {
+                let reply = Reply::new(responder, None, listener());
+                let (method, session_id) = (method.clone(), session_id.clone());
+                let inner = Other { method, session_id, params: params.clone(), reply };
+                ClaimedRequest::Other(OtherRequest { inner: Arc::new(inner) })
+            }
+        };
         on_claim(&claimed);
         Ok(claimed)
     }
@@ -170,7 +162,7 @@ impl UnclaimedRequest {
     }
 
     pub(crate) fn weight(&self) -> usize {
-        self.inner.weight
+        self.inner.params.as_ref().map_or(0, |params| params.weight())
     }
 
     /// What a timeout says of it, and whether it was claimed by then.
@@ -231,10 +223,10 @@ impl OtherRequest {
         self.inner.session_id.as_deref()
     }
 
-    /// The parameters as received; `None` if they are nested too deep to parse.
+    /// The parameters as received; `None` if they are nested too deep or too large to decode.
     #[must_use]
     pub fn raw(&self) -> Option<&Value> {
-        self.inner.params.as_deref()
+        self.inner.params.as_deref().map(|params| &**params)
     }
 
     /// Whether a response is still expected.

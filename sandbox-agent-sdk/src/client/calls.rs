@@ -9,8 +9,9 @@ use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::hub::PendingCall;
-use super::names::{FORK, LOAD, NEW, RESUME, is_answered_by_agent};
+use super::names::{EXTENDED_LIST, FORK, LIST, LOAD, NEW, RESUME, is_answered_by_agent};
 use crate::error::AgentEnded;
+use crate::limits::BodyKind;
 use crate::{Error, LostReason, RpcError, ServerKind, TerminationInfo, TerminationReport};
 
 /// Whether a call needs its session to be alive.
@@ -147,9 +148,23 @@ impl Connection {
         let _in_flight = InFlight::new(&self.shared.in_flight);
         let _pending = self.pending_call(method, session);
         match request.await {
-            Ok(answer) => Ok(answer.to_value()),
+            Ok(response) => self.decode(method, &response),
             Err(error) => Err(self.explain(method, session, error).await),
         }
+    }
+
+    /// Decodes a response within the bounds of its kind.
+    fn decode(&self, method: &str, response: &wire::Json) -> Result<Value, Error> {
+        let kind = match method {
+            LIST | EXTENDED_LIST => BodyKind::SessionPage,
+            _ => BodyKind::Message,
+        };
+        self.options.limits.check(kind, method, response.as_bytes())?;
+        response.parse().map_err(|source| Error::Decode {
+            what: method.to_owned(),
+            raw: response.as_str().to_owned(),
+            source: Arc::new(source),
+        })
     }
 
     /// Sends a message that has no answer.

@@ -301,8 +301,12 @@ fn wire_builder(
         .method("session/resume", times.session)
         .method("session/fork", times.session);
     timeouts.close = times.disconnect;
+    let mut limits = wire::Limits::default();
+    limits.message = options.limits.message;
+    limits.open_requests = options.limits.open_requests;
     let mut builder = wire::AcpHttpClient::builder(&options.base_url)
         .http_client(http.clone())
+        .limits(limits)
         .timeouts(timeouts)
         .reconnect(options.reconnect.clone());
     builder = match endpoint.kind {

@@ -13,6 +13,7 @@ pub(super) use self::pending_call::PendingCall;
 use self::taking_up::TakingUp;
 use super::session::TurnState;
 use crate::event::Queue;
+use crate::limits::Limits;
 use crate::snapshot::{Patch, SnapshotCell};
 use crate::{
     ConnectionState, Error, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport,
@@ -52,6 +53,8 @@ pub(super) trait EndListener: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Hub {
     budget: usize,
+    /// The longest id of a session that is remembered because the server names it.
+    longest_id: usize,
     /// Guards subscribers and sessions; held for a look-up and for pushing into queues.
     state: Mutex<State>,
     /// Counts what is told of sessions, so that what is newer can be told from what is older.
@@ -61,8 +64,19 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
+    #[cfg(test)]
     pub(crate) fn new(budget: usize) -> Self {
-        Self { budget, state: Mutex::default(), clock: AtomicU64::new(0), observer: OnceLock::new() }
+        Self::with_limits(budget, &Limits::default())
+    }
+
+    pub(crate) fn with_limits(budget: usize, limits: &Limits) -> Self {
+        Self {
+            budget,
+            longest_id: limits.session_id,
+            state: Mutex::default(),
+            clock: AtomicU64::new(0),
+            observer: OnceLock::new(),
+        }
     }
 
     /// The events of the client from now on.
@@ -173,6 +187,9 @@ impl Hub {
             }
             return listeners;
         };
+        if id.len() > self.longest_id && !state.sessions.contains_key(id) {
+            return listeners;
+        }
         let now = self.tick();
         let book = state.known_or_stranger(id);
         book.push(event);
@@ -339,6 +356,9 @@ impl Hub {
     ) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
+            if id.len() > self.longest_id && !state.sessions.contains_key(id) {
+                return report.into_info();
+            }
             let book = state.known_or_stranger(id);
             if let Some(info) = &*book.ended.borrow() {
                 if let (Some(observer), Some(place)) = (self.observer.get(), place) {

@@ -189,6 +189,10 @@ impl SandboxAgentClient {
                 source: Arc::new(source),
             });
         };
+        let limit = self.inner().options.limits.session_id;
+        if id.len() > limit {
+            return Err(Error::MessageTooLarge { limit, seen: id.len(), event_id: None });
+        }
         let hub = &self.inner().hub;
         hub.revive(&id);
         hub.assign(&id, agent);

@@ -13,8 +13,10 @@ use tokio::time::{Duration, Instant};
 use super::hub::{Hub, ended_event};
 use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
 use super::supports::Learned;
+use crate::ask::Admission;
 use crate::ask::ELICITATION_COMPLETE;
-use crate::limits::Limits;
+use crate::decoded::decoded_size;
+use crate::limits::{BodyKind, Limits};
 use crate::{
     AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, TerminationInfo,
     TerminationReport, Update,
@@ -27,6 +29,8 @@ const TRAILING: Duration = Duration::from_millis(50);
 /// How many lines that are no messages are kept, and how much of each.
 const OUTPUT_LINES: usize = 16;
 const OUTPUT_CHARS: usize = 1024;
+/// How much of a message that cannot be decoded is shown.
+const MALFORMED_CHARS: usize = 256;
 
 /// What the pump of a connection shares with the calls that are made over it.
 #[derive(Debug)]
@@ -45,6 +49,9 @@ pub(super) struct Shared {
     pub(super) unclaimed: UnclaimedTable,
     /// The sessions with agent requests that this client answers.
     pub(super) owned: Arc<OwnedSessions>,
+    /// What the open agent requests take.
+    pub(super) admission: Arc<Admission>,
+    pub(super) limits: Limits,
     /// What was found out about methods that need not be there.
     pub(super) learned: Learned,
     /// Guards what the agent printed last that is no message; held for a push or a copy.
@@ -61,6 +68,8 @@ impl Shared {
             stop_requested: AtomicBool::new(false),
             unclaimed: UnclaimedTable::new(limits.unclaimed_requests),
             owned: Arc::default(),
+            admission: Arc::new(Admission::new(limits.open_request_bytes)),
+            limits: limits.clone(),
             learned: Learned::default(),
             output: Mutex::default(),
         }
@@ -178,7 +187,8 @@ impl Pump {
                 let raw = update.content.raw();
                 let origin = Origin::from_wire(update.meta.origin);
                 let place = self.place(&update.meta, raw.as_bytes());
-                let event = Event::Update(Update::read(raw.to_value(), origin, raw.as_bytes().len()));
+                let Some((params, size)) = self.decode("session/update", raw) else { return };
+                let event = Event::Update(Update::read(params, origin, size));
                 self.hub.publish_at(&event, place.as_deref());
             }
             wire::Event::Notification(notification) => self.notified(&notification),
@@ -212,6 +222,20 @@ impl Pump {
         }
     }
 
+    /// Decodes a message within its bounds, and says what it takes in memory. What cannot be decoded is reported: it
+    /// is never delivered with another meaning.
+    fn decode(&self, method: &str, raw: &wire::Json) -> Option<(Value, usize)> {
+        let checked = self.shared.limits.check(BodyKind::Message, method, raw.as_bytes());
+        let reason = match checked.map(|()| raw.parse()) {
+            Ok(Ok(value)) => return Some((value, decoded_size(raw.as_bytes()))),
+            Ok(Err(error)) => format!("`{method}` cannot be decoded: {error}"),
+            Err(error) => format!("`{method}` is dropped: {error}"),
+        };
+        let start = raw.as_str().chars().take(MALFORMED_CHARS).collect();
+        self.hub.publish(&Event::Malformed { reason, start });
+        None
+    }
+
     fn gave_out(&mut self, meta: &wire::Meta) {
         if meta.event_id.is_some() {
             self.last_event.clone_from(&meta.event_id);
@@ -220,7 +244,7 @@ impl Pump {
 
     fn notified(&mut self, notification: &wire::Notification) {
         self.gave_out(&notification.meta);
-        let params = notification.params.to_value();
+        let Some((params, _)) = self.decode(&notification.method, &notification.params) else { return };
         let origin = Origin::from_wire(notification.meta.origin);
         match notification.method.as_str() {
             "_sandboxagent/session/ended" => {

@@ -59,10 +59,10 @@ impl RequestRouter {
     }
 
     pub(super) fn route(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
-        let incoming = Incoming::read(request, responder, self.shared.is_shared);
+        let incoming = Incoming::read(request, responder, &self.shared);
         match &incoming.params {
             Ok(_) if self.is_ours(incoming.session.as_deref()) => self.serve(incoming),
-            Err(_) if !self.shared.is_shared => self.reject(incoming),
+            Err(_) if self.is_ours(incoming.session.as_deref()) => self.reject(incoming),
             _ => self.publish_unclaimed(incoming),
         }
     }
@@ -93,15 +93,19 @@ impl RequestRouter {
 
     /// Publishes a request that the application may claim. Without a subscriber it is left to other clients at once.
     fn publish_unclaimed(&self, incoming: Incoming) {
-        let Incoming { method, session, params, weight, responder, place } = incoming;
+        let Incoming { method, session, params, responder, place } = incoming;
         let params = params.ok();
         tracing::debug!(session, method, "an agent request belongs to no pending call of this client");
         let open = Open {
             responder,
-            listener: self.claim_listener(&method, params.as_deref(), session.clone()),
+            listener: self.claim_listener(
+                &method,
+                params.as_deref().map(|params| &**params),
+                session.clone(),
+            ),
             on_claim: self.claim_note(place),
         };
-        let request = UnclaimedRequest::new(method, session, params, weight, open);
+        let request = UnclaimedRequest::new(method, session, params, open);
         self.shared.unclaimed.add(&request);
         self.hub.publish(&Event::UnclaimedRequest(request));
     }
@@ -138,19 +142,19 @@ impl RequestRouter {
         })
     }
 
-    /// Refuses a request whose parameters cannot be parsed: nothing is served for a meaning that it may not have.
+    /// Refuses a request whose parameters cannot be decoded: nothing is served for a meaning that it may not have.
     fn reject(&self, incoming: Incoming) {
         let Err(error) = &incoming.params else { return };
-        let reason = format!("the parameters of `{}` cannot be parsed: {error}", incoming.method);
+        let reason = format!("`{}` is refused: {error}", incoming.method);
         let start = incoming.method.chars().take(START_CHARS).collect();
         // If the agent no longer waits, there is nothing to refuse.
-        let _ = incoming.responder.error(wire::RpcError::invalid_params(error));
+        let _ = incoming.responder.error(error.to_rpc());
         self.hub.publish(&Event::Malformed { reason, start });
     }
 
     /// Gives a request that is addressed to this client to what answers it.
     fn serve(&mut self, incoming: Incoming) {
-        let Incoming { method, session, params, weight, responder, place } = incoming;
+        let Incoming { method, session, params, responder, place } = incoming;
         let Ok(params) = params else { return };
         if session.as_deref().is_some_and(|session| self.hub.is_deserted(session)) {
             // It was sent before the session ended, and nothing waits for a response.
@@ -163,12 +167,12 @@ impl RequestRouter {
         match &*method {
             REQUEST_PERMISSION => {
                 let listener = owning(self.reply_listener(&method, Some(&params), session.as_deref()), owned);
-                let request = PermissionRequest::new(params, weight, responder, listener);
+                let request = PermissionRequest::new(params, responder, listener);
                 self.permission(request, place.as_deref());
             }
             ELICITATION | REQUEST_QUESTION => {
                 let listener = owning(self.reply_listener(&method, Some(&params), session.as_deref()), owned);
-                let request = QuestionRequest::new(&method, params, weight, responder, listener);
+                let request = QuestionRequest::new(&method, params, responder, listener);
                 // One that has no subscriber is dropped here, which cancels it.
                 if self.hub.publish_at(&Event::Question(request), place.as_deref()) == 0 {
                     self.warn(session);
