@@ -6,13 +6,12 @@
 //! opening, methods, stopping what can be done with sessions
 //! connection, calls          one connection and the calls made over it
 //! pump                       the one task that turns messages into events
-//! asking, openings           what the agent asks, and whether it is asked of this client
+//! router                     agent requests: whether they are ours, and which handler answers
 //! hub                        who listens, which turn runs, which session has ended
 //! supports                   what the server and the agents behind it can do
 //! probe                      which kind of server it is
 //! ```
 
-mod asking;
 mod calls;
 mod connection;
 mod handle;
@@ -22,9 +21,9 @@ mod list;
 mod methods;
 mod names;
 mod opening;
-mod openings;
 mod probe;
 mod pump;
+mod router;
 mod session;
 mod stopping;
 mod supports;

@@ -181,6 +181,26 @@ pub enum Error {
         /// The id of the event, if it is known.
         event_id: Option<String>,
     },
+    /// A response would take more memory than the limit once it is decoded.
+    #[error("the response to `{what}` takes {size} bytes decoded; the limit is {limit}")]
+    DecodedTooLarge {
+        /// The call.
+        what: String,
+        /// The limit: see [`Limits`](crate::limits::Limits).
+        limit: usize,
+        /// An upper bound of what it takes.
+        size: usize,
+    },
+    /// A list has more pages, or more in them, than the limit. What was read before is not lost.
+    #[error("the list of `{what}` does not end within {pages} pages and {bytes} bytes")]
+    ListTooLong {
+        /// The call.
+        what: String,
+        /// How many pages were read.
+        pages: usize,
+        /// How many bytes they take decoded, about.
+        bytes: usize,
+    },
     /// Time ran out.
     #[error("{0}")]
     Timeout(Box<Timeout>),
@@ -272,6 +292,8 @@ impl Error {
             | Self::UnexpectedBody { .. }
             | Self::Decode { .. }
             | Self::MessageTooLarge { .. }
+            | Self::DecodedTooLarge { .. }
+            | Self::ListTooLong { .. }
             | Self::Timeout(_)
             | Self::InstallFailed(_)
             | Self::Local { .. } => true,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     AgentUnparsed, ConnectionState, Error, PermissionRequest, QuestionRequest, TerminationInfo, Unrecorded,
-    Update,
+    Update, requests::UnclaimedRequest,
 };
 
 mod queue;
@@ -39,6 +39,9 @@ pub enum Event {
     Permission(PermissionRequest),
     /// The agent asks a question. If nobody answers, it is cancelled.
     Question(QuestionRequest),
+    /// On a shared endpoint, an agent request that belongs to no pending call of this client. It is answered only if
+    /// the application [claims](UnclaimedRequest::claim) it.
+    UnclaimedRequest(UnclaimedRequest),
     /// The user is done with what a question has sent them elsewhere for.
     QuestionCompleted {
         /// The id of the [question](crate::QuestionKind::Url).
@@ -113,6 +116,7 @@ impl Event {
             Self::SessionEnded(ended) => Some(&ended.session_id),
             Self::Permission(request) => request.session_id(),
             Self::Question(request) => request.session_id(),
+            Self::UnclaimedRequest(request) => request.session_id(),
             Self::Other { params, .. } => {
                 let id = params.get("sessionId").or_else(|| params.get("session_id"));
                 id.and_then(Value::as_str)

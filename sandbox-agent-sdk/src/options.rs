@@ -7,6 +7,7 @@ use std::time::Duration;
 use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse};
 use futures::future::BoxFuture;
 
+use crate::limits::Limits;
 use crate::sessions::ReplayLimits;
 use crate::{
     AgentTools, Attachment, Error, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
@@ -130,6 +131,7 @@ pub struct ClientOptions {
     pub(crate) reconnect: ReconnectPolicy,
     pub(crate) drop_policy: DropPolicy,
     pub(crate) event_budget: usize,
+    pub(crate) limits: Limits,
     pub(crate) permissions: PermissionPolicy,
     pub(crate) questions: QuestionSupport,
     pub(crate) files: Option<Arc<dyn TextFiles>>,
@@ -160,6 +162,7 @@ impl ClientOptions {
             reconnect: ReconnectPolicy::default(),
             drop_policy: DropPolicy::default(),
             event_budget: 64 << 20,
+            limits: Limits::default(),
             permissions: PermissionPolicy::Ask,
             questions: QuestionSupport::Off,
             files: None,
@@ -255,6 +258,12 @@ impl ClientOptions {
     /// the same size (and of 1 MiB at least) beside that, so that a flood of reports costs none of them.
     pub fn event_budget(mut self, bytes: usize) -> Self {
         self.event_budget = bytes;
+        self
+    }
+
+    /// Bounds on what the client accepts over the wire.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
         self
     }
 

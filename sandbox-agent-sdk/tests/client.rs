@@ -19,6 +19,8 @@ mod events;
 mod hostile_requests;
 #[path = "client/lifecycle.rs"]
 mod lifecycle;
+#[path = "client/limits.rs"]
+mod limits;
 #[path = "client/listing.rs"]
 mod listing;
 #[path = "client/logins.rs"]
@@ -37,6 +39,9 @@ mod questions;
 mod server_kinds;
 #[path = "client/sessions.rs"]
 mod sessions;
+#[cfg(unix)]
+#[path = "client/shared_endpoint.rs"]
+mod shared_endpoint;
 #[path = "client/snapshots.rs"]
 mod snapshots;
 #[path = "client/supporting.rs"]

@@ -7,6 +7,7 @@ use acp_http_client::Responder;
 use serde_json::Value;
 
 use super::option::{PermissionKind, PermissionOption, cancelled, refusal, selected};
+use super::params::Params;
 use super::policy::PermissionDecision;
 use super::reply::{Reply, ReplyError, ReplyListener};
 use crate::ToolCall;
@@ -37,21 +38,18 @@ struct Inner {
     session_id: Option<String>,
     tool_call: Option<ToolCall>,
     options: Vec<PermissionOption>,
-    raw: Value,
-    /// The size of the request as it came.
-    size: usize,
+    raw: Arc<Params>,
     reply: Reply,
 }
 
 impl PermissionRequest {
-    pub(crate) fn new(params: Value, size: usize, responder: Responder, listener: ReplyListener) -> Self {
+    pub(crate) fn new(params: Arc<Params>, responder: Responder, listener: ReplyListener) -> Self {
         let inner = Inner {
             session_id: params.get("sessionId").and_then(Value::as_str).map(str::to_owned),
             tool_call: params.get("toolCall").and_then(ToolCall::read),
             options: PermissionOption::read_all(&params),
             raw: params,
-            size,
-            reply: Reply::new(responder, cancelled(), listener),
+            reply: Reply::new(responder, Some(cancelled()), listener),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -175,7 +173,7 @@ impl PermissionRequest {
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.inner.size
+        self.inner.raw.weight()
     }
 
     fn of_kind(&self, kinds: &[PermissionKind]) -> Result<(), ReplyError> {

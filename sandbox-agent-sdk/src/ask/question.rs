@@ -7,6 +7,7 @@ use acp_http_client::Responder;
 use serde_json::{Value, json};
 
 use super::form::{FormChoice, QuestionForm};
+use super::params::Params;
 use super::reply::{Reply, ReplyError, ReplyListener};
 use crate::RpcError;
 
@@ -76,23 +77,20 @@ pub struct QuestionRequest {
 struct Inner {
     method: String,
     kind: QuestionKind,
-    raw: Value,
-    /// The size of the request as it came.
-    size: usize,
+    raw: Arc<Params>,
     reply: Reply,
 }
 
 impl QuestionRequest {
     pub(crate) fn new(
         method: &str,
-        params: Value,
-        size: usize,
+        params: Arc<Params>,
         responder: Responder,
         listener: ReplyListener,
     ) -> Self {
-        let reply = Reply::new(responder, cancelled(method), listener);
+        let reply = Reply::new(responder, Some(cancelled(method)), listener);
         let kind = read_kind(method, &params);
-        Self { inner: Arc::new(Inner { method: method.to_owned(), kind, raw: params, size, reply }) }
+        Self { inner: Arc::new(Inner { method: method.to_owned(), kind, raw: params, reply }) }
     }
 
     /// The session that asks.
@@ -215,7 +213,7 @@ impl QuestionRequest {
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.inner.size
+        self.inner.raw.weight()
     }
 
     fn text(&self, name: &str) -> Option<&str> {

@@ -11,12 +11,12 @@ use crate::RpcError;
 /// Hears what was answered. It must not wait, nor use the hub.
 pub(crate) type ReplyListener = Box<dyn FnOnce(&Value) + Send>;
 
-/// The one answer to a request. If it is dropped without an answer, `fallback` is given.
+/// The one response to a request. If it is dropped without one, `fallback` is given.
 pub(super) struct Reply {
     /// Guards the right to answer; held to take it.
     open: Mutex<Option<(Responder, ReplyListener)>>,
-    /// What is answered if nobody does.
-    fallback: Value,
+    /// The response if there is no other; `None` for the error that the connection gives.
+    fallback: Option<Value>,
 }
 
 /// Why an answer was not given.
@@ -41,7 +41,7 @@ pub enum ReplyError {
 }
 
 impl Reply {
-    pub(super) fn new(responder: Responder, fallback: Value, listener: ReplyListener) -> Self {
+    pub(super) fn new(responder: Responder, fallback: Option<Value>, listener: ReplyListener) -> Self {
         Self { open: Mutex::new(Some((responder, listener))), fallback }
     }
 
@@ -77,9 +77,10 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        let fallback = std::mem::take(&mut self.fallback);
-        // Somebody has answered, or nobody waits any more.
-        let _ = self.give(&fallback);
+        if let Some(fallback) = self.fallback.take() {
+            // It was answered before, or nothing waits for it any more.
+            let _ = self.give(&fallback);
+        }
     }
 }
 

@@ -8,8 +8,10 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::connection::Connection;
-use super::names::{LOAD, RESUME};
+use super::hub::PendingCall;
+use super::names::{EXTENDED_LIST, FORK, LIST, LOAD, NEW, RESUME, is_answered_by_agent};
 use crate::error::AgentEnded;
+use crate::limits::BodyKind;
 use crate::{Error, LostReason, RpcError, ServerKind, TerminationInfo, TerminationReport};
 
 /// Whether a call needs its session to be alive.
@@ -50,8 +52,15 @@ impl Connection {
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
         self.check()?;
+        let about = params.get("sessionId").and_then(Value::as_str);
+        let _pending = self.pending_call(method, about);
         let request = self.wire.request_raw(method, &params).options(options);
         self.finish(method, None, request).await
+    }
+
+    /// Counts a call about a session as pending: what the agent asks meanwhile is asked of this client.
+    fn pending_call(&self, method: &str, session: Option<&str>) -> Option<PendingCall> {
+        session.filter(|_| is_answered_by_agent(method)).map(|session| self.hub.pending_call(session))
     }
 
     /// A call that not every server has: one that turned out not to be there is not sent again.
@@ -137,10 +146,25 @@ impl Connection {
     ) -> Result<Value, Error> {
         // It counts until its failure was explained: the end of the agent is put together from such failures.
         let _in_flight = InFlight::new(&self.shared.in_flight);
+        let _pending = self.pending_call(method, session);
         match request.await {
-            Ok(answer) => Ok(answer.to_value()),
+            Ok(response) => self.decode(method, &response),
             Err(error) => Err(self.explain(method, session, error).await),
         }
+    }
+
+    /// Decodes a response within the bounds of its kind.
+    fn decode(&self, method: &str, response: &wire::Json) -> Result<Value, Error> {
+        let kind = match method {
+            LIST | EXTENDED_LIST => BodyKind::SessionPage,
+            _ => BodyKind::Message,
+        };
+        self.options.limits.check(kind, method, response.as_bytes())?;
+        response.parse().map_err(|source| Error::Decode {
+            what: method.to_owned(),
+            raw: response.as_str().to_owned(),
+            source: Arc::new(source),
+        })
     }
 
     /// Sends a message that has no answer.
@@ -155,6 +179,8 @@ impl Connection {
     /// Cancels the turn of a session: what the agent has asked is answered as cancelled first, then it is told.
     pub(super) async fn cancel(&self, session: &str) -> Result<(), Error> {
         self.hub.cancelling_turn(session);
+        // What other clients are asked in this session is not ours to cancel.
+        self.shared.unclaimed.release(session);
         let notification = wire::schema::v1::CancelNotification::new(session.to_owned());
         match self.wire.cancel(notification).await {
             Ok(()) => Ok(()),
@@ -188,6 +214,9 @@ impl Connection {
             }
             Error::Timeout(mut timeout) => {
                 timeout.agent_output = self.shared.output();
+                if matches!(method, NEW | FORK) {
+                    timeout.unclaimed_requests = self.shared.unclaimed.seen_within(timeout.elapsed);
+                }
                 Error::Timeout(timeout)
             }
             error => error,

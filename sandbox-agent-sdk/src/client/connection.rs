@@ -10,12 +10,11 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::asking::Asking;
 use super::hub::Hub;
 use super::names::AUTHENTICATE;
-use super::openings::Openings;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
+use super::router::RequestRouter;
 use crate::{
     AgentTools, Capabilities, ClientOptions, ConnectionState, Error, ServerKind, SessionMetadata,
     TerminationInfo, TerminationReport,
@@ -56,14 +55,15 @@ impl Connection {
         let (builder, requests) = wire_builder(options, http, endpoint, agent, is_first).agent_requests();
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
-        let shared = Arc::new(Shared::default());
+        let is_shared = endpoint.kind == ServerKind::Shared;
+        let shared = Arc::new(Shared::new(is_shared, &options.limits));
         let tools = options.agent_tools();
-        let asking = Asking::new(
+        let router = RequestRouter::new(
             &client,
             Arc::clone(hub),
             options.permissions.clone(),
             tools.clone(),
-            (endpoint.kind == ServerKind::Shared).then(|| Arc::clone(&shared)),
+            Arc::clone(&shared),
         );
         let pump = Pump {
             events: client.events(),
@@ -72,10 +72,9 @@ impl Connection {
             commands: receiver,
             hub: Arc::clone(hub),
             shared: Arc::clone(&shared),
-            asking,
+            router,
             patience: options.timeouts.termination,
             exit: Exit::default(),
-            shared_stream: endpoint.kind == ServerKind::Shared,
             last_event: None,
             away: false,
         };
@@ -115,6 +114,7 @@ impl Connection {
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
         self.shared.learned.clear();
+        self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
         let login = capabilities.auth_methods.iter().find(|offered| KEY_LOGINS.contains(&offered.as_str()));
         match login {
             Some(login) if self.options.auto_authenticate => self.log_in(login).await?,
@@ -157,11 +157,6 @@ impl Connection {
 
     pub(super) fn agent(&self) -> &str {
         &self.agent
-    }
-
-    /// The sessions that are being made.
-    pub(super) fn openings(&self) -> &Openings {
-        &self.shared.openings
     }
 
     /// Where it stands.
@@ -240,9 +235,12 @@ impl Connection {
             _ => false,
         };
         self.shared.stop_requested.store(true, Ordering::Release);
-        let (hub, alone) = (Arc::clone(&self.hub), self.kind != ServerKind::Shared);
+        // What belongs to other clients is left to them before the rest is cancelled.
+        self.shared.unclaimed.close();
+        let (hub, shared) = (Arc::clone(&self.hub), Arc::clone(&self.shared));
         let cancelled = self.wire.control().cancel_agent_requests_where(move |session| {
-            alone || session.is_none_or(|session| hub.is_known(session))
+            let is_ours = |session| shared.owned.contains(session) || hub.has_pending_call(session);
+            !shared.is_shared || session.is_some_and(is_ours)
         });
         // An answer that cannot be delivered does not hold up the end.
         let _ = tokio::time::timeout(self.options.timeouts.disconnect, cancelled).await;
@@ -303,8 +301,12 @@ fn wire_builder(
         .method("session/resume", times.session)
         .method("session/fork", times.session);
     timeouts.close = times.disconnect;
+    let mut limits = wire::Limits::default();
+    limits.message = options.limits.message;
+    limits.open_requests = options.limits.open_requests;
     let mut builder = wire::AcpHttpClient::builder(&options.base_url)
         .http_client(http.clone())
+        .limits(limits)
         .timeouts(timeouts)
         .reconnect(options.reconnect.clone());
     builder = match endpoint.kind {

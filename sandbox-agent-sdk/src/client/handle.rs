@@ -268,7 +268,8 @@ impl fmt::Debug for SandboxAgentClient {
 }
 
 fn control_plane(options: &ClientOptions, http: &reqwest::Client) -> Result<ControlPlane, Error> {
-    let mut builder = ControlPlane::builder(&options.base_url).http_client(http.clone());
+    let mut builder =
+        ControlPlane::builder(&options.base_url).http_client(http.clone()).limits(options.limits.clone());
     for (name, value) in &options.headers {
         builder = builder.header(name, value);
     }

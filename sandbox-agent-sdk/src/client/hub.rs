@@ -8,11 +8,12 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use self::book::SessionBook;
-pub(super) use self::book::Whose;
 use self::books::State;
+pub(super) use self::pending_call::PendingCall;
 use self::taking_up::TakingUp;
 use super::session::TurnState;
 use crate::event::Queue;
+use crate::limits::Limits;
 use crate::snapshot::{Patch, SnapshotCell};
 use crate::{
     ConnectionState, Error, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport,
@@ -21,6 +22,7 @@ use crate::{
 
 mod book;
 mod books;
+mod pending_call;
 mod taking_up;
 #[cfg(test)]
 mod tests;
@@ -51,6 +53,8 @@ pub(super) trait EndListener: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Hub {
     budget: usize,
+    /// The longest id of a session that is remembered because the server names it.
+    longest_id: usize,
     /// Guards subscribers and sessions; held for a look-up and for pushing into queues.
     state: Mutex<State>,
     /// Counts what is told of sessions, so that what is newer can be told from what is older.
@@ -60,8 +64,19 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
+    #[cfg(test)]
     pub(crate) fn new(budget: usize) -> Self {
-        Self { budget, state: Mutex::default(), clock: AtomicU64::new(0), observer: OnceLock::new() }
+        Self::with_limits(budget, &Limits::default())
+    }
+
+    pub(crate) fn with_limits(budget: usize, limits: &Limits) -> Self {
+        Self {
+            budget,
+            longest_id: limits.session_id,
+            state: Mutex::default(),
+            clock: AtomicU64::new(0),
+            observer: OnceLock::new(),
+        }
     }
 
     /// The events of the client from now on.
@@ -147,6 +162,15 @@ impl Hub {
             queue.push(event.clone());
         }
         let mut listeners = state.subscribers.len();
+        if let Event::UnclaimedRequest(request) = event {
+            // It is of no session that is followed here unless there is a book of it.
+            let book = request.session_id().and_then(|id| state.sessions.get_mut(id));
+            return listeners
+                + book.map_or(0, |book| {
+                    book.push(event);
+                    book.subscribers.len()
+                });
+        }
         let Some(id) = event.session_id() else {
             let missed = match event {
                 Event::Gap(gap) => Some(Missed::Gap(*gap)),
@@ -163,8 +187,11 @@ impl Hub {
             }
             return listeners;
         };
+        if id.len() > self.longest_id && !state.sessions.contains_key(id) {
+            return listeners;
+        }
         let now = self.tick();
-        let book = state.known_or_stranger(id, now);
+        let book = state.known_or_stranger(id);
         book.push(event);
         book.learn(event, now);
         listeners + book.subscribers.len()
@@ -197,7 +224,7 @@ impl Hub {
         self.publish(&Event::Connection(state));
     }
 
-    /// This client has made the session, or names it.
+    /// This client creates the session, or names it. That does not make its requests ours.
     pub(crate) fn adopt(&self, id: &str) -> Arc<SnapshotCell> {
         Arc::clone(&self.lock().book(id).snapshot)
     }
@@ -251,23 +278,15 @@ impl Hub {
         self.lock().sessions.get(id).is_some_and(|book| book.open || book.ended.borrow().is_some())
     }
 
-    /// Whether this client has made or named the session.
-    pub(crate) fn is_known(&self, id: &str) -> bool {
-        self.whose(id) == Some(Whose::Ours)
+    /// Counts a call of this client about a session as pending, until the guard is dropped.
+    pub(super) fn pending_call(self: &Arc<Self>, id: &str) -> PendingCall {
+        self.lock().book(id).pending_calls += 1;
+        PendingCall { hub: Arc::clone(self), id: id.into() }
     }
 
-    /// Whose a session is, if it was ever told of.
-    pub(super) fn whose(&self, id: &str) -> Option<Whose> {
-        self.lock().sessions.get(id).map(|book| book.whose)
-    }
-
-    /// Another client has a session, unless this one has it too.
-    pub(super) fn leave_to_others(&self, id: &str) {
-        let mut state = self.lock();
-        let book = state.known_or_stranger(id, self.tick());
-        if !book.is_ours() {
-            book.whose = Whose::Theirs;
-        }
+    /// Whether a call of this client about a session is pending.
+    pub(super) fn has_pending_call(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_some_and(|book| book.pending_calls > 0)
     }
 
     /// A session is being taken up, whether it has ended or not: somebody is there who may ask, until the guard is gone.
@@ -289,7 +308,7 @@ impl Hub {
     /// Whether nobody was warned of this session yet; `None` if this client has never named it.
     pub(super) fn warn_of(&self, id: &str) -> Option<bool> {
         let mut state = self.lock();
-        let book = state.sessions.get_mut(id).filter(|book| book.is_ours())?;
+        let book = state.sessions.get_mut(id).filter(|book| book.is_named)?;
         Some(!std::mem::replace(&mut book.warned, true))
     }
 
@@ -337,7 +356,10 @@ impl Hub {
     ) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
-            let book = state.known_or_stranger(id, self.tick());
+            if id.len() > self.longest_id && !state.sessions.contains_key(id) {
+                return report.into_info();
+            }
+            let book = state.known_or_stranger(id);
             if let Some(info) = &*book.ended.borrow() {
                 if let (Some(observer), Some(place)) = (self.observer.get(), place) {
                     observer.passed(place);
@@ -376,7 +398,7 @@ impl Hub {
         let mut ids: Vec<Arc<str>> = {
             let state = self.lock();
             let there = |book: &SessionBook| book.open || book.is_busy();
-            let ends = |book: &SessionBook| book.is_ours() && there(book) && book.ended.borrow().is_none();
+            let ends = |book: &SessionBook| book.is_named && there(book) && book.ended.borrow().is_none();
             let ours = state.sessions.iter().filter(|(_, book)| ends(book));
             ours.map(|(id, _)| Arc::clone(id)).collect()
         };

@@ -123,7 +123,7 @@ impl Inner {
     pub(super) fn new(options: ClientOptions, control: ControlPlane, http: reqwest::Client) -> Self {
         Self {
             control,
-            hub: Arc::new(Hub::new(options.event_budget)),
+            hub: Arc::new(Hub::with_limits(options.event_budget, &options.limits)),
             http,
             ledger: OnceLock::new(),
             was_connected: AtomicBool::new(false),

@@ -17,6 +17,8 @@ use super::connection::Connection;
 use super::lifecycle::Inner;
 use super::names::{EXTENDED_GET, EXTENDED_LIST, LIST};
 use crate::control::{Call, Route};
+use crate::decoded::value_size;
+use crate::limits::BodyKind;
 use crate::{
     Error, Extension, ListSessions, MissingMember, ServerKind, SessionInfo, SessionPage, TerminationInfo,
 };
@@ -38,7 +40,7 @@ impl SessionList {
             ends: None,
         };
         let sessions = stream::unfold(pages, |mut pages| async move { Some((pages.next().await?, pages)) });
-        Self { sessions: Box::pin(sessions) }
+        Self { sessions: sessions.fuse().boxed() }
     }
 
     /// The next session.
@@ -124,6 +126,11 @@ impl Pages {
     async fn fetch(&mut self, cursor: Option<String>) -> Result<SessionPage, Error> {
         let connection = self.inner.connection().await?;
         connection.check()?;
+        let (pages, bytes) = (self.trail.pages, self.trail.bytes);
+        if pages >= self.inner.options.limits.list_pages {
+            return Err(Error::ListTooLong { what: LIST.to_owned(), pages, bytes });
+        }
+        self.trail.pages += 1;
         let mut page = match paged(&connection, &self.which, cursor.as_deref()).await {
             Err(Error::Unsupported { .. }) => {
                 let mut whole = self.whole(&connection).await?;
@@ -133,6 +140,11 @@ impl Pages {
             }
             page => page?,
         };
+        self.trail.bytes = bytes.saturating_add(page_size(&page));
+        let limits = &self.inner.options.limits;
+        if self.trail.bytes > limits.session_list.saturating_mul(limits.expansion) {
+            return Err(Error::ListTooLong { what: LIST.to_owned(), pages: self.trail.pages, bytes });
+        }
         let lacking = |session: &SessionInfo| session.has_ended() && session.termination_info.is_none();
         if page.sessions.iter().any(lacking) && self.ends.is_none() {
             self.ends = Some(ends(&self.inner, &connection).await);
@@ -171,6 +183,10 @@ struct Trail {
     given: HashSet<u64>,
     /// How many pages there were since the last one with an entry.
     empty: usize,
+    /// How many pages were asked for.
+    pages: usize,
+    /// What they take, in bytes, about.
+    bytes: usize,
 }
 
 /// How many pages without an entry may follow each other.
@@ -231,7 +247,7 @@ async fn plain(inner: &Inner, connection: &Connection) -> Result<SessionPage, Er
     if connection.kind() == ServerKind::PerAgent {
         return Err(Error::Unsupported { method: LIST.to_owned() });
     }
-    match get(inner, "list sessions", Ok(Route::new("/v1/sessions"))).await {
+    match get(inner, "list sessions", Ok(Route::new("/v1/sessions")), BodyKind::SessionPage).await {
         Ok(answer) => SessionPage::from_value(&answer).ok_or_else(|| unreadable("list sessions", &answer)),
         Err(error) if error.is_not_found() => Err(Error::Unsupported { method: LIST.to_owned() }),
         Err(error) => Err(error),
@@ -281,7 +297,7 @@ async fn ask(inner: &Inner, connection: &Connection, id: &str) -> Result<Session
     if connection.kind() == ServerKind::PerAgent {
         return Err(Error::Unsupported { method: EXTENDED_GET.to_owned() });
     }
-    match get(inner, "get session", Route::new("/v1/sessions").segment(id)).await {
+    match get(inner, "get session", Route::new("/v1/sessions").segment(id), BodyKind::Control).await {
         Ok(answer) => super::methods::read("get session", answer),
         // Only a server that has such a list says of a session that it is not in it.
         Err(error)
@@ -312,8 +328,19 @@ async fn search(inner: &Arc<Inner>, id: &str) -> Result<SessionInfo, Error> {
     }
 }
 
-async fn get(inner: &Inner, what: &'static str, route: Result<Route, Error>) -> Result<Value, Error> {
-    inner.control.http().value(route.map(|route| Call::new(what, Method::GET, route))).await
+/// What the entries of a page take, about.
+fn page_size(page: &SessionPage) -> usize {
+    let sessions = page.sessions.iter().map(|session| value_size(&Map::from(session.clone()).into()));
+    sessions.chain(page.unreadable.iter().map(value_size)).sum()
+}
+
+async fn get(
+    inner: &Inner,
+    what: &'static str,
+    route: Result<Route, Error>,
+    kind: BodyKind,
+) -> Result<Value, Error> {
+    inner.control.http().value(route.map(|route| Call::new(what, Method::GET, route).kind(kind))).await
 }
 
 fn supports(connection: &Connection, extension: Extension) -> bool {

@@ -16,3 +16,11 @@ pub(super) const EXTENDED_LIST: &str = "_sandboxagent/session/list";
 pub(super) const LIST_MODELS: &str = "_sandboxagent/session/list_models";
 pub(super) const SET_METADATA: &str = "_sandboxagent/session/set_metadata";
 pub(super) const TERMINATE: &str = "_sandboxagent/session/terminate";
+
+/// The prefix of the methods that the server answers itself.
+const SERVER_PREFIX: &str = "_sandboxagent/";
+
+/// Whether the agent carries out a method, so that it may ask something of the client meanwhile.
+pub(super) fn is_answered_by_agent(method: &str) -> bool {
+    !method.starts_with(SERVER_PREFIX)
+}

@@ -37,7 +37,6 @@ impl SandboxAgentClient {
             let connection = client.inner().connection().await?;
             let session = {
                 let began = client.inner().hub.now();
-                let _opening = connection.openings().begin(began);
                 let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
                 let params = new.to_params(&agent)?;
                 let answer = connection.call(NEW, params.into()).await?;
@@ -154,7 +153,6 @@ impl SandboxAgentClient {
             let params = client.session_params(&connection, &id, &new)?;
             let hub = &client.inner().hub;
             let (began, agent) = (hub.now(), hub.agent_of(&id));
-            let _opening = connection.openings().begin(began);
             let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
             let agent = agent.as_deref().unwrap_or_else(|| connection.agent());
             client.opened(answer, FORK, began, agent, new.given())
@@ -191,6 +189,10 @@ impl SandboxAgentClient {
                 source: Arc::new(source),
             });
         };
+        let limit = self.inner().options.limits.session_id;
+        if id.len() > limit {
+            return Err(Error::MessageTooLarge { limit, seen: id.len(), event_id: None });
+        }
         let hub = &self.inner().hub;
         hub.revive(&id);
         hub.assign(&id, agent);

@@ -5,15 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use acp_http_client as wire;
+use futures::FutureExt;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
-use super::asking::Asking;
 use super::hub::{Hub, ended_event};
-use super::openings::Openings;
+use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
 use super::supports::Learned;
+use crate::ask::Admission;
 use crate::ask::ELICITATION_COMPLETE;
+use crate::decoded::decoded_size;
+use crate::limits::{BodyKind, Limits};
 use crate::{
     AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, TerminationInfo,
     TerminationReport, Update,
@@ -26,18 +29,29 @@ const TRAILING: Duration = Duration::from_millis(50);
 /// How many lines that are no messages are kept, and how much of each.
 const OUTPUT_LINES: usize = 16;
 const OUTPUT_CHARS: usize = 1024;
+/// How much of a message that cannot be decoded is shown.
+const MALFORMED_CHARS: usize = 256;
 
 /// What the pump of a connection shares with the calls that are made over it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
+    /// Whether other clients use the same endpoint and see the same stream.
+    pub(super) is_shared: bool,
+    /// Whether `_adapter/agent_exited` is about the one agent behind the endpoint.
+    exit_notices_trusted: AtomicBool,
     /// How many calls wait for an answer.
     pub(super) in_flight: AtomicUsize,
     /// How the agent ended, once it has and the connection with it.
     pub(super) ended: OnceLock<TerminationInfo>,
     /// Whether this client has begun to end the agent.
     pub(super) stop_requested: AtomicBool,
-    /// The sessions that are being made.
-    pub(super) openings: Openings,
+    /// Agent requests that belong to other clients, as far as is known.
+    pub(super) unclaimed: UnclaimedTable,
+    /// The sessions with agent requests that this client answers.
+    pub(super) owned: Arc<OwnedSessions>,
+    /// What the open agent requests take.
+    pub(super) admission: Arc<Admission>,
+    pub(super) limits: Limits,
     /// What was found out about methods that need not be there.
     pub(super) learned: Learned,
     /// Guards what the agent printed last that is no message; held for a push or a copy.
@@ -45,6 +59,28 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    pub(super) fn new(is_shared: bool, limits: &Limits) -> Self {
+        Self {
+            is_shared,
+            exit_notices_trusted: AtomicBool::new(!is_shared),
+            in_flight: AtomicUsize::new(0),
+            ended: OnceLock::new(),
+            stop_requested: AtomicBool::new(false),
+            unclaimed: UnclaimedTable::new(limits.unclaimed_requests),
+            owned: Arc::default(),
+            admission: Arc::new(Admission::new(limits.open_request_bytes)),
+            limits: limits.clone(),
+            learned: Learned::default(),
+            output: Mutex::default(),
+        }
+    }
+
+    /// Several agents may be behind a shared endpoint, and any of them can print such a notice. Servers with several
+    /// agents advertise extensions and report ends by session; the adapter has one agent and advertises none.
+    pub(super) fn trust_exit_notices(&self, trusted: bool) {
+        self.exit_notices_trusted.store(trusted, Ordering::Release);
+    }
+
     fn printed(&self, line: &str) {
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         if output.len() == OUTPUT_LINES {
@@ -82,12 +118,10 @@ pub(super) struct Pump {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) hub: Arc<Hub>,
     pub(super) shared: Arc<Shared>,
-    pub(super) asking: Asking,
+    pub(super) router: RequestRouter,
     /// How long the rest of an account of the agent's end may take.
     pub(super) patience: Duration,
     pub(super) exit: Exit,
-    /// Whether other clients of the server see the same stream.
-    pub(super) shared_stream: bool,
     /// The last event that was given out.
     pub(super) last_event: Option<wire::EventId>,
     /// Whether the stream was lost and has not come back.
@@ -122,7 +156,7 @@ impl Pump {
                     None => reading = false,
                 },
                 request = self.requests.next(), if asking => match request {
-                    Some((request, responder)) => self.asking.ask(&request, responder),
+                    Some((request, responder)) => self.router.route(&request, responder),
                     None => asking = false,
                 },
                 command = self.commands.recv() => match command {
@@ -141,7 +175,7 @@ impl Pump {
                     None => return,
                 },
                 () = wait_until(deadline) => self.finish_exit(),
-                never = self.asking.tidy() => match never {},
+                never = self.router.maintain() => match never {},
             }
         }
     }
@@ -153,7 +187,8 @@ impl Pump {
                 let raw = update.content.raw();
                 let origin = Origin::from_wire(update.meta.origin);
                 let place = self.place(&update.meta, raw.as_bytes());
-                let event = Event::Update(Update::read(raw.to_value(), origin, raw.as_bytes().len()));
+                let Some((params, size)) = self.decode("session/update", raw) else { return };
+                let event = Event::Update(Update::read(params, origin, size));
                 self.hub.publish_at(&event, place.as_deref());
             }
             wire::Event::Notification(notification) => self.notified(&notification),
@@ -182,12 +217,23 @@ impl Pump {
             wire::Event::AnswerLost { method, error, .. } => {
                 self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
             }
-            wire::Event::UnmatchedResponse { raw, origin, .. } => {
-                self.asking.overhear(&raw, Origin::from_wire(origin));
-            }
             // Requests of the agent come with the means to answer them, and answers go to their calls.
             _ => {}
         }
+    }
+
+    /// Decodes a message within its bounds, and says what it takes in memory. What cannot be decoded is reported: it
+    /// is never delivered with another meaning.
+    fn decode(&self, method: &str, raw: &wire::Json) -> Option<(Value, usize)> {
+        let checked = self.shared.limits.check(BodyKind::Message, method, raw.as_bytes());
+        let reason = match checked.map(|()| raw.parse()) {
+            Ok(Ok(value)) => return Some((value, decoded_size(raw.as_bytes()))),
+            Ok(Err(error)) => format!("`{method}` cannot be decoded: {error}"),
+            Err(error) => format!("`{method}` is dropped: {error}"),
+        };
+        let start = raw.as_str().chars().take(MALFORMED_CHARS).collect();
+        self.hub.publish(&Event::Malformed { reason, start });
+        None
     }
 
     fn gave_out(&mut self, meta: &wire::Meta) {
@@ -198,14 +244,16 @@ impl Pump {
 
     fn notified(&mut self, notification: &wire::Notification) {
         self.gave_out(&notification.meta);
-        let params = notification.params.to_value();
+        let Some((params, _)) = self.decode(&notification.method, &notification.params) else { return };
         let origin = Origin::from_wire(notification.meta.origin);
         match notification.method.as_str() {
             "_sandboxagent/session/ended" => {
                 let place = self.place(&notification.meta, notification.params.as_bytes());
                 self.session_ended(params, origin, place.as_deref());
             }
-            "_adapter/agent_exited" if origin == Origin::Live => {
+            "_adapter/agent_exited"
+                if origin == Origin::Live && self.shared.exit_notices_trusted.load(Ordering::Acquire) =>
+            {
                 self.report(TerminationReport::from_agent_exited(&params), None);
             }
             "_sandboxagent/agent/unparsed" | "_adapter/invalid_stdout" => {
@@ -228,7 +276,7 @@ impl Pump {
 
     /// The place of an event in a stream that others see too: its number, and what it looks like.
     fn place(&self, meta: &wire::Meta, content: &[u8]) -> Option<String> {
-        let number = meta.event_id.as_ref().filter(|_| self.shared_stream)?.as_number()?;
+        let number = meta.event_id.as_ref().filter(|_| self.shared.is_shared)?.as_number()?;
         Some(place(number, content))
     }
 
@@ -261,7 +309,7 @@ impl Pump {
                 self.hub.connection(ConnectionState::Reconnecting { attempt: *attempt });
             }
             wire::ConnectionState::Terminated(reason) => {
-                self.asking.end();
+                self.router.end();
                 if let Some(reason) = lost_reason(reason) {
                     self.hub.connection(ConnectionState::Lost(reason));
                 }
@@ -319,6 +367,21 @@ impl Pump {
             self.hub.connection(ConnectionState::AgentEnded(Box::new(info.clone())));
         }
         self.wire.control().end(Error::ended(None, info, true));
+    }
+}
+
+/// On a shared endpoint, requests that were not read belong to other clients, as far as is known: they are not to be
+/// cancelled when the connection is dropped.
+impl Drop for Pump {
+    fn drop(&mut self) {
+        if !self.shared.is_shared {
+            return;
+        }
+        while let Some(Some((_, responder))) = tokio::task::unconstrained(self.requests.next()).now_or_never()
+        {
+            // If it was cancelled before, there is nothing to leave to others.
+            let _ = responder.ignore();
+        }
     }
 }
 

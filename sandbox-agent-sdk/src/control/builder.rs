@@ -10,6 +10,7 @@ use super::plane::ControlPlane;
 use super::route::parse_base;
 use super::timeouts::ControlTimeouts;
 use crate::Error;
+use crate::limits::Limits;
 
 /// Sets up a [`ControlPlane`]. What is wrong with a setting is told by [`build`](Self::build).
 #[must_use = "a builder does nothing until it is built"]
@@ -19,6 +20,7 @@ pub struct ControlPlaneBuilder {
     headers: Result<HeaderMap, Error>,
     http: Option<reqwest::Client>,
     timeouts: ControlTimeouts,
+    limits: Limits,
 }
 
 impl ControlPlaneBuilder {
@@ -29,6 +31,7 @@ impl ControlPlaneBuilder {
             headers: Ok(HeaderMap::new()),
             http: None,
             timeouts: ControlTimeouts::default(),
+            limits: Limits::default(),
         }
     }
 
@@ -76,6 +79,12 @@ impl ControlPlaneBuilder {
         self
     }
 
+    /// Bounds on what is accepted over the wire.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
     /// Makes the control plane. Nothing is sent yet.
     ///
     /// # Errors
@@ -89,7 +98,7 @@ impl ControlPlaneBuilder {
                 .build()
                 .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,
         };
-        Ok(ControlPlane::over(Http::new(client, base, self.auth?, self.headers?, self.timeouts)))
+        Ok(ControlPlane::over(Http::new(client, base, self.auth?, self.headers?, self.timeouts, self.limits)))
     }
 }
 

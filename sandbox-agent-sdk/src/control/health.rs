@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::http::{Call, Http};
 use super::route::Route;
+use crate::limits::BodyKind;
 use crate::{Error, Phase, Timeout};
 
 /// The first pause between two probes.
@@ -55,7 +56,8 @@ impl HealthCheck {
 
     /// Asks once.
     pub fn check(&self) -> BoxFuture<'static, Result<Health, Error>> {
-        self.http.value(Ok(Call::new("check health", Method::GET, Route::new("/v1/health"))))
+        let call = Call::new("check health", Method::GET, Route::new("/v1/health"));
+        self.http.value(Ok(call.kind(BodyKind::Health)))
     }
 
     /// Waits until the server is up, for a bounded time: for a sandbox that was just started.

@@ -22,10 +22,8 @@ use super::refusal::{
 use super::route::Route;
 use super::timeouts::ControlTimeouts;
 use super::upload::Upload;
+use crate::limits::{BodyKind, Limits};
 use crate::{Error, Phase, Timeout};
-
-/// The largest JSON answer that is taken: a listing of hundreds of thousands of files.
-const ANSWER_LIMIT: usize = 64 * 1024 * 1024;
 
 /// The size of a body up to which a refusal is heard, because all of it was sent by then.
 const SURELY_HEARD: u64 = 64 * 1024;
@@ -43,6 +41,7 @@ struct Shared {
     auth: Auth,
     headers: HeaderMap,
     timeouts: ControlTimeouts,
+    limits: Limits,
 }
 
 /// One request.
@@ -64,6 +63,8 @@ struct Head {
     /// How long the answer may take, where that is not the usual time.
     answer: Option<Option<Duration>>,
     privacy: Privacy,
+    /// Which bound its response has.
+    kind: BodyKind,
 }
 
 /// A body and its type.
@@ -91,7 +92,8 @@ enum Privacy {
 impl Call {
     pub(crate) fn new(what: &'static str, method: Method, route: Route) -> Self {
         let headers = HeaderMap::new();
-        let head = Head { what, method, route, headers, answer: None, privacy: Privacy::Public };
+        let (privacy, kind) = (Privacy::Public, BodyKind::Control);
+        let head = Head { what, method, route, headers, answer: None, privacy, kind };
         Self { head, payload: None }
     }
 
@@ -115,6 +117,12 @@ impl Call {
         self
     }
 
+    /// Sets which bound the response has.
+    pub(crate) fn kind(mut self, kind: BodyKind) -> Self {
+        self.head.kind = kind;
+        self
+    }
+
     /// Keeps the answer out of errors: it may hold secrets.
     pub(crate) fn private(mut self) -> Self {
         self.head.privacy = Privacy::Private;
@@ -129,8 +137,9 @@ impl Http {
         auth: Auth,
         headers: HeaderMap,
         timeouts: ControlTimeouts,
+        limits: Limits,
     ) -> Self {
-        Self(Arc::new(Shared { client, base, auth, headers, timeouts }))
+        Self(Arc::new(Shared { client, base, auth, headers, timeouts, limits }))
     }
 
     /// The address of a route, without anything secret.
@@ -150,10 +159,11 @@ impl Http {
         let http = self.clone();
         Box::pin(async move {
             let call = call?;
-            let (what, privacy) = (call.head.what, call.head.privacy);
+            let (what, privacy, kind) = (call.head.what, call.head.privacy, call.head.kind);
             let response = http.respond(call).await?;
             let (status, content_type) = (response.status(), header(&response, &CONTENT_TYPE));
-            let body = http.incoming(what, response).collect(ANSWER_LIMIT).await?;
+            let body = http.incoming(what, response).collect(http.0.limits.text(kind)).await?;
+            http.0.limits.check(kind, what, &body)?;
             decode(what, privacy, &body).map_err(|error| {
                 let foreign = !is_json(content_type.as_deref());
                 if foreign { unexpected(status, content_type, &body) } else { error }
@@ -191,7 +201,8 @@ impl Http {
         route: Route,
         headers: HeaderMap,
     ) -> Result<Response, Error> {
-        let head = Head { what, method, route, headers, answer: None, privacy: Privacy::Public };
+        let (privacy, kind) = (Privacy::Public, BodyKind::Control);
+        let head = Head { what, method, route, headers, answer: None, privacy, kind };
         let response = self.ask(&head, TokenUse::Request).await?;
         if response.status() == StatusCode::UNAUTHORIZED && self.0.auth.can_refresh() {
             return self.ask(&head, TokenUse::Refresh).await;

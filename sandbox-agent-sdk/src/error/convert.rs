@@ -117,6 +117,7 @@ impl Timeout {
             last_event_age: timeout.last_event_age,
             connection: Some(timeout.state.to_string()),
             agent_output: Vec::new(),
+            unclaimed_requests: Vec::new(),
             cause: timeout.cause.map(|cause| Arc::new(Error::from_wire((*cause).clone()))),
         }
     }

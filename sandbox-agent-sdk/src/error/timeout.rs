@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Error;
 use crate::plain_text::plain_line;
+use crate::requests::UnclaimedSummary;
 
 /// A deadline that passed, with what is needed to tell why.
 #[derive(Debug, Clone)]
@@ -24,6 +25,9 @@ pub struct Timeout {
     /// What the agent printed last that is no message: an agent that prints such lines and falls silent has usually
     /// failed to start.
     pub agent_output: Vec<String>,
+    /// Agent requests that arrived while a session was being created and that were not
+    /// [claimed](crate::requests::UnclaimedRequest): the agent may have been waiting for a response.
+    pub unclaimed_requests: Vec<UnclaimedSummary>,
     /// What had gone wrong before, if anything: a 504, say.
     pub cause: Option<Arc<Error>>,
 }
@@ -37,6 +41,7 @@ impl Timeout {
             last_event_age: None,
             connection: None,
             agent_output: Vec::new(),
+            unclaimed_requests: Vec::new(),
             cause: None,
         }
     }
@@ -95,10 +100,21 @@ impl fmt::Display for Timeout {
             (Some(connection), None) => write!(f, " (no event yet, connection {connection})")?,
             (None, _) => {}
         }
-        match self.agent_output.last() {
-            Some(line) => write!(f, "; the agent printed: {}", plain_line(line)),
-            None => Ok(()),
+        if let Some(line) = self.agent_output.last() {
+            write!(f, "; the agent printed: {}", plain_line(line))?;
         }
+        if let Some(request) = self.unclaimed_requests.last() {
+            let count = self.unclaimed_requests.len();
+            write!(
+                f,
+                "; {count} agent requests were not claimed, the last: `{}`",
+                plain_line(&request.method)
+            )?;
+            if let Some(session) = &request.session_id {
+                write!(f, " of session `{}`", plain_line(session))?;
+            }
+        }
+        Ok(())
     }
 }
 

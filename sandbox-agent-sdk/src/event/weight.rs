@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::decoded::value_size;
 use crate::{ConnectionState, Error, Event, StderrOutput, TerminationInfo};
 
 /// What the items of a queue have to tell about themselves.
@@ -21,6 +22,8 @@ pub(crate) enum Class {
     Report,
     /// What the agent asks. Somebody waits for the answer.
     Request,
+    /// What agents ask of other clients. It must not take the place of what they ask of this one.
+    Unclaimed,
     /// What is rare and nobody should miss.
     News,
 }
@@ -40,13 +43,14 @@ impl Weight for Event {
             Self::AgentUnparsed { unparsed, .. } => unparsed.raw.len() + unparsed.error.len(),
             Self::Permission(request) => request.size(),
             Self::Question(request) => request.size(),
+            Self::UnclaimedRequest(request) => request.weight(),
             Self::QuestionCompleted { id } => id.len(),
             Self::Connection(ConnectionState::AgentEnded(info)) => end_size(info),
             Self::Unrecorded(unrecorded) => unrecorded.session_id.len(),
             Self::TakenOver { session_id } => session_id.len(),
             Self::Malformed { reason, start } => reason.len() + start.len(),
             Self::AnswerLost { method, error } => method.len() + error_size(error),
-            Self::Other { method, params, .. } => method.len() + json_size(params),
+            Self::Other { method, params, .. } => method.len() + value_size(params),
             Self::Connection(_)
             | Self::Reconnected { .. }
             | Self::ServerRestarted
@@ -59,6 +63,7 @@ impl Weight for Event {
     fn class(&self) -> Class {
         match self {
             Self::Permission(_) | Self::Question(_) => Class::Request,
+            Self::UnclaimedRequest(_) => Class::Unclaimed,
             Self::Connection(_) | Self::SessionEnded(_) | Self::Unrecorded(_) | Self::TakenOver { .. } => {
                 Class::News
             }
@@ -74,7 +79,7 @@ impl Weight for Event {
 fn end_size(info: &TerminationInfo) -> usize {
     let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let members = |members: &serde_json::Map<String, Value>| -> usize {
-        members.iter().map(|(name, value)| name.len() + json_size(value)).sum()
+        members.iter().map(|(name, value)| name.len() + value_size(value)).sum()
     };
     let stderr = |stderr: &StderrOutput| text(&stderr.head) + text(&stderr.tail) + members(&stderr.other);
     text(&info.message) + text(&info.signal) + info.stderr.as_ref().map_or(0, stderr) + members(&info.other)
@@ -84,18 +89,6 @@ fn error_size(error: &Error) -> usize {
     match error {
         Error::Http(http) => http.body.len(),
         _ => 0,
-    }
-}
-
-/// About what a value takes as text.
-fn json_size(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-        Value::String(text) => text.len() + 8,
-        Value::Array(items) => 8 + items.iter().map(json_size).sum::<usize>(),
-        Value::Object(members) => {
-            8 + members.iter().map(|(name, value)| name.len() + 8 + json_size(value)).sum::<usize>()
-        }
     }
 }
 

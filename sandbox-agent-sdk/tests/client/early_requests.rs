@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::requests::{ClaimedRequest, UnclaimedRequest};
 use sandbox_agent_sdk::{
-    Error, Event, NewSession, PermissionPolicy, ReplyError, SandboxAgentClient, ServerKind, Session,
+    Error, Event, Events, NewSession, PermissionPolicy, ReplyError, SandboxAgentClient, ServerKind, Session,
 };
 use serde_json::{Value, json};
 
-use super::open_requests::{asked, closes};
+use super::open_requests::closes;
 use super::permissions::permission;
-use super::support::{KINDS, LIMIT, client, event, options, session, session_ended, within};
+use super::support::{KINDS, LIMIT, client, event, options, session, session_ended, timeouts, within};
 
 fn params(session: Option<&str>) -> Value {
     let mut params = json!({
@@ -43,10 +44,18 @@ fn asks_in_between() -> Script {
 
 /// An agent that never answers when it shall make a session of this title.
 fn slow_to_make() -> Script {
-    Script::default().on_request(|method, params| {
+    Script::steps(vec![Step::WaitForCancel]).on_request(|method, params| {
         let wants = params.pointer("/_meta/sandboxagent.dev/title").and_then(Value::as_str);
         (method == "session/new" && wants == Some("slow")).then(|| vec![Step::Hang])
     })
+}
+
+async fn unclaimed(events: &mut Events) -> UnclaimedRequest {
+    event(events, |event| match event {
+        Event::UnclaimedRequest(request) => Some(request),
+        _ => None,
+    })
+    .await
 }
 
 /// The ways to take up a session.
@@ -160,33 +169,66 @@ async fn an_agent_that_dies_once_more_while_a_session_is_loaded_is_told_of_once_
     assert_eq!(session.termination().unwrap().exit_code, Some(5));
 }
 
+/// An agent that asks in the middle of creating a session.
+fn asks_before_it_answers() -> Script {
+    Script::default().on_request(|method, _| {
+        let made = json!({"sessionId": "made"});
+        (method == "session/new").then(|| vec![ask(Some("made")), Step::Finish(made)])
+    })
+}
+
 #[tokio::test]
-async fn an_agent_that_asks_before_it_names_its_session_is_answered() {
-    for kind in KINDS {
-        for subscribed in [false, true] {
-            let script = Script::default().on_request(|method, _| {
-                let made = json!({"sessionId": "made"});
-                (method == "session/new").then(|| vec![ask(Some("made")), Step::Finish(made)])
-            });
-            let server = MockServer::builder().agent("mock", script).start().await;
-            // What is left of a client that was there before is no sign of another one.
-            let before = options(&server, kind).auto_connect(false).build().unwrap();
-            within(before.connect()).await.unwrap();
-            within(before.disconnect()).await.unwrap();
-            let client = client(&server, kind);
-            let mut events = subscribed.then(|| client.events());
-            let made = tokio::spawn(client.new_session(NewSession::in_dir("/")));
-            if let Some(events) = &mut events {
-                permission(events).await.allow_once().unwrap();
-            }
-            assert_eq!(within(made).await.unwrap().unwrap().id(), "made");
-            assert_eq!(answered(&server), [if subscribed { "yes" } else { "no" }], "{kind}");
+async fn on_a_connection_of_our_own_an_agent_that_asks_before_it_names_its_session_is_answered() {
+    for subscribed in [false, true] {
+        let server = MockServer::builder().agent("mock", asks_before_it_answers()).start().await;
+        let client = client(&server, ServerKind::PerAgent);
+        let mut events = subscribed.then(|| client.events());
+        let made = tokio::spawn(client.new_session(NewSession::in_dir("/")));
+        if let Some(events) = &mut events {
+            permission(events).await.allow_once().unwrap();
         }
+        assert_eq!(within(made).await.unwrap().unwrap().id(), "made");
+        assert_eq!(answered(&server), [if subscribed { "yes" } else { "no" }]);
     }
 }
 
 #[tokio::test]
-async fn of_several_clients_the_one_whose_session_asks_is_asked_once_its_name_is_known() {
+async fn on_a_shared_endpoint_such_a_request_is_answered_if_it_is_claimed() {
+    let server = MockServer::builder().agent("mock", asks_before_it_answers()).start().await;
+    // It would approve whatever is addressed to it.
+    let hasty = options(&server, ServerKind::Shared).permissions(PermissionPolicy::BypassPermissions);
+    let hasty = hasty.build().unwrap();
+    let mut events = hasty.events();
+    let made = tokio::spawn(hasty.new_session(NewSession::in_dir("/")));
+    let request = unclaimed(&mut events).await;
+    assert_eq!((request.session_id(), request.method()), (Some("made"), "session/request_permission"));
+    within(hasty.list_models(None)).await.unwrap();
+    assert!(answered(&server).is_empty() && !made.is_finished());
+    let ClaimedRequest::Permission(permission) = request.claim().unwrap() else { panic!("no permission") };
+    permission.reject_once().unwrap();
+    assert_eq!(within(made).await.unwrap().unwrap().id(), "made");
+    assert_eq!(answered(&server), ["no"]);
+}
+
+#[tokio::test]
+async fn a_session_that_is_not_created_in_time_names_the_requests_that_were_not_claimed() {
+    let server = MockServer::builder().agent("mock", asks_before_it_answers()).start().await;
+    let times = timeouts().session(Duration::from_millis(500));
+    let client = options(&server, ServerKind::Shared).timeouts(times).build().unwrap();
+    let error = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
+    let Error::Timeout(timeout) = &error else { panic!("{error:?}") };
+    let [request] = &timeout.unclaimed_requests[..] else { panic!("{timeout:?}") };
+    assert_eq!(
+        (&*request.method, request.session_id.as_deref()),
+        ("session/request_permission", Some("made"))
+    );
+    let text = error.to_string();
+    assert!(text.contains("session/request_permission") && text.contains("made"), "{text}");
+    assert!(answered(&server).is_empty());
+}
+
+#[tokio::test]
+async fn of_several_clients_that_create_sessions_none_answers_what_it_cannot_know_to_be_its_own() {
     let made = AtomicUsize::new(0);
     let script = Script::default().on_request(move |method, _| {
         if method != "session/new" {
@@ -194,34 +236,30 @@ async fn of_several_clients_the_one_whose_session_asks_is_asked_once_its_name_is
         }
         let pause = |millis| Step::Wait(Duration::from_millis(millis));
         Some(match made.fetch_add(1, Ordering::SeqCst) {
-            0 => vec![Step::Finish(json!({"sessionId": "first"}))],
-            1 => vec![ask_on_the_way("a"), pause(150), Step::Finish(json!({"sessionId": "a"}))],
+            0 => vec![ask_on_the_way("a"), pause(150), Step::Finish(json!({"sessionId": "a"}))],
             _ => vec![pause(300), Step::Finish(json!({"sessionId": "b"}))],
         })
     });
     let server = MockServer::builder().agent("mock", script).start().await;
-    // It would allow everything that it is asked.
     let hasty = options(&server, ServerKind::Shared).permissions(PermissionPolicy::BypassPermissions);
     let hasty = hasty.build().unwrap();
-    within(hasty.connect()).await.err();
-    session(&hasty).await;
+    within(hasty.list_models(None)).await.unwrap();
     let careful = client(&server, ServerKind::Shared);
-    let mut events = careful.events();
-    event(&mut events, |event| matches!(event, Event::Connection(state) if state.is_usable()).then_some(()))
-        .await;
+    within(careful.list_models(None)).await.unwrap();
+    let (mut events, mut seen) = (careful.events(), hasty.events());
     let a = tokio::spawn(careful.new_session(NewSession::in_dir("/")));
-    assert!(server.wait_for(|_| server.messages("session/new").len() == 2, LIMIT).await);
+    assert!(server.wait_for(|_| !server.messages("session/new").is_empty(), LIMIT).await);
     let b = tokio::spawn(hasty.new_session(NewSession::in_dir("/")));
-    let request = permission(&mut events).await;
-    assert_eq!(request.session_id(), Some("a"));
+    let (request, same) = (unclaimed(&mut events).await, unclaimed(&mut seen).await);
+    assert_eq!((request.session_id(), same.session_id()), (Some("a"), Some("a")));
     assert_eq!((within(a).await.unwrap().unwrap().id(), within(b).await.unwrap().unwrap().id()), ("a", "b"));
     // Whatever the other client has to say has gone out before this is answered.
     within(hasty.list_models(None)).await.unwrap();
     assert!(answered(&server).is_empty(), "another client's request");
-    request.reject_once().unwrap();
+    let ClaimedRequest::Permission(permission) = request.claim().unwrap() else { panic!("no permission") };
+    permission.reject_once().unwrap();
     assert!(server.wait_for(|_| !answered(&server).is_empty(), LIMIT).await);
     assert_eq!(answered(&server), ["no"]);
-    assert!(asked(&mut events).is_empty());
 }
 
 #[tokio::test]
@@ -230,7 +268,9 @@ async fn a_client_that_leaves_does_not_answer_for_another_one() {
     let (stays, leaves) = (client(&server, ServerKind::Shared), client(&server, ServerKind::Shared));
     let session = session(&stays).await;
     let mut events = stays.events();
-    // It makes a session, so that it cannot tell whose the request is.
+    let _turn = session.prompt("wait");
+    assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+    // It creates a session, so that it cannot know whose the request is.
     let slow = tokio::spawn(leaves.new_session(NewSession::in_dir("/").title("slow")));
     assert!(server.wait_for(|_| server.messages("session/new").len() == 2, LIMIT).await);
     let id = server
@@ -250,6 +290,8 @@ async fn a_session_that_was_there_before_is_not_taken_for_the_one_that_is_being_
     let other = client(&server, ServerKind::Shared);
     let theirs = session(&other).await;
     let mut asked = other.events();
+    let _turn = theirs.prompt("wait");
+    assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
     let hasty = options(&server, ServerKind::Shared).permissions(PermissionPolicy::BypassPermissions);
     let hasty = hasty.build().unwrap();
     let mut events = hasty.events();

@@ -5,6 +5,7 @@ use std::io;
 use bytes::Bytes;
 use futures::stream;
 use mock_server::MockServer;
+use sandbox_agent_sdk::limits::Limits;
 use sandbox_agent_sdk::{ControlPlane, Error, RELEASED_BODY_LIMIT, Upload};
 use tokio::io::AsyncReadExt;
 
@@ -128,4 +129,37 @@ async fn a_large_body_with_a_wrong_token_is_refused_for_the_token() {
     let files = ControlPlane::new(&stub.url).unwrap().files();
     let error = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
     assert!(error.is_unauthorized() && !error.maybe_executed(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_response_is_read_up_to_the_limit_of_its_kind_and_not_above() {
+    const LIMIT: usize = 1000;
+    let health = |bytes: usize| {
+        let empty = r#"{"status":"ok","text":""}"#.len();
+        format!(r#"{{"status":"ok","text":"{}"}}"#, "x".repeat(bytes - empty))
+    };
+    let agents = |bytes: usize| {
+        let empty = r#"{"agents":[],"text":""}"#.len();
+        format!(r#"{{"agents":[],"text":"{}"}}"#, "x".repeat(bytes - empty))
+    };
+    for (bytes, fits) in [(LIMIT - 1, true), (LIMIT, true), (LIMIT + 1, false)] {
+        let stub = Stub::answer(response("200 OK", "application/json", &health(bytes))).await;
+        let limits = Limits::default().health(LIMIT);
+        let plane = ControlPlane::builder(&stub.url).limits(limits).build().unwrap();
+        let checked = soon(plane.health().check()).await.map(drop);
+        let stub = Stub::answer(response("200 OK", "application/json", &agents(bytes))).await;
+        let limits = Limits::default().control(LIMIT);
+        let plane = ControlPlane::builder(&stub.url).limits(limits).build().unwrap();
+        let listed = soon(plane.agents().list()).await.map(drop);
+        for result in [checked, listed] {
+            match result {
+                Ok(()) => assert!(fits, "{bytes}"),
+                Err(error) => {
+                    let told =
+                        matches!(error, Error::MessageTooLarge { limit: LIMIT, seen, .. } if seen == bytes);
+                    assert!(!fits && told, "{bytes} {error:?}");
+                }
+            }
+        }
+    }
 }

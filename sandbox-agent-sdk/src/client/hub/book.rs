@@ -18,17 +18,6 @@ const BACKLOG_BYTES: usize = 1 << 20;
 /// The notices with which servers tell that a session has started, and what is in it.
 const STARTED: [&str; 2] = ["session/started", "_sandboxagent/session/started"];
 
-/// Whose a session is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::client) enum Whose {
-    /// This client made it or has named it.
-    Ours,
-    /// Another client did.
-    Theirs,
-    /// Nobody has said so; the server has told of it since this time.
-    Unknown { since: u64 },
-}
-
 /// What is known about one session.
 #[derive(Debug)]
 pub(super) struct SessionBook {
@@ -50,7 +39,10 @@ pub(super) struct SessionBook {
     pub(super) warned: bool,
     /// Whether this client asked for the end of the session.
     pub(super) stop_requested: bool,
-    pub(super) whose: Whose,
+    /// Whether this client has created or named the session; others are forgotten first.
+    pub(super) is_named: bool,
+    /// How many calls of this client about the session are pending.
+    pub(super) pending_calls: usize,
     /// Whether the session is known to be there: it was opened, or has answered a call, and has not ended since.
     pub(super) open: bool,
     /// The agent it belongs to, if this client knows.
@@ -60,7 +52,7 @@ pub(super) struct SessionBook {
 }
 
 impl SessionBook {
-    pub(super) fn new(whose: Whose) -> Self {
+    pub(super) fn new(is_named: bool) -> Self {
         Self {
             subscribers: Vec::new(),
             backlog: VecDeque::new(),
@@ -74,7 +66,8 @@ impl SessionBook {
             past_end: false,
             warned: false,
             stop_requested: false,
-            whose,
+            is_named,
+            pending_calls: 0,
             open: false,
             agent: None,
             snapshot: Arc::default(),
@@ -86,6 +79,7 @@ impl SessionBook {
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         self.is_busy()
             || self.taking_up > 0
+            || self.pending_calls > 0
             || !self.subscribers.is_empty()
             || Arc::strong_count(&self.snapshot) > 1
     }
@@ -101,19 +95,15 @@ impl SessionBook {
         waits || *self.turn_state.borrow() != TurnState::Idle
     }
 
-    pub(super) fn is_ours(&self) -> bool {
-        self.whose == Whose::Ours
-    }
-
     /// Takes in what an event tells of the session. Of a session that may be nobody's, little is kept.
     pub(super) fn learn(&self, event: &Event, now: u64) {
         let patch = match event {
-            Event::Update(update) if self.is_ours() || update.size() <= BACKLOG_BYTES => {
+            Event::Update(update) if self.is_named || update.size() <= BACKLOG_BYTES => {
                 Patch::of_update(update)
             }
             Event::Other { method, params, .. } if STARTED.contains(&method.as_str()) => {
                 let small = || params.to_string().len() <= BACKLOG_BYTES;
-                (self.is_ours() || small()).then(|| Patch::of_state(params))
+                (self.is_named || small()).then(|| Patch::of_state(params))
             }
             _ => None,
         };

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::EndListener;
-use super::book::{SessionBook, Whose};
+use super::book::SessionBook;
 use crate::Event;
 use crate::event::Queue;
 
@@ -33,16 +33,15 @@ impl State {
         if !self.sessions.contains_key(id) {
             self.make_room();
         }
-        let book = self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(Whose::Ours));
-        if book.whose != Whose::Ours {
-            book.whose = Whose::Ours;
+        let book = self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(true));
+        if !std::mem::replace(&mut book.is_named, true) {
             self.strangers.retain(|stranger| **stranger != *id);
         }
         book
     }
 
     /// The book of a session that the server names: the answer that tells this client of it may still be on its way.
-    pub(super) fn known_or_stranger(&mut self, id: &str, now: u64) -> &mut SessionBook {
+    pub(super) fn known_or_stranger(&mut self, id: &str) -> &mut SessionBook {
         if !self.sessions.contains_key(id) {
             self.make_room();
             if self.strangers.len() >= STRANGERS {
@@ -50,7 +49,7 @@ impl State {
             }
             self.strangers.push_back(id.into());
         }
-        self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(Whose::Unknown { since: now }))
+        self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(false))
     }
 
     /// Forgets sessions that nothing happens in and nobody watches, once there are many. One that is named again

@@ -48,8 +48,8 @@ fn sessions_of_strangers_and_idle_ones_do_not_pile_up() {
     for number in 0..3 * BOOKS {
         hub.adopt(&number.to_string());
     }
-    assert!(hub.lock().sessions.len() <= BOOKS && hub.is_known("kept"));
-    assert!(hub.is_known("held"), "what a handle shows must not be forgotten");
+    assert!(hub.lock().sessions.len() <= BOOKS && hub.lock().sessions.contains_key("kept"));
+    assert!(hub.lock().sessions.contains_key("held"), "what a handle shows must not be forgotten");
     drop((kept, held));
 }
 

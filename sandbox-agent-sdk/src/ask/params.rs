@@ -1,0 +1,87 @@
+//! The parameters of an agent request, and what all of them take.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+
+/// Bounds what all open agent requests take together.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    bound: usize,
+    bytes: AtomicUsize,
+}
+
+impl Admission {
+    pub(crate) fn new(bound: usize) -> Self {
+        Self { bound, bytes: AtomicUsize::new(0) }
+    }
+
+    /// Reserves room for a request; `None` if there is not enough.
+    pub(crate) fn admit(self: &Arc<Self>, bytes: usize) -> Option<Admitted> {
+        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bound);
+        self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
+        Some(Admitted { admission: Arc::clone(self), bytes })
+    }
+}
+
+/// Room that one request takes until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    admission: Arc<Admission>,
+    bytes: usize,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.admission.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// The parameters of a request, which count for as long as they are in memory.
+#[derive(Debug)]
+pub(crate) struct Params {
+    value: Value,
+    admitted: Admitted,
+}
+
+impl Params {
+    pub(crate) fn new(value: Value, admitted: Admitted) -> Self {
+        Self { value, admitted }
+    }
+
+    /// What they count for, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        self.admitted.bytes
+    }
+}
+
+impl Deref for Params {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Admission;
+
+    #[test]
+    fn requests_are_admitted_up_to_the_bound_and_make_room_when_they_go() {
+        let admission = Arc::new(Admission::new(10));
+        let below = admission.admit(9).unwrap();
+        assert!(admission.admit(2).is_none(), "above");
+        let at = admission.admit(1).unwrap();
+        assert!(admission.admit(1).is_none());
+        drop(below);
+        assert!(admission.admit(10).is_none());
+        drop(at);
+        assert!(admission.admit(10).is_some());
+        assert!(admission.admit(11).is_none() && admission.admit(usize::MAX).is_none());
+    }
+}

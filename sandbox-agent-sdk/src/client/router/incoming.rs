@@ -1,0 +1,112 @@
+//! One agent request as it arrives.
+
+use std::sync::Arc;
+
+use acp_http_client as wire;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::ask::{Params, REQUEST_PERMISSION};
+use crate::client::pump::{Shared, place};
+use crate::decoded::decoded_size;
+
+/// An agent request with the means to answer it.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    pub(super) method: String,
+    /// The session that it names, if it names one that can be read.
+    pub(super) session: Option<String>,
+    /// The parameters, or why they cannot be decoded.
+    pub(super) params: Result<Arc<Params>, Undecodable>,
+    pub(super) responder: wire::Responder,
+    /// What every client that sees it identifies it by: its id and its content.
+    pub(super) place: String,
+}
+
+/// Why parameters cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Undecodable {
+    #[error("the parameters cannot be decoded: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the parameters take {size} bytes decoded, and all open requests may take {limit}")]
+    TooLarge { size: usize, limit: usize },
+}
+
+impl Undecodable {
+    pub(super) fn to_rpc(&self) -> wire::RpcError {
+        match self {
+            Self::Json(error) => wire::RpcError::invalid_params(error),
+            Self::TooLarge { .. } => wire::RpcError::internal(self),
+        }
+    }
+}
+
+/// The member that names the session. A request that has it twice is not read: which of them counts differs between
+/// readers.
+#[derive(Deserialize)]
+struct Named<'a> {
+    #[serde(rename = "sessionId", borrow)]
+    session_id: &'a RawValue,
+}
+
+/// Reads the session id of parameters of any size and depth.
+fn read_session(params: &[u8], limit: usize) -> Option<String> {
+    /// How many bytes of text one byte of a string takes at most.
+    const ESCAPED: usize = 6;
+    // Members in a fixed order would have no names.
+    let is_object = params.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    let text = serde_json::from_slice::<Named<'_>>(params).ok().filter(|_| is_object)?.session_id.get();
+    let is_short = text.len() <= limit.saturating_mul(ESCAPED).saturating_add(2);
+    let id: String = is_short.then(|| serde_json::from_str(text).ok())??;
+    (id.len() <= limit).then_some(id)
+}
+
+impl Incoming {
+    pub(super) fn read(request: &wire::AgentRequest, responder: wire::Responder, shared: &Shared) -> Self {
+        let (id, content) = (request.id().as_json().as_bytes(), request.params().as_bytes());
+        let place = format!("{}-{}", place(0, id), place(0, content));
+        let method = request.method().to_owned();
+        let params = decode(request, shared);
+        let session = read_session(content, shared.limits.session_id);
+        Self { method, session, params, responder, place }
+    }
+}
+
+fn decode(request: &wire::AgentRequest, shared: &Shared) -> Result<Arc<Params>, Undecodable> {
+    let size = decoded_size(request.params().as_bytes());
+    // A permission keeps its tool call beside the parameters.
+    let size = if request.method() == REQUEST_PERMISSION { size.saturating_mul(2) } else { size };
+    let admitted = shared.admission.admit(size);
+    let admitted = admitted.ok_or(Undecodable::TooLarge { size, limit: shared.limits.open_request_bytes })?;
+    Ok(Arc::new(Params::new(request.params().parse()?, admitted)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::read_session;
+
+    #[test]
+    fn a_session_id_is_read_only_where_every_reader_reads_the_same() {
+        let deep = format!(r#"{{"deep":{}{},"sessionId":"s"}}"#, "[".repeat(500), "]".repeat(500));
+        let long = format!(r#"{{"sessionId":"{}"}}"#, "x".repeat(11));
+        let full = format!(r#"{{"sessionId":"{}"}}"#, "x".repeat(10));
+        let table: [(&str, Option<&str>); 13] = [
+            (r#"{"sessionId":"s"}"#, Some("s")),
+            (r#" {"a":[1,{}],"sessionId":"\u0073"}"#, Some("s")),
+            (&deep, Some("s")),
+            (&full, Some("xxxxxxxxxx")),
+            (&long, None),
+            (r#"{"sessionId":"a","sessionId":"b"}"#, None),
+            (r#"{"sessionId":5}"#, None),
+            (r#"{"sessionId":null}"#, None),
+            (r#"{"sessionId":["s"]}"#, None),
+            (r#"["s"]"#, None),
+            (r#"{}"#, None),
+            ("null", None),
+            (r#"{"sessionId":"s""#, None),
+        ];
+        for (params, expected) in table {
+            assert_eq!(read_session(params.as_bytes(), 10).as_deref(), expected, "{params}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Bounds on what comes over the wire.
+
+use mock_server::{MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::limits::Limits;
+use sandbox_agent_sdk::{
+    Error, Event, ListSessions, NewSession, PermissionPolicy, SandboxAgentClient, ServerKind,
+};
+use serde_json::{Value, json};
+
+use super::permissions::permission;
+use super::support::{KINDS, event, options, session, within};
+
+fn client(server: &MockServer, kind: ServerKind, limits: Limits) -> SandboxAgentClient {
+    options(server, kind).limits(limits).build().unwrap()
+}
+
+/// A JSON object of exactly so many bytes.
+fn object(bytes: usize) -> Value {
+    let empty = json!({"text": ""}).to_string().len();
+    json!({"text": "x".repeat(bytes - empty)})
+}
+
+/// An agent that answers `_x/sized` with a result of the size it is asked for, and lists sessions by this function.
+fn agent(page: impl Fn(usize) -> Value + Send + Sync + 'static) -> Script {
+    Script::default().on_request(move |method, params| match method {
+        "_x/sized" => Some(vec![Step::Finish(object(params["bytes"].as_u64()? as usize))]),
+        "session/list" => {
+            let number = params["cursor"].as_str().and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+            Some(vec![Step::Finish(page(number))])
+        }
+        _ => None,
+    })
+}
+
+#[tokio::test]
+async fn a_response_is_decoded_up_to_the_limit_and_not_above() {
+    const LIMIT: usize = 20_000;
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", agent(|_| json!({"sessions": []}))).start().await;
+        let client = client(&server, kind, Limits::default().message(LIMIT));
+        session(&client).await;
+        // The limit is on the whole message, of which the result is a part.
+        let sized = |bytes: usize| client.raw_request("_x/sized", json!({"bytes": bytes, "agent": "mock"}));
+        within(sized(100)).await.unwrap();
+        let id = server.messages("_x/sized")[0]["id"].clone();
+        let rest = json!({"jsonrpc": "2.0", "id": id, "result": {}}).to_string().len() - "{}".len();
+        for (bytes, fits) in [(LIMIT - rest - 1, true), (LIMIT - rest, true), (LIMIT - rest + 1, false)] {
+            match within(sized(bytes)).await {
+                Ok(result) => assert!(fits && result == object(bytes), "{kind} {bytes}"),
+                Err(error) => {
+                    assert!(
+                        !fits && matches!(error, Error::MessageTooLarge { limit: LIMIT, .. }),
+                        "{error:?}"
+                    );
+                    assert!(error.maybe_executed());
+                }
+            }
+        }
+        within(sized(100)).await.unwrap();
+    }
+}
+
+/// A page of exactly so many bytes.
+fn page_of(bytes: usize) -> Value {
+    let mut page = json!({"sessions": [{"sessionId": "a", "title": ""}]});
+    let missing = bytes - page.to_string().len();
+    page["sessions"][0]["title"] = "x".repeat(missing).into();
+    page
+}
+
+#[tokio::test]
+async fn a_page_of_a_list_is_decoded_up_to_the_limit_and_not_above() {
+    const LIMIT: usize = 5_000;
+    for (bytes, fits) in [(LIMIT - 1, true), (LIMIT, true), (LIMIT + 1, false)] {
+        let server = MockServer::builder().agent("mock", agent(move |_| page_of(bytes))).start().await;
+        let client = client(&server, ServerKind::PerAgent, Limits::default().session_page(LIMIT));
+        match within(client.list_sessions(ListSessions::all()).all()).await {
+            Ok(sessions) => assert!(fits && sessions.len() == 1, "{bytes}"),
+            Err(error) => {
+                assert!(
+                    !fits
+                        && matches!(error, Error::MessageTooLarge { limit: LIMIT, seen, .. } if seen == bytes)
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_is_small_as_text_and_large_decoded_is_an_error() {
+    let dense = || json!({"sessions": [], "dense": vec![0; 100_000]});
+    let server = MockServer::builder().agent("mock", agent(move |_| dense())).start().await;
+    let limits = Limits::default().session_page(300_000);
+    let client = client(&server, ServerKind::PerAgent, limits);
+    let error = within(client.list_sessions(ListSessions::all()).all()).await.unwrap_err();
+    let Error::DecodedTooLarge { what, limit, size } = &error else { panic!("{error:?}") };
+    assert_eq!((what.as_str(), *limit), ("session/list", 8 * 300_000));
+    assert!(size > limit);
+}
+
+/// A list of so many pages, with one session each.
+fn pages(count: usize) -> impl Fn(usize) -> Value {
+    move |number| {
+        let sessions = json!([{"sessionId": format!("s{number}")}]);
+        match number + 1 < count {
+            true => json!({"sessions": sessions, "nextCursor": (number + 1).to_string()}),
+            false => json!({"sessions": sessions}),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_list_ends_with_a_typed_error_after_so_many_pages() {
+    const LIMIT: usize = 5;
+    for (count, fits) in [(LIMIT - 1, true), (LIMIT, true), (LIMIT + 1, false), (usize::MAX, false)] {
+        let server = MockServer::builder().agent("mock", agent(pages(count))).start().await;
+        let client = client(&server, ServerKind::PerAgent, Limits::default().list_pages(LIMIT));
+        let mut list = client.list_sessions(ListSessions::all());
+        let mut sessions = 0;
+        let end = loop {
+            match within(list.next()).await {
+                Some(Ok(_)) => sessions += 1,
+                end => break end,
+            }
+        };
+        match end {
+            None => assert!(fits && sessions == count, "{count}"),
+            Some(Err(Error::ListTooLong { pages: LIMIT, .. })) => assert!(!fits && sessions == LIMIT),
+            other => panic!("{other:?}"),
+        }
+        assert!(within(list.next()).await.is_none(), "the error is the last entry");
+        assert!(server.messages("session/list").len() <= LIMIT);
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_endless_large_pages_ends_with_a_typed_error() {
+    let page = |number: usize| {
+        let entry = json!({"sessionId": format!("s{number}"), "title": "x".repeat(10_000)});
+        json!({"sessions": [entry], "nextCursor": (number + 1).to_string()})
+    };
+    let server = MockServer::builder().agent("mock", agent(page)).start().await;
+    let limits = Limits::default().session_list(10_000).expansion(10);
+    let client = client(&server, ServerKind::PerAgent, limits);
+    let error = within(client.list_sessions(ListSessions::all()).all()).await.unwrap_err();
+    assert!(matches!(error, Error::ListTooLong { pages: 9..=10, .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn so_many_bytes_of_agent_requests_may_be_open_and_further_ones_are_refused() {
+    for kind in KINDS {
+        let script = Script::new(|_| {
+            let mut call = ToolCall::new("t", "Run");
+            call.input = json!({"text": "x".repeat(100_000)});
+            vec![Step::AskPermission(Permission::new(call))]
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        // Each takes twice its text and a little: two fit.
+        let client = client(&server, kind, Limits::default().open_request_bytes(500_000));
+        let sessions = [session(&client).await, session(&client).await, session(&client).await];
+        let mut events = client.events();
+        let first = sessions[0].prompt("go");
+        let one = permission(&mut events).await;
+        let second = sessions[1].prompt("go");
+        let two = permission(&mut events).await;
+        assert_eq!(within(sessions[2].prompt("go").text()).await.unwrap(), "permission: error", "{kind}");
+        let reason = event(&mut events, |event| match event {
+            Event::Malformed { reason, .. } => Some(reason),
+            _ => None,
+        })
+        .await;
+        assert!(reason.contains("500000"), "{reason}");
+        two.allow_once().unwrap();
+        drop(two);
+        assert_eq!(within(second.text()).await.unwrap(), "permission: allow_once");
+        // Its room is free again.
+        let third = sessions[2].prompt("go");
+        permission(&mut events).await.allow_once().unwrap();
+        one.allow_once().unwrap();
+        for turn in [first, third] {
+            assert_eq!(within(turn.text()).await.unwrap(), "permission: allow_once");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dense_request_approves_nothing() {
+    let script = Script::new(|_| {
+        let mut call = ToolCall::new("t", "Run");
+        call.input = json!(vec![0; 100_000]);
+        vec![Step::AskPermission(Permission::new(call))]
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = options(&server, ServerKind::Shared)
+        .permissions(PermissionPolicy::BypassPermissions)
+        .limits(Limits::default().open_request_bytes(1 << 20))
+        .build()
+        .unwrap();
+    let session = session(&client).await;
+    assert_ne!(within(session.prompt("go").text()).await.unwrap_or_default(), "permission: allow_once");
+}
+
+#[tokio::test]
+async fn an_update_that_is_too_large_decoded_is_reported_and_the_next_one_arrives() {
+    let dense = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "no"}, "dense": vec![0; 100_000]});
+    let script = Script::steps(vec![Step::Update(dense), Step::Say("yes".into())]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = client(&server, ServerKind::PerAgent, Limits::default().message(300_000));
+    let session = session(&client).await;
+    let mut events = client.events();
+    let mut turn = session.prompt("go");
+    let mut text = String::new();
+    while let Some(update) = within(turn.next()).await {
+        text.push_str(update.message_text().unwrap_or_default());
+    }
+    assert_eq!(text, "yes");
+    let reason = event(&mut events, |event| match event {
+        Event::Malformed { reason, .. } => Some(reason),
+        _ => None,
+    })
+    .await;
+    assert!(reason.contains("session/update"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_session_id_is_accepted_up_to_the_limit_and_not_above() {
+    const LIMIT: usize = 1 << 10;
+    for (bytes, fits) in [(LIMIT - 1, true), (LIMIT, true), (LIMIT + 1, false)] {
+        let script = Script::default().on_request(move |method, _| {
+            let made = json!({"sessionId": "s".repeat(bytes)});
+            (method == "session/new").then(|| vec![Step::Finish(made)])
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, ServerKind::PerAgent, Limits::default());
+        match within(client.new_session(NewSession::in_dir("/"))).await {
+            Ok(session) => assert!(fits && session.id().len() == bytes),
+            Err(error) => {
+                assert!(!fits && matches!(error, Error::MessageTooLarge { limit: LIMIT, .. }), "{error:?}");
+            }
+        }
+    }
+}
