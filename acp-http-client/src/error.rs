@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{ConnectionState, EndReason, Problem, RpcError};
+use crate::{ConnectionState, EndReason, Problem, RpcError, printable::Printable};
 
 /// A cause that can be shared by every call it ended.
 pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
@@ -19,6 +19,14 @@ pub enum Error {
     /// The server could not be reached. Nothing was sent.
     #[error("the server cannot be reached")]
     Unreachable(#[source] Cause),
+    /// The id of a session cannot be sent in the header that names the session. Nothing was sent.
+    ///
+    /// Only servers with a stream for each session are concerned. Their ids have to be visible ASCII characters.
+    #[error("session id `{}` cannot be sent in a header", Printable(session_id.as_str()))]
+    InvalidSessionId {
+        /// The id.
+        session_id: String,
+    },
     /// The connection broke after the message may have been sent, and no stream can bring the answer.
     #[error("the connection broke before `{method}` was answered")]
     ConnectionLost {
@@ -31,17 +39,38 @@ pub enum Error {
     /// The server answered with an HTTP status that means failure.
     #[error("{0}")]
     Http(Box<HttpError>),
-    /// The message is larger than the server takes: it said so, or closed the connection before it had taken all of a
-    /// large one.
-    #[error("`{method}` is too large for the server ({size} bytes)")]
+    /// The message is larger than the server accepts: it responded with 413.
+    #[error("`{}` is too large for the server ({size} bytes)", Printable(method.as_str()))]
     PayloadTooLarge {
         /// The method that was called.
         method: String,
         /// The size of the message.
         size: usize,
-        /// What the server answered, if that was heard.
+        /// The response of the server.
         #[source]
         source: Option<Box<HttpError>>,
+    },
+    /// The upload of a large message broke before the server had received all of it. It cannot have run.
+    ///
+    /// The connection may have been lost, or the server closed it because the message is too large for it and its
+    /// response was lost.
+    #[error("upload of `{}` broke after {sent} of {size} bytes", Printable(method.as_str()))]
+    UploadInterrupted {
+        /// The method of the message.
+        method: String,
+        /// How many bytes were handed over to the connection.
+        sent: usize,
+        /// The size of the message.
+        size: usize,
+        /// What broke it.
+        #[source]
+        source: Cause,
+    },
+    /// An agent request got no response: too many were waiting to be refused, see [`Limits`](crate::Limits).
+    #[error("more than {limit} agent requests are waiting to be refused")]
+    TooManyRequests {
+        /// The limit for refusals.
+        limit: usize,
     },
     /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
     #[error("the server redirects to {}", location.as_deref().unwrap_or("nowhere"))]
@@ -277,7 +306,7 @@ impl Error {
     /// Whether the same call may succeed if it is made again, and making it again does no harm.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Token(_) => true,
+            Self::Unreachable(_) | Self::Token(_) | Self::UploadInterrupted { .. } => true,
             Self::Http(error) => matches!(error.status, 429 | 503),
             _ => false,
         }
@@ -308,8 +337,11 @@ impl Error {
     pub fn maybe_executed(&self) -> bool {
         match self {
             Self::Config(_)
+            | Self::InvalidSessionId { .. }
             | Self::Unreachable(_)
             | Self::PayloadTooLarge { .. }
+            | Self::UploadInterrupted { .. }
+            | Self::TooManyRequests { .. }
             | Self::Redirected { .. }
             | Self::Encode { .. }
             | Self::Token(_) => false,
@@ -319,6 +351,11 @@ impl Error {
             Self::Terminated { pending, .. } => *pending,
             _ => true,
         }
+    }
+
+    /// How long the server asked to wait before the next request, at most five minutes.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.http()?.retry_after
     }
 
     /// The problem report of the server, if there was one.

@@ -78,20 +78,71 @@ impl Timeouts {
     }
 }
 
-/// How much memory a connection may take.
+/// Bounds on what a server or an agent can make a connection store, parse or open.
+///
+/// What is beyond a limit is reported by an event or a typed error, and nothing else is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The largest message taken from the server, on the stream or in a body. Default 64 MiB.
+    /// The largest message in bytes, on the stream or in a response body. Default 64 MiB.
+    /// Beyond it: [`Error::MessageTooLarge`](crate::Error::MessageTooLarge).
     pub message: usize,
-    /// How many bytes may wait for one subscriber before events are dropped and counted. Default 64 MiB.
+    /// How many bytes the queue of one subscriber may hold. Default 64 MiB.
+    /// Beyond it: [`Event::Lagged`](crate::Event::Lagged).
     pub subscriber: usize,
-    /// How many requests of the agent may be open at once. Default 1024.
+    /// The longest id in bytes: of an event, of an agent request, of its session, and the name of its method.
+    /// Default 1 KiB. Beyond it: [`Event::Malformed`](crate::Event::Malformed).
+    pub id: usize,
+    /// How much memory JSON text may take once it is read into a `serde_json::Value`. Default 64 MiB.
+    /// The text itself is bounded by `message`, but small text can take ten times its size.
+    pub decoded: usize,
+    /// How many agent requests may be open at once, those whose response is being sent included. Default 1024.
+    /// Beyond it a request is refused with an error response.
     pub open_requests: usize,
+    /// How many bytes the parameters of all open agent requests may take. Default 64 MiB.
+    /// Beyond it a request is refused with an error response.
+    pub open_request_bytes: usize,
+    /// How many responses to agent requests are posted at once. Default 32. The others wait.
+    pub response_posts: usize,
+    /// How many refusals may wait to be posted. Default 1024.
+    /// Beyond it a request gets no response, and [`Event::AnswerLost`](crate::Event::AnswerLost) reports it.
+    pub refusals: usize,
+    /// How many cookies are stored. Default 50. Beyond it the oldest is removed.
+    pub cookies: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { message: 64 << 20, subscriber: 64 << 20, open_requests: 1024 }
+        Self {
+            message: 64 << 20,
+            subscriber: 64 << 20,
+            id: 1024,
+            decoded: 64 << 20,
+            open_requests: 1024,
+            open_request_bytes: 64 << 20,
+            response_posts: 32,
+            refusals: 1024,
+            cookies: 50,
+        }
     }
 }
+
+/// Gives each limit a setter of the same name.
+macro_rules! setters {
+    ($($name:ident),* $(,)?) => {
+        impl Limits {
+            $(
+                #[doc = concat!("Sets [`", stringify!($name), "`](Self#structfield.", stringify!($name), ").")]
+                #[must_use]
+                pub fn $name(mut self, limit: usize) -> Self {
+                    self.$name = limit;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters!(
+    message, subscriber, id, decoded, open_requests, open_request_bytes, response_posts, refusals, cookies
+);

@@ -1,6 +1,6 @@
 //! The dialects of streamable HTTP.
 
-use reqwest::header::HeaderName;
+use http::HeaderName;
 
 /// Which dialect a server speaks. The client is the same; a profile says where things travel.
 #[derive(Debug, Clone, PartialEq, Eq)]

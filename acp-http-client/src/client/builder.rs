@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
 use super::{
@@ -188,14 +188,14 @@ impl AcpHttpClientBuilder {
     /// A function that sees every message once, in both directions. It runs where the message passes: keep it
     /// short. An answer that comes both in a body and on the stream is seen in its place on the stream.
     pub fn tap(mut self, tap: impl Fn(Envelope<'_>) + Send + Sync + 'static) -> Self {
-        self.tap = Some(Tap(Arc::new(tap)));
+        self.tap = Some(Tap::new(tap));
         self
     }
 
     /// A function that sees every notification before its subscribers do and decides what it means for the calls
     /// that are pending: for layers above that know when an agent is dead.
     pub fn on_notification(mut self, hook: impl Fn(&Inbound<'_>) -> Verdict + Send + Sync + 'static) -> Self {
-        self.hook = Some(Hook(Arc::new(hook)));
+        self.hook = Some(Hook::new(hook));
         self
     }
 
@@ -218,7 +218,7 @@ impl AcpHttpClientBuilder {
             headers: self.headers?,
             auth: self.auth?,
             profile: self.profile.clone(),
-            message_limit: self.limits.message,
+            limits: self.limits.clone(),
             connection_id,
         });
         let options = Options {

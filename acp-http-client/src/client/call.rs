@@ -311,7 +311,7 @@ impl Exchange {
     }
 
     fn read_answer(&self, status: u16, content_type: Option<String>, body: Bytes) -> Result<Settled, Error> {
-        let message = Message::parse(body.clone()).ok();
+        let message = Message::parse(body.clone(), &self.core.options.limits).ok();
         let answer = message.and_then(|message| match message.body {
             Body::Response { id, outcome } => {
                 let ours = self.core.ids.number(id.as_json()) == Some(self.ticket.number());

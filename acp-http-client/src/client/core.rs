@@ -30,7 +30,7 @@ use crate::{
     error::Cause,
     events::{Hub, Stored, is_conversation, peek_session},
     handler::AnyHandler,
-    inbound::{Links, OpenCalls},
+    inbound::{AgentRequestTable, Links},
     rpc::{Ids, Pending},
     tap::{Hook, Tap, TapBook},
     transport::{Post, PostFailure, Posted, Transport},
@@ -75,6 +75,7 @@ pub(crate) struct Stats {
     pub(crate) gaps: AtomicU64,
     pub(crate) repeats: AtomicU64,
     pub(crate) malformed: AtomicU64,
+    pub(crate) ignored: AtomicU64,
     pub(crate) oversize: AtomicU64,
     pub(crate) restarts: AtomicU64,
 }
@@ -91,7 +92,7 @@ pub(crate) struct Core {
     state: watch::Sender<ConnectionState>,
     pub(crate) gate: Gate,
     pub(crate) links: Links,
-    pub(crate) calls: OpenCalls,
+    pub(crate) calls: AgentRequestTable,
     pub(crate) tasks: Tasks,
     pub(crate) courier: Courier,
     pub(crate) stats: Stats,
@@ -119,7 +120,7 @@ impl Core {
             state: watch::Sender::new(ConnectionState::Connecting),
             gate: Gate::new(bootstrap),
             links: Links::new(),
-            calls: OpenCalls::default(),
+            calls: AgentRequestTable::new(&options.limits),
             tasks: Tasks::new(),
             courier: Courier::default(),
             stats: Stats::default(),
@@ -297,9 +298,9 @@ impl Core {
     }
 
     pub(crate) fn tap(&self, direction: Direction, event_id: Option<&EventId>, raw: &Bytes) {
-        if let Some(Tap(tap)) = &self.options.tap {
+        if let Some(tap) = &self.options.tap {
             let event_id = event_id.map(EventId::to_string);
-            tap(Envelope { direction, event_id: event_id.as_deref(), raw });
+            tap.call(Envelope { direction, event_id: event_id.as_deref(), raw });
         }
     }
 

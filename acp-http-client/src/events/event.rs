@@ -322,19 +322,18 @@ impl Stored {
 
 fn read(params: Bytes, meta: Meta) -> Event {
     let mut content = Typed::read(params);
-    if content.is_broken() {
-        let bytes = content.raw().as_bytes();
-        if std::str::from_utf8(bytes).is_ok() {
-            return Event::Malformed(Malformed::new(
-                meta.event_id,
-                bytes,
-                "the parameters of an update are not JSON",
-            ));
-        }
-        // A byte that is not UTF-8 is replaced, as the event stream format wants it.
+    let bytes = content.raw().as_bytes();
+    if content.unreadable().is_some() && std::str::from_utf8(bytes).is_err() {
+        // A byte that is not UTF-8 is replaced, as the event stream format requires.
         content = Typed::read(Bytes::from(String::from_utf8_lossy(bytes).into_owned()));
     }
-    Event::Update(Update { content, meta })
+    match content.unreadable() {
+        Some(error) => {
+            let reason = format!("the parameters of an update cannot be read: {error}");
+            Event::Malformed(Malformed::new(meta.event_id, content.raw().as_bytes(), reason))
+        }
+        None => Event::Update(Update { content, meta }),
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use agent_client_protocol_schema::v1::CLIENT_METHOD_NAMES;
 use bytes::Bytes;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 
-use crate::RpcError;
+use crate::{Json, RpcError, json};
 
 /// What goes back to the agent: a result as JSON text, or an error.
 pub(crate) type Answer = Result<Box<RawValue>, RpcError>;
@@ -26,7 +26,8 @@ pub(crate) fn cancelled(method: &str) -> Answer {
 
 /// The answer to a permission request that nobody decides: reject if the agent offers that, else cancel.
 pub(crate) fn refuse_permission(params: &[u8]) -> Answer {
-    let params: Value = serde_json::from_slice(params).unwrap_or_default();
+    // Options that cannot be read are none: the request is cancelled.
+    let params = json::decode(params, Json::DECODED_LIMIT).unwrap_or_default();
     let options = params["options"].as_array().map(Vec::as_slice).unwrap_or_default();
     let kinds = ["reject_once", "reject_always"];
     let reject = kinds.iter().find_map(|kind| options.iter().find(|option| option["kind"] == **kind));
@@ -47,6 +48,8 @@ pub(crate) fn unhandled(method: &str, params: &Bytes) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn message() -> Message {
-        Message::parse(Bytes::from_static(br#"{"method":"x"}"#)).unwrap()
+        Message::parse(Bytes::from_static(br#"{"method":"x"}"#), &crate::Limits::default()).unwrap()
     }
 
     fn origins(out: &mut Vec<Dated>) -> Vec<Origin> {

@@ -1,10 +1,10 @@
-//! From bytes to whoever waits for them: the reader tasks, the router, the open requests of the agent.
+//! What is received: the reader tasks, the router, the table of agent requests.
 
+mod agent_requests;
 mod boundary;
 mod link;
-mod open_calls;
 mod reader;
 mod router;
 
+pub(crate) use agent_requests::AgentRequestTable;
 pub(crate) use link::{Link, LinkState, Links};
-pub(crate) use open_calls::OpenCalls;

@@ -177,7 +177,7 @@ impl Reader {
 
     /// Reads until the stream ends or has to be opened again.
     async fn read(&mut self, mut response: Response) -> Stop {
-        let mut decoder = Decoder::new(self.core.options.limits.message);
+        let mut decoder = Decoder::new(&self.core.options.limits);
         let opened = Instant::now();
         let mut last_bytes = opened;
         let stop = loop {
@@ -227,6 +227,11 @@ impl Reader {
             let flow = match frame {
                 Frame::Event { id, data } => self.take_event(id, data),
                 Frame::Id(id) => self.skip(Some(&id)),
+                Frame::Ignored { id } => self.ignore(id.as_ref()),
+                Frame::IdTooLong { size, start } => {
+                    router::id_too_long(&self.core, size, &start);
+                    Flow::Continue
+                }
                 Frame::Retry(delay) => {
                     self.backoff.retry_field(delay);
                     Flow::Continue
@@ -265,6 +270,12 @@ impl Reader {
         flow
     }
 
+    /// Skips an event that is not a message.
+    fn ignore(&mut self, id: Option<&EventId>) -> Flow {
+        self.core.stats.ignored.fetch_add(1, Ordering::Relaxed);
+        id.map_or(Flow::Continue, |id| self.skip(Some(id)))
+    }
+
     /// Gives what the cursor let through to the router, in order.
     fn give_out(&mut self) {
         let mut out = std::mem::take(&mut self.out);
@@ -300,7 +311,7 @@ impl Reader {
 
     fn give_item(&mut self, id: Option<EventId>, data: Bytes) {
         self.link.message_arrived(self.now);
-        let message = match Message::parse(data.clone()) {
+        let message = match Message::parse(data.clone(), &self.core.options.limits) {
             Ok(message) => message,
             Err(error) => return router::malformed(&self.core, id, &data, &error),
         };

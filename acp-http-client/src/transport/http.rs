@@ -1,22 +1,20 @@
 //! What POST, GET and DELETE share: endpoint, token, headers, cookies, connection id.
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime},
 };
 
 use bytes::{Bytes, BytesMut};
-use reqwest::{
-    Method, RequestBuilder, Response, StatusCode,
-    cookie::{CookieStore, Jar},
-    header::{COOKIE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, SET_COOKIE},
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
+    header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, LOCATION, SET_COOKIE},
 };
+use reqwest::{RequestBuilder, Response};
 use url::Url;
 
-use crate::{Auth, Error, HttpError, Profile, TokenUse};
+use super::{cookies::Cookies, retry_after::retry_after};
+use crate::{Auth, Error, HttpError, Limits, Profile, TokenUse};
 
 /// How much of an error body is kept.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
@@ -34,7 +32,7 @@ pub(crate) struct TransportConfig {
     pub(crate) headers: HeaderMap,
     pub(crate) auth: Auth,
     pub(crate) profile: Profile,
-    pub(crate) message_limit: usize,
+    pub(crate) limits: Limits,
     pub(crate) connection_id: Option<HeaderValue>,
 }
 
@@ -45,8 +43,7 @@ pub(crate) struct Transport {
     /// The endpoint with the query of the first POST.
     pub(super) bootstrap: Url,
     connection_id: OnceLock<(HeaderName, HeaderValue)>,
-    cookies: Jar,
-    has_cookies: AtomicBool,
+    cookies: Cookies,
 }
 
 impl Transport {
@@ -62,11 +59,10 @@ impl Transport {
             let _ = connection_id.set((name, id.clone()));
         }
         Self {
+            cookies: Cookies::new(config.limits.cookies),
             config,
             bootstrap,
             connection_id,
-            cookies: Jar::default(),
-            has_cookies: AtomicBool::new(false),
         }
     }
 
@@ -91,14 +87,12 @@ impl Transport {
     pub(super) fn request(&self, method: Method, url: &Url, auth: Option<HeaderValue>) -> RequestBuilder {
         let mut headers = self.config.headers.clone();
         if let Some(auth) = auth {
-            headers.insert(reqwest::header::AUTHORIZATION, auth);
+            headers.insert(AUTHORIZATION, auth);
         }
         if let Some((name, id)) = self.connection_id.get() {
             headers.insert(name.clone(), id.clone());
         }
-        if self.has_cookies.load(Ordering::Acquire)
-            && let Some(cookies) = self.cookies.cookies(url)
-        {
+        if let Some(cookies) = self.cookies.header(url) {
             headers.insert(COOKIE, cookies);
         }
         self.config.http.request(method, url.clone()).headers(headers)
@@ -125,8 +119,7 @@ impl Transport {
     fn learn(&self, response: &Response) {
         let headers = response.headers();
         if headers.contains_key(SET_COOKIE) {
-            self.cookies.set_cookies(&mut headers.get_all(SET_COOKIE).iter(), &self.config.endpoint);
-            self.has_cookies.store(true, Ordering::Release);
+            self.cookies.store(headers.get_all(SET_COOKIE).iter(), &self.config.endpoint);
         }
         if self.connection_id.get().is_none() && response.status().is_success() {
             let names = self.config.profile.id_headers();
@@ -166,6 +159,18 @@ impl From<reqwest::Error> for SendError {
     }
 }
 
+/// The header value that names a session.
+///
+/// Only visible ASCII characters and spaces between them arrive everywhere as they were sent. No dialect defines an
+/// encoding for others, and a server that cannot read the header takes the request for one about the connection.
+pub(super) fn session_header(session: &str) -> Result<HeaderValue, Error> {
+    let plain = session.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let header = HeaderValue::from_str(session).ok().filter(|_| plain && session.trim() == session);
+    header
+        .filter(|_| !session.is_empty())
+        .ok_or_else(|| Error::InvalidSessionId { session_id: session.to_owned() })
+}
+
 /// The error for a request that brought no response and has no stream to wait for.
 pub(super) fn lost(what: &str, error: SendError) -> Error {
     match error {
@@ -185,8 +190,8 @@ pub(super) async fn refused(what: &str, response: Response) -> Error {
     if status.is_redirection() {
         return Error::Redirected { status: status.as_u16(), location: text(LOCATION).map(without_query) };
     }
-    let content_type = text(reqwest::header::CONTENT_TYPE);
-    let retry_after = text(RETRY_AFTER).and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+    let content_type = text(CONTENT_TYPE);
+    let retry_after = retry_after(headers, SystemTime::now());
     let body = read_start(response, ERROR_BODY_BYTES).await;
     Error::Http(Box::new(
         HttpError::new(what, status.as_u16(), content_type, &body).with_retry_after(retry_after),
@@ -208,7 +213,7 @@ pub(super) async fn unexpected(response: Response) -> Error {
 }
 
 pub(super) fn content_type(response: &Response) -> Option<String> {
-    let value = response.headers().get(reqwest::header::CONTENT_TYPE)?;
+    let value = response.headers().get(CONTENT_TYPE)?;
     value.to_str().ok().map(str::to_owned)
 }
 

@@ -1,4 +1,4 @@
-//! A large body that knows how much of it was taken.
+//! A large body that counts how much of it was handed over.
 
 use std::{
     convert::Infallible,
@@ -13,19 +13,19 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// Bodies up to this size go out in one piece; a server takes them before it can refuse them.
+/// Bodies up to this size are sent in one piece.
 const ONE_PIECE: usize = 256 * 1024;
-/// The pieces of larger ones.
+/// The size of the pieces of larger bodies.
 const PIECE: usize = 64 * 1024;
 
-/// Counts what was taken of a body.
+/// Counts how much of a body the connection has taken.
 #[derive(Debug, Default)]
 pub(super) struct Metered {
     taken: Arc<AtomicUsize>,
 }
 
 impl Metered {
-    /// The body to send. Counting starts over with each.
+    /// The body to send. The count begins again with each.
     pub(super) fn body(&self, bytes: &Bytes) -> reqwest::Body {
         if bytes.len() <= ONE_PIECE {
             return bytes.clone().into();
@@ -34,9 +34,10 @@ impl Metered {
         reqwest::Body::wrap(Pieces { rest: bytes.clone(), taken: self.taken.clone() })
     }
 
-    /// Whether some of the last body was never taken. Of a body in one piece nothing can be said.
-    pub(super) fn left_over(&self, bytes: &Bytes) -> bool {
-        bytes.len() > ONE_PIECE && self.taken.load(Ordering::Acquire) < bytes.len()
+    /// How much of the last body was taken, if it was not all of it. Of a body in one piece nothing is known.
+    pub(super) fn incomplete(&self, bytes: &Bytes) -> Option<usize> {
+        let taken = self.taken.load(Ordering::Acquire);
+        (bytes.len() > ONE_PIECE && taken < bytes.len()).then_some(taken)
     }
 }
 

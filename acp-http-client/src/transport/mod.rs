@@ -1,9 +1,11 @@
 //! HTTP: the only place that knows reqwest.
 
 mod connector;
+mod cookies;
 mod http;
 mod metered;
 mod post;
+mod retry_after;
 mod stream;
 
 pub(crate) use connector::default_client;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::{
-    Method, Response,
-    header::{ACCEPT, CONTENT_TYPE, HeaderValue},
+use http::{
+    HeaderValue, Method,
+    header::{ACCEPT, CONTENT_TYPE},
 };
+use reqwest::Response;
 
 use super::{
-    http::{SendError, Transport, content_type, refused, unexpected},
+    http::{SendError, Transport, content_type, refused, session_header, unexpected},
     metered::Metered,
 };
 use crate::{Error, HttpError, Profile, RpcError};
@@ -67,7 +68,7 @@ impl Transport {
     /// Posts one message. It is never sent twice, except when the server refused the token.
     pub(crate) async fn post(&self, post: &Post) -> Result<Posted, PostFailure> {
         let url = if post.bootstrap { &self.bootstrap } else { &self.config.endpoint };
-        let session = self.session_header(post);
+        let session = self.session_header(post).map_err(PostFailure::NotTaken)?;
         let metered = Metered::default();
         let build = |auth| {
             let request = self
@@ -83,13 +84,18 @@ impl Transport {
         let response = match self.send(build).await {
             Ok(response) => response,
             Err(SendError::NotSent(error)) => return Err(PostFailure::NotTaken(error)),
-            // A server that closes while it is being sent to does so because it has had enough. It cannot have run
-            // what it has not read to its end.
-            Err(SendError::Lost(_)) if metered.left_over(&post.body) => {
-                let (method, size) = (post.what.to_string(), post.body.len());
-                return Err(PostFailure::Failed(Error::PayloadTooLarge { method, size, source: None }));
+            Err(SendError::Lost(source)) => {
+                return Err(match metered.incomplete(&post.body) {
+                    // A server cannot have run what it has not read to its end.
+                    Some(sent) => PostFailure::NotTaken(Error::UploadInterrupted {
+                        method: post.what.to_string(),
+                        sent,
+                        size: post.body.len(),
+                        source: Arc::new(source),
+                    }),
+                    None => PostFailure::Unknown(connection_lost(post, source)),
+                });
             }
-            Err(SendError::Lost(source)) => return Err(PostFailure::Unknown(connection_lost(post, source))),
         };
         if response.status().is_success() {
             self.success(post, response).await
@@ -98,9 +104,16 @@ impl Transport {
         }
     }
 
-    fn session_header(&self, post: &Post) -> Option<HeaderValue> {
-        let session = post.session.as_ref().filter(|_| self.config.profile.has_session_streams())?;
-        HeaderValue::from_str(session).ok()
+    /// The header that names the session, on dialects that have one.
+    ///
+    /// A request about a session whose id does not fit a header is not sent: its updates travel on a stream that only
+    /// the header can name. A notification or a response is sent without it, because its body says enough.
+    fn session_header(&self, post: &Post) -> Result<Option<HeaderValue>, Error> {
+        let session = post.session.as_ref().filter(|_| self.config.profile.has_session_streams());
+        match session.map(|session| session_header(session)).transpose() {
+            Err(_) if post.kind == Sent::OneWay => Ok(None),
+            header => header,
+        }
     }
 
     async fn success(&self, post: &Post, response: Response) -> Result<Posted, PostFailure> {
@@ -121,7 +134,7 @@ impl Transport {
     }
 
     async fn read_body(&self, post: &Post, mut response: Response) -> Result<Bytes, PostFailure> {
-        let limit = self.config.message_limit;
+        let limit = self.config.limits.message;
         let mut body = Body::Empty;
         loop {
             match response.chunk().await {

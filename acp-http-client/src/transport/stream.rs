@@ -1,11 +1,12 @@
 //! The event stream, as HTTP sees it.
 
-use reqwest::{
-    Method, Response, StatusCode,
-    header::{ACCEPT, CACHE_CONTROL, HeaderName, HeaderValue},
+use http::{
+    HeaderName, HeaderValue, Method, StatusCode,
+    header::{ACCEPT, CACHE_CONTROL},
 };
+use reqwest::Response;
 
-use super::http::{Transport, content_type, lost, refused, unexpected};
+use super::http::{Transport, content_type, lost, refused, session_header, unexpected};
 use crate::{Error, Profile};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -39,14 +40,13 @@ impl Transport {
         session: Option<&str>,
         last_event_id: Option<&str>,
     ) -> Result<Response, StreamFailure> {
-        let header = |text: &str| {
-            HeaderValue::from_bytes(text.as_bytes()).map_err(|_| StreamFailure {
-                trouble: Trouble::Final,
-                error: Error::Config(format!("{text:?} cannot be sent in a header")),
-            })
-        };
-        let session = session.map(header).transpose()?;
-        let last_event_id = last_event_id.map(header).transpose()?;
+        let invalid = |error| StreamFailure { trouble: Trouble::Final, error };
+        let session = session.map(session_header).transpose().map_err(invalid)?;
+        // An event id may be any text without line ends, and the header takes it as UTF-8 (HTML standard, 9.2.3).
+        let last_event_id = last_event_id.map(|id| HeaderValue::from_bytes(id.as_bytes())).transpose();
+        let last_event_id = last_event_id.map_err(|_| {
+            invalid(Error::Config("the last event id has control characters and cannot be sent".to_owned()))
+        })?;
         let build = |auth| {
             let mut request = self
                 .request(Method::GET, &self.config.endpoint, auth)

@@ -77,7 +77,17 @@ impl Asking {
     }
 
     pub(super) fn ask(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
-        let asked = Asked::new(request, responder);
+        let asked = match Asked::new(request, responder) {
+            Ok(asked) => asked,
+            // Whose request it is cannot be seen either.
+            Err((error, responder)) => {
+                let _ = match self.shared {
+                    Some(_) => responder.ignore(),
+                    None => responder.error(wire::RpcError::invalid_params(error)),
+                };
+                return;
+            }
+        };
         match self.who(asked.session()) {
             Who::ThisClient => self.give(asked),
             Who::Another => self.leave(asked),
@@ -91,7 +101,8 @@ impl Asking {
             return;
         }
         self.has_neighbour |= origin == Origin::Live;
-        if let Some(session) = answer.to_value().pointer("/result/sessionId").and_then(Value::as_str) {
+        let answer = answer.to_value().unwrap_or_default();
+        if let Some(session) = answer.pointer("/result/sessionId").and_then(Value::as_str) {
             self.hub.leave_to_others(session);
         }
     }

@@ -153,7 +153,10 @@ impl Pump {
                 let raw = update.content.raw();
                 let origin = Origin::from_wire(update.meta.origin);
                 let place = self.place(&update.meta, raw.as_bytes());
-                let event = Event::Update(Update::read(raw.to_value(), origin, raw.as_bytes().len()));
+                let event = match raw.to_value() {
+                    Ok(value) => Event::Update(Update::read(value, origin, raw.as_bytes().len())),
+                    Err(error) => unreadable(raw, &error),
+                };
                 self.hub.publish_at(&event, place.as_deref());
             }
             wire::Event::Notification(notification) => self.notified(&notification),
@@ -198,7 +201,13 @@ impl Pump {
 
     fn notified(&mut self, notification: &wire::Notification) {
         self.gave_out(&notification.meta);
-        let params = notification.params.to_value();
+        let params = match notification.params.to_value() {
+            Ok(params) => params,
+            Err(error) => {
+                self.hub.publish(&unreadable(&notification.params, &error));
+                return;
+            }
+        };
         let origin = Origin::from_wire(notification.meta.origin);
         match notification.method.as_str() {
             "_sandboxagent/session/ended" => {
@@ -347,4 +356,10 @@ pub(super) async fn wait_until(deadline: Option<Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
+}
+
+/// The event for a message whose content cannot be read as a value.
+fn unreadable(raw: &wire::Json, error: &wire::JsonError) -> Event {
+    let start = raw.as_str().chars().take(1024).collect();
+    Event::Malformed { reason: error.to_string(), start }
 }

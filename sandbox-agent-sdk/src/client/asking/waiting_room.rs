@@ -26,11 +26,18 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn new(request: &wire::AgentRequest, responder: wire::Responder) -> Self {
+    /// An error, with the responder, if the parameters cannot be read.
+    pub(super) fn new(
+        request: &wire::AgentRequest,
+        responder: wire::Responder,
+    ) -> Result<Self, (wire::JsonError, wire::Responder)> {
         let (method, params) = (request.method().to_owned(), request.params());
         let (id, content) = (request.id().as_json().as_bytes(), params.as_bytes());
         let place = Some(format!("{}-{}", place(0, id), place(0, content)));
-        Self { method, size: content.len(), params: params.to_value(), responder, place }
+        match params.to_value() {
+            Ok(params) => Ok(Self { method, size: content.len(), params, responder, place }),
+            Err(error) => Err((error, responder)),
+        }
     }
 
     /// The session that asks.

@@ -3,9 +3,12 @@
 mod backoff;
 mod bounds;
 mod failures;
+mod limits;
 mod lost_posts;
 mod ordering;
+mod panics;
 mod profiles;
+mod raw;
 mod repeated_requests;
 mod requests;
 mod robustness;
@@ -16,3 +19,4 @@ mod termination;
 mod tls;
 mod trickle;
 mod types;
+mod wire_input;
