@@ -18,7 +18,7 @@ use crate::{
     },
     rpc::Outgoing,
     sse::{Backoff, Fingerprint},
-    tap::catch_async,
+    tap::{catch, catch_async},
     transport::PostFailure,
 };
 
@@ -28,6 +28,9 @@ const ANSWERED: usize = 4096;
 const REFUSAL_POSTS: usize = 4;
 /// How often the upload of a large response is repeated after it broke. Then the agent gets a short error instead.
 const MAX_UPLOADS: u32 = 3;
+
+/// The name of the application's code in logs.
+const HANDLER: &str = "agent request handler";
 
 /// The table of agent requests. Each gets one response.
 #[derive(Debug)]
@@ -284,7 +287,11 @@ impl Requests {
     }
 
     /// Takes the means to cancel a request. The request stays open until it is answered.
-    fn take_cancel(&mut self, id: &MessageId, serial: Option<u64>) -> Option<oneshot::Sender<oneshot::Sender<()>>> {
+    fn take_cancel(
+        &mut self,
+        id: &MessageId,
+        serial: Option<u64>,
+    ) -> Option<oneshot::Sender<oneshot::Sender<()>>> {
         let request = self.open.get_mut(id)?;
         if serial.is_some_and(|serial| serial != request.serial) {
             return None;
@@ -370,12 +377,7 @@ async fn serve(
     mut cancelled_by: oneshot::Receiver<oneshot::Sender<()>>,
 ) {
     let handler = core.options.handler.clone();
-    let deciding = decide(handler, request, &target.method, &mut cancelled_by);
-    // An agent that gets an error is better off than one that waits for ever.
-    let decision = catch_async("agent request handler", deciding).await;
-    let decision = decision
-        .unwrap_or_else(|| Decision::Respond(Err(RpcError::internal("the handler panicked")), None));
-    match decision {
+    match decide(handler, request, &target.method, &mut cancelled_by).await {
         Decision::Respond(answer, waiter) => {
             if let Some(_responding) = core.calls.claim(&target.id, serial) {
                 deliver(&core, &target, answer, &core.calls.response_posts).await;
@@ -394,18 +396,25 @@ async fn decide(
     method: &str,
     cancelled_by: &mut oneshot::Receiver<oneshot::Sender<()>>,
 ) -> Decision {
-    tokio::select! {
+    // An agent that gets an error is better off than one that waits for ever.
+    let panicked = || Decision::Respond(Err(RpcError::internal("the handler panicked")), None);
+    let Some(mut handling) = catch(HANDLER, || handler.handle(request)) else { return panicked() };
+    let decision = tokio::select! {
         biased;
         // An answer that was given counts, even if a cancel came after it.
-        answer = async { handler.handle(request).await } => match answer {
-            Some(answer) => Decision::Respond(answer, None),
-            None => Decision::Ignore,
+        answer = catch_async(HANDLER, &mut handling) => match answer {
+            Some(Some(answer)) => Decision::Respond(answer, None),
+            Some(None) => Decision::Ignore,
+            None => panicked(),
         },
         cancel = cancelled_by => match cancel {
             Ok(waiter) => Decision::Respond(cancelled(method), Some(waiter)),
             Err(_) => Decision::Gone,
         },
-    }
+    };
+    // Destructors may panic too.
+    let _ = catch(HANDLER, || drop(handling));
+    decision
 }
 
 async fn refuse(core: Arc<Core>, target: Target) {

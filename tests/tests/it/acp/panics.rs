@@ -5,7 +5,9 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use acp_http_client::{AcpHttpClient, AgentHandler, AgentRequest, Error, RpcError, Token, TokenError, TokenUse};
+use acp_http_client::{
+    AcpHttpClient, AgentHandler, AgentRequest, Error, RpcError, Token, TokenError, TokenUse,
+};
 use mock_server::{Echo, Step};
 use sdk_tests::{acp_server, client, eventually, handshake, numbered, prompt, session, texts, within};
 use serde_json::{Value, json};
@@ -70,7 +72,7 @@ impl AgentHandler for PanicsOnDrop {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_when_it_is_cancelled_is_answered_with_an_error() {
+async fn a_handler_that_panics_when_it_is_cancelled_is_cancelled_all_the_same() {
     let server = acp_server(|_| ask()).start().await;
     let client = client(&server).handler(PanicsOnDrop).build().unwrap();
     let id = session(&client).await;
@@ -78,7 +80,7 @@ async fn a_handler_that_panics_when_it_is_cancelled_is_answered_with_an_error() 
     eventually("the request", || !client.diagnostics().open_agent_requests.is_empty()).await;
     within("the cancel", client.cancel_agent_requests(None)).await;
     within("the turn", turn).await.unwrap().unwrap();
-    assert_eq!(server.answers()[0].answer["error"]["code"], -32603);
+    assert_eq!(server.answers()[0].answer["error"]["code"], RpcError::REQUEST_CANCELLED);
     assert!(client.diagnostics().open_agent_requests.is_empty());
 }
 
@@ -102,13 +104,13 @@ async fn a_closure_that_selects_requests_may_call_the_client() {
     let (inner, found): (AcpHttpClient, _) = (client.clone(), seen.clone());
     let cancelling = client.cancel_agent_requests_where(move |session| {
         // The table is not locked meanwhile.
-        found.get_or_init(|| (session.map(str::to_owned), inner.diagnostics().open_agent_requests.len()));
+        found.get_or_init(|| (session.is_some(), inner.diagnostics().open_agent_requests.len()));
         true
     });
     // On a thread of its own: a deadlock would block the test's thread.
     let cancelling = tokio::task::spawn_blocking(move || futures::executor::block_on(cancelling));
     within("the cancel", cancelling).await.unwrap();
-    assert_eq!(seen.get(), Some(&(None, 1)));
+    assert_eq!(seen.get(), Some(&(true, 1)));
     within("the turn", turn).await.unwrap().unwrap();
     assert_eq!(server.answers()[0].answer["error"]["code"], RpcError::REQUEST_CANCELLED);
 }
