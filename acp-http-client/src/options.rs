@@ -2,33 +2,33 @@
 
 use std::{collections::HashMap, time::Duration};
 
-/// How long to wait, phase by phase. Nothing here ever applies to the body of an open event stream.
+/// Timeouts of each phase. None applies to the body of an open event stream as a whole.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// For TCP and TLS to connect. A [`reqwest::Client`] of your own brings its own.
+    /// For TCP and TLS to connect. A [`reqwest::Client`] of your own has its own timeout.
     pub connect: Duration,
-    /// For the headers of a notification's or an answer's response.
+    /// For the HTTP response to a notification or to a response of ours.
     pub headers: Duration,
-    /// For the answer to a request of a method without a time of its own; `None` waits for ever.
+    /// For the response to a request, for methods without a timeout of their own; `None` for none.
     pub request: Option<Duration>,
-    /// For the answers of single methods, see [`Timeouts::method`].
+    /// For the responses of single methods, see [`Timeouts::method`].
     methods: HashMap<String, Option<Duration>>,
-    /// For a request whose POST failed in a way that leaves open whether it ran: how long the stream may bring
-    /// no message of its session before the request fails.
+    /// For a request whose POST failed, so that it is unknown whether it ran: how long the stream may have no message
+    /// of its session before the request fails.
     pub confirmation: Option<Duration>,
-    /// How long an answer that came in a POST body is held for its copy on the event stream, counted from the
-    /// last message of its session there. Only for calls that stream, such as `session/prompt`. An event that is on its
-    /// way then is waited for as long as its bytes come.
+    /// How long a response in a POST body waits for its echo on the event stream, from the last message of its session
+    /// there. Only for requests with updates, such as `session/prompt`. An event that has begun is waited for as long
+    /// as its bytes arrive.
     pub order: Duration,
-    /// The same on a server that was seen not to copy its answers to the stream: the quiet after which all
-    /// updates are taken to have come.
+    /// The same on a server that does not echo responses: the quiet period after which all updates are considered
+    /// received.
     pub quiet: Duration,
     /// For the headers of the event stream.
     pub stream_open: Duration,
-    /// How long the event stream may be without a byte (comments count) before it is opened again; `None` never.
+    /// How long the event stream may be without a byte (comments count) before it is reopened; `None` for ever.
     pub stream_idle: Option<Duration>,
-    /// For the server to confirm `close()`.
+    /// For the response of the server to `close()`.
     pub close: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Default for Timeouts {
             ("initialize", Some(Duration::from_secs(180))),
             ("session/new", Some(Duration::from_secs(120))),
             ("session/load", Some(Duration::from_secs(300))),
-            // A turn takes as long as it takes.
+            // A turn has no bound.
             ("session/prompt", None),
         ];
         Self {
@@ -58,21 +58,21 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Sets the time for one method; `None` waits for ever.
+    /// Sets the timeout of one method; `None` for none.
     #[must_use]
     pub fn method(mut self, method: impl Into<String>, time: impl Into<Option<Duration>>) -> Self {
         self.methods.insert(method.into(), time.into());
         self
     }
 
-    /// Sets the time for methods without one of their own; `None` waits for ever.
+    /// Sets the timeout of methods without one of their own; `None` for none.
     #[must_use]
     pub fn request(mut self, time: impl Into<Option<Duration>>) -> Self {
         self.request = time.into();
         self
     }
 
-    /// The time for the answer to this method.
+    /// The timeout of a method.
     pub fn for_method(&self, method: &str) -> Option<Duration> {
         self.methods.get(method).copied().unwrap_or(self.request)
     }
@@ -144,5 +144,13 @@ macro_rules! setters {
 }
 
 setters!(
-    message, subscriber, id, decoded, open_requests, open_request_bytes, response_posts, refusals, cookies
+    message,
+    subscriber,
+    id,
+    decoded,
+    open_requests,
+    open_request_bytes,
+    response_posts,
+    refusals,
+    cookies
 );

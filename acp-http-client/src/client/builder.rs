@@ -13,6 +13,7 @@ use crate::{
     AgentHandler, AgentRequests, Auth, Envelope, Error, Inbound, Limits, Profile, ReconnectPolicy, Timeouts,
     Token, TokenProvider, Verdict,
     handler::{AnyHandler, ChannelHandler, NoHandler},
+    rpc::Ids,
     tap::{Hook, Tap},
     transport::{Transport, TransportConfig, default_client},
 };
@@ -221,6 +222,8 @@ impl AcpHttpClientBuilder {
             limits: self.limits.clone(),
             connection_id,
         });
+        let ids = Ids::new()
+            .map_err(|error| Error::Config(format!("the operating system has no randomness: {error}")))?;
         let options = Options {
             profile: self.profile,
             timeouts: self.timeouts,
@@ -232,7 +235,7 @@ impl AcpHttpClientBuilder {
             tap: self.tap,
             hook: self.hook,
         };
-        Ok(AcpHttpClient::from_core(Arc::new(Core::new(options, transport, bootstrap))))
+        Ok(AcpHttpClient::from_core(Arc::new(Core::new(options, transport, ids, bootstrap))))
     }
 }
 

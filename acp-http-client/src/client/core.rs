@@ -111,10 +111,10 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(options: Options, transport: Transport, bootstrap: bool) -> Self {
+    pub(crate) fn new(options: Options, transport: Transport, ids: Ids, bootstrap: bool) -> Self {
         Self {
             transport,
-            ids: Ids::new(),
+            ids,
             pending: Mutex::default(),
             hub: Hub::default(),
             state: watch::Sender::new(ConnectionState::Connecting),
@@ -299,7 +299,7 @@ impl Core {
 
     pub(crate) fn tap(&self, direction: Direction, event_id: Option<&EventId>, raw: &Bytes) {
         if let Some(tap) = &self.options.tap {
-            let event_id = event_id.map(EventId::to_string);
+            let event_id = event_id.map(EventId::as_text);
             tap.call(Envelope { direction, event_id: event_id.as_deref(), raw });
         }
     }

@@ -339,7 +339,8 @@ impl Reader {
     /// Gets past an event that is too large, and tells whoever waits for it.
     fn skip_oversize(&mut self, id: Option<EventId>, seen: usize, head: &Bytes) -> Flow {
         let limit = self.core.options.limits.message;
-        let error = Error::MessageTooLarge { limit, seen, event_id: id.as_ref().map(EventId::to_string) };
+        let error =
+            Error::MessageTooLarge { limit, seen, event_id: id.as_ref().map(|id| id.as_text().into_owned()) };
         tracing::warn!(?id, limit, stream = %self.link.source(), "a message is over the limit and was skipped");
         self.core.stats.oversize.fetch_add(1, Ordering::Relaxed);
         self.link.message_arrived(self.now);

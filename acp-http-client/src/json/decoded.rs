@@ -155,7 +155,9 @@ mod tests {
         for (limit, fits) in [(10 * size - 1, false), (10 * size, true), (10 * size + 1, true)] {
             match decode(text, limit) {
                 Ok(value) => assert!(fits && value.as_array().is_some_and(|items| items.len() == 9)),
-                Err(error) => assert!(!fits && matches!(error, JsonError::TooLarge { limit: l } if l == limit)),
+                Err(error) => {
+                    assert!(!fits && matches!(error, JsonError::TooLarge { limit: l } if l == limit))
+                }
             }
         }
         let members: Vec<_> = (0..1000).map(|number| format!("\"{number:04}\":0")).collect();
@@ -165,10 +167,14 @@ mod tests {
 
     #[test]
     fn a_value_that_is_too_deep_is_an_error_of_its_own() {
-        for (depth, fits) in [(MAX_DEPTH - 1, true), (MAX_DEPTH, true), (MAX_DEPTH + 1, false), (100_000, false)] {
+        for (depth, fits) in
+            [(MAX_DEPTH - 1, true), (MAX_DEPTH, true), (MAX_DEPTH + 1, false), (100_000, false)]
+        {
             match decode(nested(depth).as_bytes(), 1 << 30) {
                 Ok(_) => assert!(fits, "{depth}"),
-                Err(error) => assert!(!fits && matches!(error, JsonError::TooDeep { .. }), "{depth} {error:?}"),
+                Err(error) => {
+                    assert!(!fits && matches!(error, JsonError::TooDeep { .. }), "{depth} {error:?}")
+                }
             }
         }
     }

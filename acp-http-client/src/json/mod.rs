@@ -87,7 +87,7 @@ pub enum JsonError {
 /// Safe to print: characters that a terminal acts on are written as JSON escapes. The text is in [`Json::as_str`].
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        PrintableJson(self.as_str()).fmt(f)
+        fmt::Display::fmt(&PrintableJson(self.as_str()), f)
     }
 }
 

@@ -262,7 +262,8 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Body, MessageError> {
-        Message::parse(Bytes::copy_from_slice(text.as_bytes()), &Limits::default()).map(|message| message.body)
+        Message::parse(Bytes::copy_from_slice(text.as_bytes()), &Limits::default())
+            .map(|message| message.body)
     }
 
     #[test]
@@ -319,9 +320,18 @@ mod tests {
     #[test]
     fn the_end_of_an_object_is_found_behind_strings_of_any_length() {
         for size in [0, 1, 15, 16, 17, 100] {
-            for text in ["x".repeat(size), "\\\"".repeat(size), "\\\\".repeat(size), format!("{}}}", "é".repeat(size))] {
+            for text in [
+                "x".repeat(size),
+                "\\\"".repeat(size),
+                "\\\\".repeat(size),
+                format!("{}}}", "é".repeat(size)),
+            ] {
                 let object = format!("{{\"a\":[\"{text}\",{{}}]}}");
-                assert_eq!(object_len(format!("{object},\"b\":1}}").as_bytes()), Some(object.len()), "{object}");
+                assert_eq!(
+                    object_len(format!("{object},\"b\":1}}").as_bytes()),
+                    Some(object.len()),
+                    "{object}"
+                );
                 for cut in 0..object.len() {
                     assert_eq!(object_len(&object.as_bytes()[..cut]), None);
                 }
@@ -349,7 +359,9 @@ mod tests {
     fn error_data_has_a_limit_and_the_error_is_kept() {
         let limits = Limits::default().decoded(10 * size_of::<serde_json::Value>());
         let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
-        for (data, omitted) in [("[1,2,3,4,5,6,7,8,9]", false), ("[1,2,3,4,5,6,7,8,9,10]", true), (&*deep, true)] {
+        for (data, omitted) in
+            [("[1,2,3,4,5,6,7,8,9]", false), ("[1,2,3,4,5,6,7,8,9,10]", true), (&*deep, true)]
+        {
             let text = format!(r#"{{"id":1,"error":{{"code":-7,"message":"no","data":{data}}}}}"#);
             let Ok(Message { body: Body::Response { outcome: Err(error), .. }, .. }) =
                 Message::parse(Bytes::from(text), &limits)
@@ -405,8 +417,11 @@ mod tests {
 
     #[test]
     fn a_byte_that_is_not_utf8_is_replaced() {
-        let message =
-            Message::parse(Bytes::from_static(b"{\"method\":\"x\",\"params\":\"a\xffb\"}"), &Limits::default()).unwrap();
+        let message = Message::parse(
+            Bytes::from_static(b"{\"method\":\"x\",\"params\":\"a\xffb\"}"),
+            &Limits::default(),
+        )
+        .unwrap();
         assert!(
             matches!(message.body, Body::Notification { params, .. } if params == "\"a\u{fffd}b\"".as_bytes())
         );

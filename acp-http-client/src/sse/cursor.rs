@@ -63,7 +63,7 @@ impl Position {
     pub(crate) fn of(id: Option<&EventId>) -> Self {
         match id {
             None => Self::None,
-            Some(id) => id.as_number().map_or_else(|| Self::Opaque(id.to_string()), Self::Number),
+            Some(id) => id.as_number().map_or_else(|| Self::Opaque(id.as_text().into_owned()), Self::Number),
         }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Decoder {
     limit: usize,
     id_limit: usize,
     chunk: Bytes,
-    /// The beginning of a line whose end has not been seen.
+    /// The beginning of a line without its end.
     line: BytesMut,
     /// Only the beginning of the current line is stored: how many bytes it has.
     overlong: Option<usize>,
@@ -127,7 +127,7 @@ impl Decoder {
         }
     }
 
-    /// Whether an event has begun whose end has not come. Comments are not part of any.
+    /// Whether an event has begun and not ended. Comments are not part of any.
     pub(crate) fn is_within_event(&self) -> bool {
         let in_line = self.line.first().is_some_and(|first| *first != b':');
         in_line || self.skipping || self.id.is_some() || !matches!(self.data, Data::None)
@@ -142,7 +142,7 @@ impl Decoder {
                     self.bom = (matched + 1 < BOM.len()).then_some(matched + 1);
                 }
                 Some(_) => {
-                    // Not a mark after all: what matched so far belongs to the first line.
+                    // Not a mark: what matched so far belongs to the first line.
                     self.line.extend_from_slice(&BOM[..matched]);
                     self.bom = None;
                 }
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_is_kept_in_any_chunking() {
+    fn the_standard_is_followed_in_any_chunking() {
         let table: &[(&str, &[Frame])] = &[
             ("data: a\n\n", &[event(None, "a")]),
             ("data:a\n\n", &[event(None, "a")]),
@@ -406,7 +406,10 @@ mod tests {
             ("data: a\ndata: b\ndata\n\n", &[event(None, "a\nb\n")]),
             ("data\n\n", &[Frame::Ignored { id: None }]),
             ("id: 3\ndata:\ndata: \n\n", &[Frame::Ignored { id: Some("3".into()) }]),
-            ("event: ping\nid: 3\ndata: {}\n\ndata: a\n\n", &[Frame::Ignored { id: Some("3".into()) }, event(None, "a")]),
+            (
+                "event: ping\nid: 3\ndata: {}\n\ndata: a\n\n",
+                &[Frame::Ignored { id: Some("3".into()) }, event(None, "a")],
+            ),
             ("data: {}\nevent: ping\n\n", &[Frame::Ignored { id: None }]),
             ("event: ping\nevent: message\ndata: a\n\n", &[event(None, "a")]),
             ("event:\ndata: a\n\nevent\ndata: b\n\n", &[event(None, "a"), event(None, "b")]),
@@ -433,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_utf8_is_passed_on_as_it_came() {
+    fn invalid_utf8_is_passed_on_unchanged() {
         let expected = Frame::Event { id: None, data: Bytes::from_static(b"a\xffb") };
         all_chunkings(b"data: a\xffb\n\n", &[expected]);
     }
@@ -489,7 +492,11 @@ mod tests {
             let input = format!("data: {}\n\n", "x".repeat(size));
             for chunk in 1..=input.len() {
                 let frames = decode(input.as_bytes(), chunk, 20);
-                assert_eq!(matches!(frames[..], [Frame::Event { .. }]), passes, "{size} in {chunk}: {frames:?}");
+                assert_eq!(
+                    matches!(frames[..], [Frame::Event { .. }]),
+                    passes,
+                    "{size} in {chunk}: {frames:?}"
+                );
                 assert_eq!(matches!(frames[..], [Frame::TooLarge { .. }]), !passes);
             }
         }
@@ -503,7 +510,9 @@ mod tests {
             for chunk in 1..=input.len() {
                 let mut frames = decode(input.as_bytes(), chunk, LIMIT);
                 if !fits {
-                    let Frame::IdTooLong { size: seen, start } = frames.remove(0) else { panic!("{frames:?}") };
+                    let Frame::IdTooLong { size: seen, start } = frames.remove(0) else {
+                        panic!("{frames:?}")
+                    };
                     assert!(seen == size && id.as_bytes().starts_with(&start), "{size} in {chunk}: {seen}");
                 }
                 let expected = event(fits.then_some(&*id), "a");
@@ -523,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_of_any_length_is_not_kept() {
+    fn a_comment_of_any_length_is_not_stored() {
         let mut input = vec![b':'; 100];
         input.extend_from_slice(b"\n\ndata: a\n\n");
         for chunk in 1..=input.len() {

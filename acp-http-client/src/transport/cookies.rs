@@ -74,7 +74,8 @@ impl Cookies {
 /// What identifies a cookie: its name, domain and path.
 fn key(header: &[u8]) -> Vec<u8> {
     let mut parts = header.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
-    let mut key = parts.next().unwrap_or_default().split(|byte| *byte == b'=').next().unwrap_or_default().to_vec();
+    let mut key =
+        parts.next().unwrap_or_default().split(|byte| *byte == b'=').next().unwrap_or_default().to_vec();
     for attribute in parts.map(<[u8]>::to_ascii_lowercase) {
         if attribute.starts_with(b"domain=") || attribute.starts_with(b"path=") {
             key.push(b';');

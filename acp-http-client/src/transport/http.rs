@@ -1,4 +1,4 @@
-//! What POST, GET and DELETE share: endpoint, token, headers, cookies, connection id.
+//! Common parts of POST, GET and DELETE: endpoint, token, headers, cookies, connection id.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -16,14 +16,14 @@ use url::Url;
 use super::{cookies::Cookies, retry_after::retry_after};
 use crate::{Auth, Error, HttpError, Limits, Profile, TokenUse};
 
-/// How much of an error body is kept.
+/// How much of an error body is read.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
-/// How much of a body that is not JSON-RPC is shown.
+/// How much of a body that is not JSON-RPC is stored.
 const START_CHARS: usize = 1024;
-/// How long the beginning of such a body may take.
-const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How long reading the beginning of such a body may take.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a transport is made of.
+/// The settings of a transport.
 #[derive(Debug)]
 pub(crate) struct TransportConfig {
     pub(crate) http: reqwest::Client,
@@ -36,7 +36,7 @@ pub(crate) struct TransportConfig {
     pub(crate) connection_id: Option<HeaderValue>,
 }
 
-/// Sends requests to the one endpoint of a connection.
+/// Sends requests to the endpoint of a connection.
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub(super) config: TransportConfig,
@@ -58,15 +58,10 @@ impl Transport {
         {
             let _ = connection_id.set((name, id.clone()));
         }
-        Self {
-            cookies: Cookies::new(config.limits.cookies),
-            config,
-            bootstrap,
-            connection_id,
-        }
+        Self { cookies: Cookies::new(config.limits.cookies), config, bootstrap, connection_id }
     }
 
-    /// The connection id that the server handed out.
+    /// The connection id that the server assigned.
     pub(crate) fn connection_id(&self) -> Option<&HeaderValue> {
         self.connection_id.get().map(|(_, id)| id)
     }
@@ -83,7 +78,7 @@ impl Transport {
         }
     }
 
-    /// A request with everything that goes with each of them.
+    /// A request with the headers that every request has.
     pub(super) fn request(&self, method: Method, url: &Url, auth: Option<HeaderValue>) -> RequestBuilder {
         let mut headers = self.config.headers.clone();
         if let Some(auth) = auth {
@@ -98,7 +93,7 @@ impl Transport {
         self.config.http.request(method, url.clone()).headers(headers)
     }
 
-    /// Sends what `build` makes; on 401, once more with a refreshed token.
+    /// Sends the request that `build` makes; on 401, once more with a refreshed token.
     pub(super) async fn send(
         &self,
         build: impl Fn(Option<HeaderValue>) -> RequestBuilder,
@@ -115,7 +110,7 @@ impl Transport {
         Ok(response)
     }
 
-    /// Keeps cookies and the connection id.
+    /// Stores cookies and the connection id.
     fn learn(&self, response: &Response) {
         let headers = response.headers();
         if headers.contains_key(SET_COOKIE) {
@@ -132,12 +127,12 @@ impl Transport {
     }
 }
 
-/// A request that brought no response.
+/// A request without a response.
 #[derive(Debug)]
 pub(super) enum SendError {
-    /// It never left: no token, no connection.
+    /// It was not sent: no token, no connection.
     NotSent(Error),
-    /// It may have arrived.
+    /// It may have been received.
     Lost(reqwest::Error),
 }
 
@@ -149,7 +144,7 @@ impl From<Error> for SendError {
 
 impl From<reqwest::Error> for SendError {
     fn from(error: reqwest::Error) -> Self {
-        // The URL is left out of the error: it may name what its owner does not want in a log.
+        // The URL is not part of the error, because it may contain secrets.
         let error = error.without_url();
         if error.is_connect() || error.is_builder() {
             Self::NotSent(Error::Unreachable(Arc::new(error)))
@@ -171,7 +166,7 @@ pub(super) fn session_header(session: &str) -> Result<HeaderValue, Error> {
         .ok_or_else(|| Error::InvalidSessionId { session_id: session.to_owned() })
 }
 
-/// The error for a request that brought no response and has no stream to wait for.
+/// The error for a request without a response, and without a stream that may deliver it.
 pub(super) fn lost(what: &str, error: SendError) -> Error {
     match error {
         SendError::NotSent(error) => error,
@@ -181,7 +176,7 @@ pub(super) fn lost(what: &str, error: SendError) -> Error {
     }
 }
 
-/// Turns a response that is no success into an error, keeping its body.
+/// Makes an error from a response that is not a success, with the beginning of its body.
 pub(super) async fn refused(what: &str, response: Response) -> Error {
     let status = response.status();
     let headers = response.headers();
@@ -198,12 +193,12 @@ pub(super) async fn refused(what: &str, response: Response) -> Error {
     ))
 }
 
-/// A redirect may carry a token in its query, and an error must not.
+/// Removes the query, which may contain a token.
 fn without_query(location: String) -> String {
     location.split(['?', '#']).next().unwrap_or_default().to_owned()
 }
 
-/// The error for a success whose body is something else than was asked for.
+/// The error for a success whose body is not JSON-RPC or not an event stream.
 pub(super) async fn unexpected(response: Response) -> Error {
     let status = response.status().as_u16();
     let content_type = content_type(&response);
@@ -217,10 +212,10 @@ pub(super) fn content_type(response: &Response) -> Option<String> {
     value.to_str().ok().map(str::to_owned)
 }
 
-/// Reads the beginning of a body, for a bounded time; what goes wrong after that does not matter.
+/// Reads the beginning of a body for a bounded time. Failures are ignored.
 async fn read_start(mut response: Response, limit: usize) -> Bytes {
     let mut body = BytesMut::new();
-    let until = tokio::time::Instant::now() + START_PATIENCE;
+    let until = tokio::time::Instant::now() + START_TIMEOUT;
     while body.len() < limit {
         match tokio::time::timeout_at(until, response.chunk()).await {
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),

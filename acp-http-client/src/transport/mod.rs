@@ -1,4 +1,4 @@
-//! HTTP: the only place that knows reqwest.
+//! HTTP: the only user of reqwest.
 
 mod connector;
 mod cookies;

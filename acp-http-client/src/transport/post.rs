@@ -1,4 +1,4 @@
-//! One message to the server.
+//! Posting one message.
 
 use std::sync::Arc;
 
@@ -21,38 +21,38 @@ pub(crate) struct Post {
     /// The method, for errors.
     pub(crate) what: Arc<str>,
     pub(crate) body: Bytes,
-    /// The session the message belongs to, for dialects that name it in a header.
+    /// The session of the message, for dialects that name it in a header.
     pub(crate) session: Option<Arc<str>>,
     pub(crate) bootstrap: bool,
     pub(crate) kind: Sent,
 }
 
-/// What is being posted, and so what may come back.
+/// What is posted, and so what the response may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// A request: the body of the response may be its answer.
+    /// A JSON-RPC request: the body may contain its response.
     Request,
-    /// A notification or an answer: any success will do.
+    /// A notification or a response: the body is ignored.
     OneWay,
 }
 
-/// What a POST brought.
+/// The outcome of a POST.
 #[derive(Debug)]
 pub(crate) enum Posted {
-    /// A body: the answer to a request.
+    /// A body: the response to a request.
     Answer { status: u16, content_type: Option<String>, body: Bytes },
-    /// The message was taken; an answer, if there is one, comes on the stream.
+    /// The message was accepted; its response, if there is one, arrives on the stream.
     Accepted,
 }
 
-/// Why a POST brought nothing.
+/// Why a POST failed.
 #[derive(Debug, Clone)]
 pub(crate) enum PostFailure {
-    /// The message never left, or was refused unread: it may be sent again.
+    /// The message was not sent, or was rejected unread: it may be sent again.
     NotTaken(Error),
-    /// The message arrived and failed.
+    /// The message was received and failed.
     Failed(Error),
-    /// Nobody knows: the message may have been taken, and the stream may still bring its answer.
+    /// The message may have been received, and the stream may still deliver its response.
     Unknown(Error),
 }
 
@@ -65,7 +65,7 @@ impl PostFailure {
 }
 
 impl Transport {
-    /// Posts one message. It is never sent twice, except when the server refused the token.
+    /// Posts one message. It is never sent twice, except when the server rejected the token.
     pub(crate) async fn post(&self, post: &Post) -> Result<Posted, PostFailure> {
         let url = if post.bootstrap { &self.bootstrap } else { &self.config.endpoint };
         let session = self.session_header(post).map_err(PostFailure::NotTaken)?;
@@ -126,7 +126,7 @@ impl Transport {
         match self.read_body(post, response).await {
             Ok(body) if body.is_empty() => Ok(Posted::Accepted),
             _ if post.kind == Sent::OneWay => Ok(Posted::Accepted),
-            // 202 says that the answer comes later, whatever else is in the body.
+            // 202 means that the response follows on the stream, whatever the body is.
             Ok(_) if page => Ok(Posted::Accepted),
             Ok(body) => Ok(Posted::Answer { status, content_type, body }),
             Err(failure) => Err(failure),
@@ -160,7 +160,7 @@ impl Transport {
             Error::Http(error) => *error,
             redirected => return PostFailure::Failed(redirected),
         };
-        // A gateway or the server gave up waiting; the agent has not.
+        // A gateway or the server stopped waiting; the agent may still run.
         if matches!(error.status, 408 | 504 | 524) {
             return PostFailure::Unknown(Error::Http(Box::new(error)));
         }
@@ -179,7 +179,7 @@ impl Transport {
     }
 }
 
-/// A body that mostly comes in one piece.
+/// A body that usually arrives in one piece.
 enum Body {
     Empty,
     One(Bytes),
@@ -229,7 +229,7 @@ fn is_json(content_type: &str) -> bool {
     media == "application/json" || media.ends_with("+json") || media == "text/json"
 }
 
-/// The JSON-RPC error in the body of a failure, which says more than the status.
+/// The JSON-RPC error in the body of a failure. It says more than the status.
 fn rpc_error(error: &HttpError) -> Option<RpcError> {
     #[derive(serde::Deserialize)]
     struct Failure {

@@ -41,7 +41,7 @@ mod tests {
             ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
             ("Sunday, 06-Nov-94 08:49:40 GMT", Some(3)),
             ("Sun Nov  6 08:49:40 1994", Some(3)),
-            ("Sun, 06 Nov 2094 08:49:40 GMT", Some(300)),
+            ("Sat, 06 Nov 2094 08:49:40 GMT", Some(300)),
             ("-1", None),
             ("1.5", None),
             ("soon", None),

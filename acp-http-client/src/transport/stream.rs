@@ -1,4 +1,4 @@
-//! The event stream, as HTTP sees it.
+//! Opening an event stream.
 
 use http::{
     HeaderName, HeaderValue, Method, StatusCode,
@@ -21,20 +21,20 @@ pub(crate) struct StreamFailure {
 /// What to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It may pass: try again later.
+    /// It may be temporary: try again later.
     Passing,
     /// The server does not know the stream.
     NotFound,
-    /// Somebody reads it already, perhaps ourselves a moment ago.
+    /// It already has a reader, perhaps a connection of ours that was lost.
     Held,
-    /// The token is refused.
+    /// The token was rejected.
     Unauthorized,
-    /// Trying again cannot help.
+    /// A retry cannot succeed.
     Final,
 }
 
 impl Transport {
-    /// Opens the stream of the connection or of a session, behind `last_event_id`.
+    /// Opens the stream of the connection or of a session after `last_event_id`.
     pub(crate) async fn open_stream(
         &self,
         session: Option<&str>,
@@ -66,7 +66,7 @@ impl Transport {
         })?;
         match response.status() {
             StatusCode::OK if is_event_stream(&response) => Ok(response),
-            // A login page of a proxy, say: it may go away.
+            // The login page of a proxy, for example: it may be temporary.
             StatusCode::OK => {
                 Err(StreamFailure { trouble: Trouble::Passing, error: unexpected(response).await })
             }

@@ -135,7 +135,7 @@ impl Pump {
                     Some(Command::Between(act, told)) => {
                         act();
                         // A caller that went away needs no answer.
-                        let _ = told.send(self.last_event.as_ref().map(ToString::to_string));
+                        let _ = told.send(self.last_event.as_ref().map(|id| id.as_text().into_owned()));
                     }
                     Some(Command::Report(report, told)) => self.report(*report, Some(told)),
                     None => return,

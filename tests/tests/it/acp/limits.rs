@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use acp_http_client::{
-    AcpHttpClient, AgentHandler, AgentRequest, Error, Event, Events, Limits, ReconnectPolicy, RpcError,
+    AcpHttpClient, AgentHandler, AgentRequest, Error, Event, Events, Limits, Origin, ReconnectPolicy,
+    RpcError,
 };
 use sdk_tests::{Collected, collect_until, eventually, handshake, session, within};
 use serde_json::{Value, json};
@@ -38,9 +39,8 @@ fn responses(server: &RawServer) -> Vec<Value> {
 }
 
 fn lost(seen: &Collected) -> usize {
-    let lost = |event: &&Event| {
-        matches!(event, Event::AnswerLost { error: Error::TooManyRequests { .. }, .. })
-    };
+    let lost =
+        |event: &&Event| matches!(event, Event::AnswerLost { error: Error::TooManyRequests { .. }, .. });
     seen.events.iter().filter(lost).count()
 }
 
@@ -65,7 +65,11 @@ async fn thousands_of_agent_requests_open_a_few_connections_and_the_client_still
     ask(&server, 20_000);
     let mut seen = until_end(&mut events).await;
     seen.drain(&mut events);
-    assert_eq!(lost(&seen), 20_000 - 150, "each of the others is reported");
+    // What came before the first quiet moment is taken for the backlog of the server, and is not answered.
+    let live = |event: &&Event| matches!(event, Event::AgentRequest { request, .. } if request.meta.origin == Origin::Live);
+    let live = seen.events.iter().filter(live).count();
+    assert!(live > 10_000);
+    assert_eq!(lost(&seen), live - 150, "each of the others is reported");
     eventually("the responses under way", || responses(&server).len() >= 12).await;
     within("another request", handshake(&client)).await.unwrap();
     // Eight responses, four refusals, the stream, and what the client calls.
@@ -144,7 +148,9 @@ async fn a_body_at_the_limit_is_read_and_a_larger_one_is_a_typed_error() {
     let server = RawServer::start(|method, body| match method {
         "GET" => Reply::Stream,
         "POST" if body["method"] == "_x/sized" => {
-            let Reply::Response(status, headers, body) = Reply::result(body, json!("")) else { unreachable!() };
+            let Reply::Response(status, headers, body) = Reply::result(body, json!("")) else {
+                unreachable!()
+            };
             let padding = " ".repeat(1000 - body.len());
             Reply::Response(status, headers, body + &padding)
         }
@@ -158,7 +164,10 @@ async fn a_body_at_the_limit_is_read_and_a_larger_one_is_a_typed_error() {
         match outcome {
             Ok(_) => assert!(fits, "{limit}"),
             Err(error) => {
-                assert!(!fits && matches!(error, Error::MessageTooLarge { limit: l, .. } if l == limit), "{error:?}")
+                assert!(
+                    !fits && matches!(error, Error::MessageTooLarge { limit: l, .. } if l == limit),
+                    "{error:?}"
+                )
             }
         }
     }
@@ -246,7 +255,10 @@ async fn a_413_that_was_read_is_a_payload_that_is_too_large() {
     .await;
     let client = AcpHttpClient::new(&server.url).unwrap();
     let error = within("the upload", client.request::<Value>("_x/upload", &json!({}))).await.unwrap_err();
-    assert!(matches!(&error, Error::PayloadTooLarge { source: Some(http), .. } if http.status == 413), "{error:?}");
+    assert!(
+        matches!(&error, Error::PayloadTooLarge { source: Some(http), .. } if http.status == 413),
+        "{error:?}"
+    );
     assert!(!error.is_retryable() && !error.maybe_executed());
 }
 
@@ -267,16 +279,15 @@ async fn an_agent_whose_response_cannot_be_uploaded_gets_an_error_instead() {
     let mut events = client.events();
     session(&client).await;
     ask(&server, 1);
-    let is_lost = |event: &Event| {
-        matches!(event, Event::AnswerLost { error: Error::UploadInterrupted { .. }, .. })
-    };
+    let is_lost =
+        |event: &Event| matches!(event, Event::AnswerLost { error: Error::UploadInterrupted { .. }, .. });
     collect_until(&mut events, "the report", is_lost).await;
     eventually("the error", || responses(&server).iter().any(|body| body["error"]["code"] == -32603)).await;
 }
 
 #[tokio::test]
 async fn a_server_is_heard_when_it_asks_to_wait_on_post_get_and_delete() {
-    let date = "Sun, 06 Nov 2094 08:49:37 GMT";
+    let date = "Sat, 06 Nov 2094 08:49:37 GMT";
     for (value, seconds) in [("7", 7), (date, 300), ("100000", 300), ("0", 0)] {
         let busy = move |method: &str, body: &Value| match method {
             "POST" if body["method"] == "initialize" => Reply::result(body, result(body)),

@@ -105,7 +105,9 @@ impl RawServer {
     pub(super) async fn obliging() -> Self {
         Self::start(|method, body| match method {
             "GET" => Reply::Stream,
-            "POST" if body["method"].is_string() && !body["id"].is_null() => Reply::result(body, result(body)),
+            "POST" if body["method"].is_string() && !body["id"].is_null() => {
+                Reply::result(body, result(body))
+            }
             _ => Reply::status(202),
         })
         .await
@@ -212,7 +214,9 @@ async fn respond(
 }
 
 async fn stream(state: &State, socket: &mut BufReader<TcpStream>) -> std::io::Result<()> {
-    socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n").await?;
+    socket
+        .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        .await?;
     let mut sent = 0;
     loop {
         let grown = state.grown.notified();

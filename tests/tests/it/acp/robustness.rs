@@ -9,8 +9,8 @@ use std::{
 };
 
 use acp_http_client::{
-    AcpHttpClient, AgentHandler, AgentRequest, CloseOutcome, Direction, Error, Event, Limits,
-    Profile, RequestOptions, RpcError, Timeouts, Verdict, schema::v1::SessionId,
+    AcpHttpClient, AgentHandler, AgentRequest, CloseOutcome, Direction, Error, Event, Limits, Profile,
+    RequestOptions, RpcError, Timeouts, Verdict, schema::v1::SessionId,
 };
 use mock_server::{Echo, Fault, MockServer, Reply, State, Step};
 use sdk_tests::{

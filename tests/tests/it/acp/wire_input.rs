@@ -32,7 +32,8 @@ async fn an_update_with_members_after_its_parameters_is_delivered() {
         server.send(format!("data: {head}{},{member}}}\n\n", update(text)));
     }
     server.send(format!("data: {head}{}}}\n\n", update("end")));
-    let is_end = |event: &Event| matches!(event, Event::Update(update) if update.message_text() == Some("end"));
+    let is_end =
+        |event: &Event| matches!(event, Event::Update(update) if update.message_text() == Some("end"));
     let seen = collect_until(&mut events, "the updates", is_end).await;
     assert_eq!(seen.texts(), ["a", "b", "c } \" {", "end"]);
     assert!(malformed(&seen.events).is_empty(), "{:?}", malformed(&seen.events));
@@ -42,7 +43,8 @@ async fn an_update_with_members_after_its_parameters_is_delivered() {
 async fn events_of_other_types_and_blank_events_are_ignored_and_counted() {
     let server = RawServer::obliging().await;
     let (client, mut events) = live(&server).await;
-    let message = |text: &str| format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{}}}"#, update(text));
+    let message =
+        |text: &str| format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{}}}"#, update(text));
     server.send(format!("id: 1\ndata: {}\n\n", message("a")));
     server.send("event: ping\nid: 2\ndata: 1763375000\n\n");
     server.send("id: 3\ndata:\n\n");
@@ -50,7 +52,8 @@ async fn events_of_other_types_and_blank_events_are_ignored_and_counted() {
     server.send(format!("event: message\nid: 4\ndata: {}\n\n", message("b")));
     server.send(format!("event: other\nid: 5\ndata: {}\n\n", message("not for us")));
     server.send(format!("id: 6\ndata: {}\n\n", message("end")));
-    let is_end = |event: &Event| matches!(event, Event::Update(update) if update.message_text() == Some("end"));
+    let is_end =
+        |event: &Event| matches!(event, Event::Update(update) if update.message_text() == Some("end"));
     let seen = collect_until(&mut events, "the updates", is_end).await;
     assert_eq!(seen.texts(), ["a", "b", "end"]);
     assert!(malformed(&seen.events).is_empty(), "{:?}", malformed(&seen.events));
@@ -79,14 +82,20 @@ async fn a_session_id_that_no_header_can_carry_is_a_typed_error_before_anything_
     within("the handshake", handshake(&client)).await.unwrap();
     for id in ["sé", "💡", " s", "s\u{7f}", ""] {
         let error = within("the prompt", prompt(&client, &SessionId::new(id), "go")).await.unwrap_err();
-        assert!(matches!(&error, Error::InvalidSessionId { session_id } if session_id == id), "{id:?}: {error:?}");
+        assert!(
+            matches!(&error, Error::InvalidSessionId { session_id } if session_id == id),
+            "{id:?}: {error:?}"
+        );
         assert!(!error.maybe_executed() && !error.is_retryable());
     }
     let named = |request: &super::raw::Received| request.header("acp-session-id").is_some();
-    assert!(!server.received().iter().any(|request| named(request) || request.body["method"] == "session/prompt"));
+    assert!(
+        !server.received().iter().any(|request| named(request) || request.body["method"] == "session/prompt")
+    );
     // A notification names its session in its parameters.
     within("the notification", client.notify("session/cancel", &json!({"sessionId": "sé"}))).await.unwrap();
-    eventually("the notification", || server.received().iter().any(|r| r.body["method"] == "session/cancel")).await;
+    eventually("the notification", || server.received().iter().any(|r| r.body["method"] == "session/cancel"))
+        .await;
     assert!(!server.received().iter().any(named));
     assert!(!client.state().is_terminated());
 }
@@ -125,7 +134,9 @@ async fn ids_over_the_limit_are_malformed_and_nothing_else_is_lost() {
         server.send(format!("id: {}\ndata: {message}\n\n", "e".repeat(size)));
     }
     server.event(&json!({"jsonrpc": "2.0", "id": 1, "method": "m".repeat(1 << 20)}));
-    server.event(&json!({"jsonrpc": "2.0", "id": 2, "method": "_x/y", "params": {"sessionId": "s".repeat(1 << 20)}}));
+    server.event(
+        &json!({"jsonrpc": "2.0", "id": 2, "method": "_x/y", "params": {"sessionId": "s".repeat(1 << 20)}}),
+    );
     server.event(&json!({"jsonrpc": "2.0", "method": "_x/end"}));
     let is_end = |event: &Event| matches!(event, Event::Notification(n) if n.method == "_x/end");
     let seen = collect_until(&mut events, "the end", is_end).await;
@@ -136,10 +147,16 @@ async fn ids_over_the_limit_are_malformed_and_nothing_else_is_lost() {
             assert!(malformed.start.len() <= 1024 && malformed.reason.contains("1024"), "{malformed:?}");
         }
     }
-    let answers = || server.received().into_iter().filter(|r| r.body["error"].is_object()).map(|r| r.body["id"].clone());
+    let answers = || {
+        server.received().into_iter().filter(|r| r.body["error"].is_object()).map(|r| r.body["id"].clone())
+    };
     eventually("the responses", || answers().count() >= 2).await;
     let ids: Vec<Value> = answers().collect();
-    assert!(ids.iter().all(|id| id.as_str().is_some_and(|id| id.len() <= limits.id)), "{} responses", ids.len());
+    assert!(
+        ids.iter().all(|id| id.as_str().is_some_and(|id| id.len() <= limits.id)),
+        "{} responses",
+        ids.len()
+    );
 }
 
 #[tokio::test]
@@ -148,12 +165,15 @@ async fn input_that_is_too_deep_is_a_typed_event_and_never_null() {
     let (_client, mut events) = live(&server).await;
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     server.send(format!(
-        "data: {{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"s\",\"update\":{deep}}}}}\n\n"
+        "data: {{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"s\",\"update\":{{\"x\":{deep},\"sessionUpdate\":\"agent_message_chunk\"}}}}}}\n\n"
     ));
     server.send(format!("data: {{\"jsonrpc\":\"2.0\",\"method\":\"_x/deep\",\"params\":{deep}}}\n\n"));
     let is_end = |event: &Event| matches!(event, Event::Notification(n) if n.method == "_x/deep");
     let seen = collect_until(&mut events, "the notification", is_end).await;
-    assert!(matches!(malformed(&seen.events)[..], [Event::Malformed(m)] if m.reason.contains("recursion")), "{seen:?}");
+    assert!(
+        matches!(malformed(&seen.events)[..], [Event::Malformed(m)] if m.reason.contains("recursion")),
+        "{seen:?}"
+    );
     let Some(Event::Notification(notification)) = seen.events.last() else { panic!("a notification") };
     assert!(matches!(notification.params.to_value(), Err(acp_http_client::JsonError::TooDeep { .. })));
     assert_eq!(notification.params.as_str(), deep);
