@@ -18,19 +18,23 @@ use futures::StreamExt;
 use serde::Deserialize;
 use sse_stream::SseStream;
 
-#[path = "../src/json.rs"]
+#[path = "../src/json/mod.rs"]
 mod json;
+#[path = "../src/options.rs"]
+mod options;
+#[path = "../src/printable.rs"]
+mod printable;
 #[path = "../src/rpc/mod.rs"]
 mod rpc;
 #[path = "../src/sse/mod.rs"]
 mod sse;
 
 use json::Typed;
+use options::Limits;
 use rpc::{Body, Message};
 use sse::{Cursor, Decoder, Fingerprint, Frame, Position, Sequenced};
 
 const TCP_SEGMENT: usize = 1_460;
-const LIMIT: usize = 1 << 30;
 const SIZES: [usize; 4] = [2 << 20, 4 << 20, 8 << 20, 16 << 20];
 
 fn main() {
@@ -59,7 +63,8 @@ fn chunks(input: &[u8], size: usize) -> Vec<Bytes> {
 
 /// What the reader does with bytes: frames, sequence, messages, types.
 fn ours(chunks: &[Bytes]) -> usize {
-    let mut decoder = Decoder::new(LIMIT);
+    let limits = Limits::default().message(1 << 30);
+    let mut decoder = Decoder::new(&limits);
     let mut cursor = Cursor::new(None);
     let mut out = Vec::new();
     let mut count = 0;
@@ -70,7 +75,7 @@ fn ours(chunks: &[Bytes]) -> usize {
             cursor.accept(Position::of(id.as_ref()), Fingerprint::of(&data), data, &mut out);
             for sequenced in out.drain(..) {
                 let Sequenced::Item(data) = sequenced else { continue };
-                let Body::Update { params } = Message::parse(data).unwrap().body else { continue };
+                let Body::Update { params } = Message::parse(data, &limits).unwrap().body else { continue };
                 black_box(Typed::<SessionNotification>::read(params));
                 count += 1;
             }

@@ -125,6 +125,25 @@ pub enum Error {
         #[source]
         source: Option<Box<HttpError>>,
     },
+    /// The upload of a large message broke before the server had received all of it. It cannot have run.
+    #[error("upload of `{what}` broke after {sent} of {size} bytes")]
+    UploadInterrupted {
+        /// What was uploaded.
+        what: String,
+        /// How many bytes were handed over to the connection.
+        sent: u64,
+        /// The size of the message.
+        size: u64,
+        /// What broke it.
+        #[source]
+        source: Cause,
+    },
+    /// An agent request got no response: too many were waiting to be refused.
+    #[error("more than {limit} agent requests are waiting to be refused")]
+    TooManyRequests {
+        /// The limit for refusals.
+        limit: usize,
+    },
     /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
     #[error("the server redirects to {}", .location.as_deref().unwrap_or("nowhere"))]
     Redirected {
@@ -261,7 +280,10 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Token(_) | Self::TurnInProgress { .. } => true,
+            Self::Unreachable(_)
+            | Self::Token(_)
+            | Self::TurnInProgress { .. }
+            | Self::UploadInterrupted { .. } => true,
             Self::Http(error) => matches!(error.status, 429 | 503),
             Self::Store(error) => error.is_retryable(),
             _ => false,
@@ -308,6 +330,8 @@ impl Error {
             | Self::Unauthorized(_)
             | Self::Token(_)
             | Self::PayloadTooLarge { .. }
+            | Self::UploadInterrupted { .. }
+            | Self::TooManyRequests { .. }
             | Self::Redirected { .. }
             | Self::Encode { .. }
             | Self::Store(_)

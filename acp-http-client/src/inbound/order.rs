@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::backlog::Backlog;
 use crate::{
-    Barrier, Continuity, EventId, EventIds, Order, Origin,
+    Barrier, Continuity, EventId, EventIds, Limits, Order, Origin,
     events::{is_conversation, peek_session},
     rpc::{Body, Ids, Message, MessageError, RpcOutcome},
     sse::{Fingerprint, Flow, Identity, Sequenced},
@@ -20,6 +20,7 @@ pub(crate) type Moment = Duration;
 pub(crate) struct Settings {
     pub(crate) barrier: Barrier,
     pub(crate) event_ids: EventIds,
+    pub(crate) limits: Limits,
     /// Whether the first opening may replay messages from before this client.
     pub(crate) backlog: bool,
     pub(crate) resume_from: Option<String>,
@@ -253,9 +254,9 @@ impl OrderedCore {
         out: &mut Vec<Effect>,
     ) -> Flow {
         let print = Fingerprint::of(&data);
-        let ids = self.ids.clone();
+        let (ids, limits) = (&self.ids, &self.settings.limits);
         let fresh = |(_, data): &Item| {
-            let message = Message::parse(data.clone()).ok();
+            let message = Message::parse(data.clone(), limits).ok();
             let number = message.and_then(|message| match message.body {
                 Body::Response { id, .. } => ids.number(id.as_json()),
                 _ => None,
@@ -374,7 +375,7 @@ impl OrderedCore {
     fn apply(&mut self, now: Moment, sequenced: &mut Vec<Sequenced<Item>>, out: &mut Vec<Effect>) {
         for sequenced in sequenced.drain(..) {
             match sequenced {
-                Sequenced::Item((id, data)) => match Message::parse(data.clone()) {
+                Sequenced::Item((id, data)) => match Message::parse(data.clone(), &self.settings.limits) {
                     Ok(message) => self.message(now, id, message, out),
                     Err(error) => out.push(Effect::Malformed { event_id: id, data, error }),
                 },

@@ -396,7 +396,7 @@ impl Exchange {
         content_type: Option<String>,
         body: Bytes,
     ) -> Result<RpcOutcome, Error> {
-        let message = Message::parse(body.clone()).ok();
+        let message = Message::parse(body.clone(), &self.core.options.limits).ok();
         let outcome = message.and_then(|message| match message.body {
             Body::Response { id, outcome } => {
                 let ours = self.core.ids.number(id.as_json()) == Some(self.ticket.number());

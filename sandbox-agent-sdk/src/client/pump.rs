@@ -169,7 +169,7 @@ impl Pump {
                     Some(Command::Between(act, told)) => {
                         act();
                         // A caller that went away needs no answer.
-                        let _ = told.send(self.last_event.as_ref().map(ToString::to_string));
+                        let _ = told.send(self.last_event.as_ref().map(|id| id.as_text().into_owned()));
                     }
                     Some(Command::Report(report, told)) => self.report(*report, Some(told)),
                     None => return,
@@ -410,4 +410,10 @@ pub(super) async fn wait_until(deadline: Option<Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
+}
+
+/// The event for a message whose content cannot be read as a value.
+fn unreadable(raw: &wire::Json, error: &wire::JsonError) -> Event {
+    let start = raw.as_str().chars().take(1024).collect();
+    Event::Malformed { reason: error.to_string(), start }
 }

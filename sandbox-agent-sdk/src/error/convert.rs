@@ -25,6 +25,11 @@ impl Error {
                 limit: None,
                 source: source.map(|source| Box::new(HttpError::from_wire(*source))),
             },
+            wire::Error::UploadInterrupted { method, sent, size, source } => {
+                Self::UploadInterrupted { what: method, sent: sent as u64, size: size as u64, source }
+            }
+            wire::Error::TooManyRequests { limit } => Self::TooManyRequests { limit },
+            error @ wire::Error::InvalidSessionId { .. } => Self::Config(error.to_string()),
             wire::Error::Redirected { status, location } => Self::Redirected { status, location },
             wire::Error::UnexpectedBody { status, content_type, start } => {
                 Self::UnexpectedBody { status, content_type, start }
