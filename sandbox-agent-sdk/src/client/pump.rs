@@ -411,9 +411,3 @@ pub(super) async fn wait_until(deadline: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
-
-/// The event for a message whose content cannot be read as a value.
-fn unreadable(raw: &wire::Json, error: &wire::JsonError) -> Event {
-    let start = raw.as_str().chars().take(1024).collect();
-    Event::Malformed { reason: error.to_string(), start }
-}
