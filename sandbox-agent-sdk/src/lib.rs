@@ -34,6 +34,7 @@ mod state;
 mod status;
 mod store;
 mod termination;
+pub mod text;
 mod thread;
 mod timestamp;
 mod tools;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::event::{Class, Weight};
+use crate::text::printable;
 use crate::{Content, Gap, Origin};
 
 mod chunk;
@@ -23,7 +24,9 @@ pub use tool_call::{ToolCall, ToolKind, ToolLocation, ToolStatus};
 /// One report of an agent: a piece of its message, a tool call, a plan.
 ///
 /// It is cheap to clone. The JSON it came as is always there beside the typed form, so a report of a kind that this
-/// version does not know is not lost. `Display` prints the text of the agent's message and nothing of all else.
+/// version does not know is not lost. `Display` prints the text of the agent's message and nothing of all else. It is
+/// safe to print: control characters are [escaped](crate::text::printable). [`message_text`](Self::message_text) gives
+/// the text as it came.
 #[derive(Debug, Clone)]
 pub struct Update {
     inner: Arc<Inner>,
@@ -139,7 +142,8 @@ impl Update {
         &self.inner.raw
     }
 
-    /// The text, if this is a piece of the agent's message.
+    /// The text as it came, if this is a piece of the agent's message. It may contain terminal escapes;
+    /// [`printable`](crate::text::printable) makes it safe to print.
     #[must_use]
     pub fn message_text(&self) -> Option<&str> {
         match self.kind() {
@@ -179,7 +183,7 @@ impl UpdateKind {
 
 impl fmt::Display for Update {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.message_text().unwrap_or_default())
+        printable(self.message_text().unwrap_or_default()).fmt(f)
     }
 }
 

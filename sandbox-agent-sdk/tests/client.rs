@@ -31,6 +31,8 @@ mod no_crashes;
 mod open_requests;
 #[path = "client/permissions.rs"]
 mod permissions;
+#[path = "client/printing.rs"]
+mod printing;
 #[path = "client/questions.rs"]
 mod questions;
 #[path = "client/server_kinds.rs"]
