@@ -8,6 +8,7 @@
 //! pump                       the one task that turns messages into events
 //! asking, openings           what the agent asks, and whether it is asked of this client
 //! hub                        who listens, which turn runs, which session has ended
+//! metering                   what turns use, and budgets that end them
 //! supports                   what the server and the agents behind it can do
 //! probe                      which kind of server it is
 //! ```
@@ -19,6 +20,7 @@ mod handle;
 mod hub;
 mod lifecycle;
 mod list;
+mod metering;
 mod methods;
 mod names;
 mod opening;

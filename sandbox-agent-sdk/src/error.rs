@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::text::printable;
+use crate::usage::BudgetEvent;
 use crate::{SessionStatus, StoreError, TerminationInfo, TransitionError, UserAction};
 
 mod convert;
@@ -60,6 +61,9 @@ pub enum Error {
         /// The session.
         session_id: String,
     },
+    /// The budget of the session, or of the client, is spent. Nothing was sent.
+    #[error("{0}")]
+    BudgetSpent(Box<BudgetEvent>),
     /// Neither the server nor the agent has this method. From the second time on nothing is sent.
     #[error("`{}` is not supported", printable(.method))]
     Unsupported {
@@ -283,6 +287,7 @@ impl Error {
             | Self::NotConnected
             | Self::AlreadyConnected
             | Self::TurnInProgress { .. }
+            | Self::BudgetSpent(_)
             | Self::Unsupported { .. }
             | Self::UnsupportedAgent(_)
             | Self::AgentNotInstalled(_)

@@ -2,14 +2,17 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde_json::Value;
 
+use crate::usage::BudgetEvent;
 use crate::{
     AgentUnparsed, ConnectionState, Error, PermissionRequest, QuestionRequest, TerminationInfo, Unrecorded,
     Update,
 };
 
 mod queue;
+mod serialize;
 mod stream;
 mod weight;
 
@@ -20,6 +23,8 @@ pub(crate) use weight::{Class, Weight};
 /// Something that happened: to the connection, to an agent, in a session.
 ///
 /// New kinds of events appear in new versions; a `match` needs an arm for them.
+///
+/// An event is serialised as an object with a `type`, such as `{"type": "update", …}`, to be sent to a browser, say.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
@@ -68,6 +73,8 @@ pub enum Event {
         /// The id under which the session is kept.
         session_id: String,
     },
+    /// A [budget](crate::usage::Budget) is nearly spent, is spent, or cannot be checked.
+    Budget(Box<BudgetEvent>),
     /// The server sent something that cannot be read, and it was skipped.
     Malformed {
         /// What is wrong with it.
@@ -113,6 +120,7 @@ impl Event {
             Self::SessionEnded(ended) => Some(&ended.session_id),
             Self::Permission(request) => request.session_id(),
             Self::Question(request) => request.session_id(),
+            Self::Budget(budget) => budget.session_id.as_deref(),
             Self::Other { params, .. } => {
                 let id = params.get("sessionId").or_else(|| params.get("session_id"));
                 id.and_then(Value::as_str)
@@ -123,7 +131,8 @@ impl Event {
 }
 
 /// A session that ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct SessionEnded {
     /// Which.
@@ -135,7 +144,8 @@ pub struct SessionEnded {
 }
 
 /// Whether an event tells of something new.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Origin {
     /// It happened while this client was there (or was away for a moment and caught up).
@@ -167,7 +177,7 @@ impl fmt::Display for Origin {
 }
 
 /// Events that are missing, by the numbers the server gave them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Gap {
     /// The first number that is missing.

@@ -4,7 +4,7 @@ mod agent;
 mod ask;
 mod capabilities;
 mod client;
-mod content;
+pub mod content;
 mod control;
 mod error;
 mod event;
@@ -23,6 +23,7 @@ mod model;
 mod new_session;
 mod open_enum;
 mod options;
+mod partial_json;
 mod plain_text;
 mod random;
 mod running;
@@ -40,6 +41,7 @@ mod timestamp;
 mod tools;
 mod unparsed;
 mod update;
+pub mod usage;
 
 #[doc(inline)]
 pub use acp_http_client::{
@@ -54,6 +56,7 @@ pub use ask::{
 };
 pub use capabilities::Capabilities;
 pub use client::{SandboxAgentClient, Session, SessionList, StopReason, Turn, TurnOutcome, TurnState};
+#[doc(inline)]
 pub use content::{Content, Prompt};
 pub use control::{
     AgentDetail, Agents, Configuration, ControlPlane, ControlPlaneBuilder, ControlTimeouts, FileReader,
@@ -106,6 +109,7 @@ pub use tools::{AgentTools, FileAccess, FileError, LineRange, ReadText, Roots, T
 pub use tools::{TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput, Terminals};
 pub use unparsed::AgentUnparsed;
 pub use update::{
-    Chunk, Command, ConfigOption, ConfigValue, Missed, PlanEntry, ToolCall, ToolKind, ToolLocation,
-    ToolStatus, Update, UpdateKind,
+    Chunk, Command, Compaction, CompactionStatus, CompactionSummary, ConfigKind, ConfigOption, ConfigValue,
+    Missed, Notice, NoticeSeverity, Patched, PlanEntry, ToolCall, ToolKind, ToolLocation, ToolStatus, Update,
+    UpdateKind,
 };

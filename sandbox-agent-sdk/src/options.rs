@@ -8,6 +8,7 @@ use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUs
 use futures::future::BoxFuture;
 
 use crate::sessions::ReplayLimits;
+use crate::usage::Budget;
 use crate::{
     AgentTools, Attachment, Error, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
     RecorderOptions, SandboxAgentClient, SessionStore, TextFiles,
@@ -142,6 +143,7 @@ pub struct ClientOptions {
     pub(crate) recorder: RecorderOptions,
     pub(crate) replay: ReplayLimits,
     pub(crate) attachment: Option<Attachment>,
+    pub(crate) budget: Option<Budget>,
 }
 
 impl ClientOptions {
@@ -172,6 +174,7 @@ impl ClientOptions {
             recorder: RecorderOptions::default(),
             replay: ReplayLimits::default(),
             attachment: None,
+            budget: None,
         }
     }
 
@@ -313,6 +316,12 @@ impl ClientOptions {
             tools = tools.terminals(Terminals::new(terminals.clone()));
         }
         tools
+    }
+
+    /// Limits what all sessions of the client may use together.
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
     }
 
     /// The name and version under which this program introduces itself to agents.

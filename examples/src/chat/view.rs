@@ -125,10 +125,10 @@ impl View {
 
     fn stream(&mut self, voice: Voice, chunk: &Chunk, width: usize) {
         let other = match &chunk.content {
-            Content::Text(text) => return self.text(voice, chunk.message_id.as_deref(), text, width),
+            Content::Text { text, .. } => return self.text(voice, chunk.message_id.as_deref(), text, width),
             Content::Image { mime_type, .. } | Content::Audio { mime_type, .. } => format!("[{mime_type}]"),
-            Content::Link { uri, name } => format!("{name}  {uri}"),
-            Content::Resource { uri, .. } => format!("[{uri}]"),
+            Content::Link { uri, name, .. } => format!("{name}  {uri}"),
+            Content::Resource { uri, .. } | Content::Blob { uri, .. } => format!("[{uri}]"),
             _ => "[content of an unknown kind]".to_owned(),
         };
         self.put([Line::new(Style::Accent, &other)]);

@@ -138,7 +138,11 @@ impl Connection {
         // It counts until its failure was explained: the end of the agent is put together from such failures.
         let _in_flight = InFlight::new(&self.shared.in_flight);
         match request.await {
-            Ok(answer) => Ok(answer.to_value()),
+            Ok(answer) => serde_json::from_str(answer.as_str()).map_err(|source| Error::Decode {
+                what: method.to_owned(),
+                raw: answer.as_str().to_owned(),
+                source: Arc::new(source),
+            }),
             Err(error) => Err(self.explain(method, session, error).await),
         }
     }

@@ -114,6 +114,7 @@ impl Connection {
         let answer = self.call_with("initialize", params, options).await?;
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
+        self.hub.usage.connected(&self.agent, capabilities.agent_name.as_deref());
         self.shared.learned.clear();
         let login = capabilities.auth_methods.iter().find(|offered| KEY_LOGINS.contains(&offered.as_str()));
         match login {

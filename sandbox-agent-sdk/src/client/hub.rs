@@ -14,6 +14,7 @@ use self::taking_up::TakingUp;
 use super::session::TurnState;
 use crate::event::Queue;
 use crate::snapshot::{Patch, SnapshotCell};
+use crate::usage::UsageBook;
 use crate::{
     ConnectionState, Error, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport,
     TurnOutcome, Update,
@@ -55,13 +56,21 @@ pub(crate) struct Hub {
     state: Mutex<State>,
     /// Counts what is told of sessions, so that what is newer can be told from what is older.
     clock: AtomicU64,
+    /// What sessions use.
+    pub(crate) usage: UsageBook,
     /// Who keeps what happens, if somebody does.
     observer: OnceLock<Arc<dyn Observer>>,
 }
 
 impl Hub {
     pub(crate) fn new(budget: usize) -> Self {
-        Self { budget, state: Mutex::default(), clock: AtomicU64::new(0), observer: OnceLock::new() }
+        Self {
+            budget,
+            state: Mutex::default(),
+            clock: AtomicU64::new(0),
+            usage: UsageBook::new(),
+            observer: OnceLock::new(),
+        }
     }
 
     /// The events of the client from now on.
@@ -167,6 +176,9 @@ impl Hub {
         let book = state.known_or_stranger(id, now);
         book.push(event);
         book.learn(event, now);
+        if let (Event::Update(update), true) = (event, book.is_ours()) {
+            self.usage.observe(update);
+        }
         listeners + book.subscribers.len()
     }
 
@@ -227,6 +239,7 @@ impl Hub {
     /// The session belongs to this agent.
     pub(crate) fn assign(&self, id: &str, agent: &str) {
         self.lock().book(id).agent = Some(agent.into());
+        self.usage.assign(id, agent);
     }
 
     /// The agent a session belongs to, if this client knows.
@@ -349,6 +362,7 @@ impl Hub {
             let info = report.into_info();
             book.ended.send_replace(Some(info.clone()));
             book.open = false;
+            self.usage.end_process(id);
             (info, book.is_deserted())
         };
         if deserted {

@@ -14,6 +14,7 @@ use super::hub::{Hub, ended_event};
 use super::openings::Openings;
 use super::supports::Learned;
 use crate::ask::ELICITATION_COMPLETE;
+use crate::partial_json::readable_members;
 use crate::{
     AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, TerminationInfo,
     TerminationReport, Update,
@@ -153,7 +154,7 @@ impl Pump {
                 let raw = update.content.raw();
                 let origin = Origin::from_wire(update.meta.origin);
                 let place = self.place(&update.meta, raw.as_bytes());
-                let event = Event::Update(Update::read(raw.to_value(), origin, raw.as_bytes().len()));
+                let event = Event::Update(Update::from_json(raw.as_str(), origin));
                 self.hub.publish_at(&event, place.as_deref());
             }
             wire::Event::Notification(notification) => self.notified(&notification),
@@ -198,8 +199,11 @@ impl Pump {
 
     fn notified(&mut self, notification: &wire::Notification) {
         self.gave_out(&notification.meta);
-        let params = notification.params.to_value();
         let origin = Origin::from_wire(notification.meta.origin);
+        let params = match serde_json::from_str::<Value>(notification.params.as_str()) {
+            Ok(params) => params,
+            Err(error) => return self.unreadable(notification, &error),
+        };
         match notification.method.as_str() {
             "_sandboxagent/session/ended" => {
                 let place = self.place(&notification.meta, notification.params.as_bytes());
@@ -224,6 +228,21 @@ impl Pump {
                 self.hub.publish_at(&event, place.as_deref());
             }
         }
+    }
+
+    /// A notification that the parser refuses, because it is nested too deep, say. That a session has ended is known
+    /// from its outermost members.
+    fn unreadable(&mut self, notification: &wire::Notification, error: &serde_json::Error) {
+        let method = &notification.method;
+        let reason = format!("the parameters of `{method}` cannot be read: {error}");
+        let text = notification.params.as_str();
+        if method == "_sandboxagent/session/ended" {
+            let origin = Origin::from_wire(notification.meta.origin);
+            let place = self.place(&notification.meta, notification.params.as_bytes());
+            self.session_ended(readable_members(text, 1), origin, place.as_deref());
+        }
+        let start = text.chars().take(OUTPUT_CHARS).collect();
+        self.hub.publish(&Event::Malformed { reason, start });
     }
 
     /// The place of an event in a stream that others see too: its number, and what it looks like.

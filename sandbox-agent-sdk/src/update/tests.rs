@@ -41,9 +41,10 @@ fn every_known_kind_is_typed_and_its_json_is_kept() {
             json!({"sessionUpdate": "session_info_update", "title": "T"}),
             |kind| matches!(kind, UpdateKind::Info { title: Some(title), .. } if title == "T"),
         ),
-        (json!({"sessionUpdate": "usage_update", "used": 5, "size": 10}), |kind| {
-            matches!(kind, UpdateKind::Usage { used: Some(5), size: Some(10) })
-        }),
+        (
+            json!({"sessionUpdate": "usage_update", "used": 5, "size": 10}),
+            |kind| matches!(kind, UpdateKind::Usage(usage) if (usage.used, usage.size) == (Some(5), Some(10))),
+        ),
         (
             json!({"sessionUpdate": "config_option_update", "configOptions": [
             {"id": "model", "name": "Model", "category": "model", "type": "select", "currentValue": "a",
@@ -84,10 +85,7 @@ fn a_tool_call_tells_what_it_does() {
     );
     assert_eq!(call.locations[0].line, Some(3));
     assert_eq!(call.content[0], Content::from("out"));
-    assert_eq!(
-        call.content[1],
-        Content::Diff { path: "/a".to_owned(), old_text: None, new_text: "b".to_owned() }
-    );
+    assert_eq!(call.content[1], Content::diff("/a", None, "b"));
     assert!(matches!(&call.content[2], Content::Other(diff) if diff["path"] == "/broken"));
     let update = read(json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "quantum"}));
     let UpdateKind::ToolCallUpdate(call) = update.kind() else { panic!("{update:?}") };
