@@ -11,6 +11,8 @@ mod support;
 mod asking;
 #[path = "client/attacks.rs"]
 mod attacks;
+#[path = "client/depth.rs"]
+mod depth;
 #[path = "client/early_requests.rs"]
 mod early_requests;
 #[path = "client/events.rs"]
@@ -29,6 +31,8 @@ mod naming;
 mod no_crashes;
 #[path = "client/open_requests.rs"]
 mod open_requests;
+#[path = "client/passing_on.rs"]
+mod passing_on;
 #[path = "client/permissions.rs"]
 mod permissions;
 #[path = "client/printing.rs"]
@@ -50,3 +54,5 @@ mod termination;
 mod tools;
 #[path = "client/turns.rs"]
 mod turns;
+#[path = "client/usage.rs"]
+mod usage;

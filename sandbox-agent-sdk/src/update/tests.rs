@@ -3,7 +3,9 @@
 use proptest::prelude::{any, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 
-use super::{Missed, ToolKind, ToolStatus, Update, UpdateKind};
+use super::{
+    CompactionStatus, ConfigKind, Missed, NoticeSeverity, Patched, ToolKind, ToolStatus, Update, UpdateKind,
+};
 use crate::{Content, Gap, Origin};
 
 type Fits = fn(&UpdateKind) -> bool;
@@ -101,6 +103,72 @@ fn only_the_agents_message_is_printed() {
     let missed = Missed::Gap(Gap { from: 3, to: 5 });
     assert_eq!(Update::missed("s", missed).to_string(), "");
     assert_eq!(Gap { from: 3, to: 5 }.count(), 3);
+}
+
+#[test]
+fn a_report_that_is_nested_too_deep_is_unreadable_and_its_text_is_kept() {
+    let deep = "[".repeat(100_000) + &"]".repeat(100_000);
+    let inside = format!(r#"{{"sessionUpdate":"plan","x":{deep}}}"#);
+    let update = Update::from_json(&format!(r#"{{"sessionId":"s","update":{inside}}}"#), Origin::Live);
+    assert!(
+        matches!(update.kind(), UpdateKind::Unreadable { kind, .. } if kind == "plan"),
+        "{:?}",
+        update.kind()
+    );
+    assert_eq!((update.session_id(), update.raw().as_str()), ("s", Some(inside.as_str())));
+    let broken = Update::from_json("{", Origin::Live);
+    assert!(matches!(broken.kind(), UpdateKind::Unreadable { .. }));
+    assert_eq!(broken.raw(), "{");
+}
+
+#[test]
+fn the_updates_of_the_stable_protocol_are_typed() {
+    let notice =
+        read(json!({"sessionUpdate": "notice", "severity": "warning", "title": "Slow", "description": "d",
+        "_meta": {"a": 1}}));
+    let UpdateKind::Notice(told) = notice.kind() else { panic!("{notice:?}") };
+    assert_eq!((&told.severity, told.title.as_str()), (&NoticeSeverity::Warning, "Slow"));
+    assert_eq!((notice.meta(), told.meta.as_ref()), (Some(&json!({"a": 1})), Some(&json!({"a": 1}))));
+    let compaction =
+        read(json!({"sessionUpdate": "compaction_update", "compactionId": "c", "status": "failed",
+        "summary": null, "error": "no"}));
+    let UpdateKind::Compaction(told) = compaction.kind() else { panic!("{compaction:?}") };
+    assert_eq!((told.id.as_str(), &told.status), ("c", &CompactionStatus::Failed));
+    assert_eq!((&told.summary, told.error.set().map(String::as_str)), (&Patched::Cleared, Some("no")));
+    assert_eq!(told.meta, Patched::Unchanged);
+    assert_eq!(json!(told), json!({"id": "c", "status": "failed", "summary": null, "error": "no"}));
+    let chunk = read(json!({"sessionUpdate": "compaction_summary_chunk", "compactionId": "c",
+        "content": {"type": "text", "text": "so far"}}));
+    let UpdateKind::CompactionSummary(told) = chunk.kind() else { panic!("{chunk:?}") };
+    assert_eq!((told.id.as_str(), told.content.text()), ("c", Some("so far")));
+    let options = read(json!({"sessionUpdate": "config_option_update", "configOptions": [
+        {"id": "web", "name": "Web", "description": "Search the web", "type": "boolean", "currentValue": true},
+        {"id": "m", "type": "select", "currentValue": "a", "options": [{"value": "a", "name": "A", "description": "d"}]}]}));
+    let UpdateKind::ConfigOptions(told) = options.kind() else { panic!("{options:?}") };
+    assert_eq!((&told[0].kind, told[0].is_on()), (&ConfigKind::Boolean, Some(true)));
+    assert_eq!(told[0].description.as_deref(), Some("Search the web"));
+    assert_eq!((told[1].is_on(), told[1].values[0].description.as_deref()), (None, Some("d")));
+}
+
+#[test]
+fn an_absent_list_is_told_from_an_empty_one() {
+    let call = |update: Value| match read(update).kind() {
+        UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => call.clone(),
+        other => panic!("{other:?}"),
+    };
+    let mut now =
+        call(json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Edit", "status": "pending",
+        "content": [{"type": "diff", "path": "/a", "newText": "b"}], "locations": [{"path": "/a"}]}));
+    let silent =
+        call(json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "in_progress"}));
+    assert_eq!((silent.new_content(), silent.new_locations()), (None, None));
+    now.apply_update(&silent);
+    assert_eq!((now.content.len(), now.locations.len(), now.title.as_deref()), (1, 1, Some("Edit")));
+    let empty = call(json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "content": []}));
+    assert_eq!(empty.new_content().map(<[Content]>::len), Some(0));
+    now.apply_update(&empty);
+    assert_eq!((now.content.len(), now.locations.len()), (0, 1));
+    assert_eq!(now.status, Some(ToolStatus::InProgress));
 }
 
 proptest! {

@@ -111,12 +111,11 @@ async fn a_hostile_session_id_does_nothing_to_the_terminal() {
 
 #[tokio::test]
 async fn an_agents_last_output_does_nothing_to_the_terminal() {
-    for kind in KINDS {
-        let script = Script::steps(vec![Step::crash(3, [ATTACK])]);
-        let server = MockServer::builder().agent("mock", script).start().await;
-        let died = within(session(&client(&server, kind)).await.prompt("die").outcome()).await.unwrap_err();
-        let shown = printed(&died);
-        assert!(is_harmless(&shown) && shown.contains("ok"), "{shown:?}");
-        assert!(died.termination().unwrap().last_stderr_lines(9).concat().contains("owned"));
-    }
+    let script = Script::steps(vec![Step::crash(3, [ATTACK])]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let died = within(session.prompt("die").outcome()).await.unwrap_err();
+    let shown = printed(&died);
+    assert!(is_harmless(&shown) && shown.contains("ok"), "{shown:?}");
+    assert!(died.termination().unwrap().last_stderr_lines(9).concat().contains("owned"));
 }
