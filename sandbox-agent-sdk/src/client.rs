@@ -6,6 +6,7 @@
 //! opening, methods, stopping what can be done with sessions
 //! connection, calls          one connection and the calls made over it
 //! pump                       the one task that turns messages into events
+//! account, offers            logging out, deleting sessions; what this client can do
 //! asking, openings           what the agent asks, and whether it is asked of this client
 //! hub                        who listens, which turn runs, which session has ended
 //! metering                   what turns use, and budgets that end them
@@ -13,6 +14,7 @@
 //! probe                      which kind of server it is
 //! ```
 
+mod account;
 mod asking;
 mod calls;
 mod connection;
@@ -23,6 +25,7 @@ mod list;
 mod metering;
 mod methods;
 mod names;
+mod offers;
 mod opening;
 mod openings;
 mod probe;
@@ -35,6 +38,8 @@ mod turn;
 pub use handle::SandboxAgentClient;
 pub(crate) use hub::{Hub, Observer};
 pub use list::SessionList;
+#[cfg(test)]
+pub(crate) use offers::client_capabilities;
 pub(crate) use opening::Others;
 pub use session::{Session, TurnState};
 pub use turn::{StopReason, Turn, TurnOutcome};

@@ -17,6 +17,7 @@ mod files;
 mod install;
 #[cfg(unix)]
 mod local;
+pub mod login;
 mod mcp;
 mod metadata;
 mod model;
@@ -27,6 +28,8 @@ mod partial_json;
 mod plain_text;
 mod random;
 mod running;
+#[cfg(test)]
+mod schema_walk;
 mod session_info;
 mod sessions;
 mod skills;

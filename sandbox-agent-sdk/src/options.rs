@@ -144,6 +144,8 @@ pub struct ClientOptions {
     pub(crate) replay: ReplayLimits,
     pub(crate) attachment: Option<Attachment>,
     pub(crate) budget: Option<Budget>,
+    pub(crate) notices: bool,
+    pub(crate) terminal_logins: bool,
 }
 
 impl ClientOptions {
@@ -175,6 +177,8 @@ impl ClientOptions {
             replay: ReplayLimits::default(),
             attachment: None,
             budget: None,
+            notices: true,
+            terminal_logins: false,
         }
     }
 
@@ -316,6 +320,20 @@ impl ClientOptions {
             tools = tools.terminals(Terminals::new(terminals.clone()));
         }
         tools
+    }
+
+    /// Whether the program shows [notices](crate::UpdateKind::Notice) to its user. It does by default. Agents that are
+    /// told otherwise write what the user should know into their messages.
+    pub fn notices(mut self, shown: bool) -> Self {
+        self.notices = shown;
+        self
+    }
+
+    /// Whether the program can run a [login in a terminal](crate::login::LoginKind::Terminal). By default agents are
+    /// told that it cannot, and do not offer such logins.
+    pub fn terminal_logins(mut self, possible: bool) -> Self {
+        self.terminal_logins = possible;
+        self
     }
 
     /// Limits what all sessions of the client may use together.

@@ -124,7 +124,7 @@ pub enum ArchivedSessions {
 
 impl SessionStatus {
     /// Every status.
-    pub const ALL: [Self; 4] = [Self::Active, Self::Suspended, Self::Archived, Self::Error];
+    pub const ALL: &'static [Self] = &[Self::Active, Self::Suspended, Self::Archived, Self::Error];
 
     /// The status after an event.
     ///
@@ -245,7 +245,7 @@ impl FromStr for SessionStatus {
     type Err = UnknownStatus;
 
     fn from_str(text: &str) -> Result<Self, UnknownStatus> {
-        let found = Self::ALL.into_iter().find(|status| status.as_str() == text);
+        let found = Self::ALL.iter().copied().find(|status| status.as_str() == text);
         found.ok_or_else(|| UnknownStatus { text: text.to_owned() })
     }
 }

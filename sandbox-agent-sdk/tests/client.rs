@@ -45,6 +45,8 @@ mod server_kinds;
 mod sessions;
 #[path = "client/snapshots.rs"]
 mod snapshots;
+#[path = "client/stable.rs"]
+mod stable;
 #[path = "client/supporting.rs"]
 mod supporting;
 #[path = "client/termination.rs"]

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::asking::Asking;
 use super::hub::Hub;
 use super::names::AUTHENTICATE;
+use super::offers::client_capabilities;
 use super::openings::Openings;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
@@ -98,10 +99,7 @@ impl Connection {
     /// Introduces this client to the agent, which starts it if need be.
     pub(super) async fn initialize(&self) -> Result<Arc<Capabilities>, Error> {
         let (name, version) = &self.options.client_info;
-        let mut offers = self.tools.capabilities();
-        if let Some(questions) = self.options.questions.to_value() {
-            offers["elicitation"] = questions;
-        }
+        let offers = client_capabilities(&self.options, &self.tools);
         let mut params = json!({
             "protocolVersion": VERSION,
             "clientInfo": {"name": name, "version": version},

@@ -74,25 +74,6 @@ pub enum UpdateKind {
 }
 
 impl UpdateKind {
-    /// The kinds of the wire that have a type here.
-    #[cfg(test)]
-    pub(crate) const TYPED: &'static [&'static str] = &[
-        "agent_message_chunk",
-        "agent_thought_chunk",
-        "user_message_chunk",
-        "tool_call",
-        "tool_call_update",
-        "plan",
-        "available_commands_update",
-        "current_mode_update",
-        "config_option_update",
-        "session_info_update",
-        "usage_update",
-        "notice",
-        "compaction_update",
-        "compaction_summary_chunk",
-    ];
-
     /// Reads the `update` member; what does not fit its kind is of the kind [`UpdateKind::Other`].
     pub(super) fn read(update: &Value) -> Self {
         let name = update.get("sessionUpdate").and_then(Value::as_str).unwrap_or_default();

@@ -111,6 +111,11 @@ impl Meter {
         }
     }
 
+    /// The agent has another session from now on: every running total begins again.
+    pub(crate) fn end_session(&mut self) {
+        self.costs.iter_mut().for_each(RunningCost::begin_again);
+    }
+
     /// What was used so far, with the calls of a turn that is running.
     pub(crate) fn totals(&self) -> UsageTotals {
         let running = self.turn.as_ref().and_then(|turn| turn.calls).unwrap_or_default();

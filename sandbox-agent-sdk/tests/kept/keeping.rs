@@ -47,9 +47,9 @@ async fn without_a_store_sessions_are_kept_in_memory() {
 async fn a_list_hides_what_is_archived_or_failed_and_a_badge_does_not_count_it() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;
-    for (n, status) in SessionStatus::ALL.into_iter().chain(SessionStatus::ALL).enumerate() {
+    for (n, status) in SessionStatus::ALL.iter().chain(SessionStatus::ALL).enumerate() {
         let mut record = SessionRecord::new(format!("s{n}"), "mock", Timestamp::from_millis(n as u64));
-        record.status = status;
+        record.status = *status;
         sessions.store().put(record).await.unwrap();
     }
     let ids = async |query| {
