@@ -51,12 +51,14 @@ pub enum Error {
     AlreadyConnected,
     /// The connection was given up by this program while the call was waiting.
     #[error("disconnected before `{}` was answered", printable(.what))]
+    #[non_exhaustive]
     Disconnected {
         /// What was being done.
         what: String,
     },
     /// The session is busy with another turn. Nothing was sent.
     #[error("session `{}` is busy with another turn", printable(.session_id))]
+    #[non_exhaustive]
     TurnInProgress {
         /// The session.
         session_id: String,
@@ -66,6 +68,7 @@ pub enum Error {
     BudgetSpent(Box<BudgetEvent>),
     /// Neither the server nor the agent has this method. From the second time on nothing is sent.
     #[error("`{}` is not supported", printable(.method))]
+    #[non_exhaustive]
     Unsupported {
         /// The method.
         method: String,
@@ -93,6 +96,7 @@ pub enum Error {
     Token(#[source] Cause),
     /// The connection broke after the message may have been sent.
     #[error("the connection broke before `{}` was answered", printable(.what))]
+    #[non_exhaustive]
     ConnectionLost {
         /// What was being done.
         what: String,
@@ -102,6 +106,7 @@ pub enum Error {
     },
     /// The connection ended for good, though not by this program. The agent may well be alive.
     #[error("the connection has ended: {reason}")]
+    #[non_exhaustive]
     ConnectionEnded {
         /// Why.
         reason: LostReason,
@@ -113,6 +118,7 @@ pub enum Error {
     },
     /// The server restarted (its numbering began anew) while the call was waiting.
     #[error("the server restarted before `{}` was answered", printable(.what))]
+    #[non_exhaustive]
     ServerRestarted {
         /// What was being done.
         what: String,
@@ -122,6 +128,7 @@ pub enum Error {
     Http(Box<HttpError>),
     /// What was sent is larger than the server takes.
     #[error("`{}` is too large for the server{}", printable(.what), .size.map(|size| format!(" ({size} bytes)")).unwrap_or_default())]
+    #[non_exhaustive]
     PayloadTooLarge {
         /// What was being done.
         what: String,
@@ -135,6 +142,7 @@ pub enum Error {
     },
     /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
     #[error("the server redirects to {}", printable(.location.as_deref().unwrap_or("nowhere")))]
+    #[non_exhaustive]
     Redirected {
         /// The status.
         status: u16,
@@ -143,6 +151,7 @@ pub enum Error {
     },
     /// The server answered with success, but the body is not what was asked for: a login page, say.
     #[error("the server answered {status} with {} that cannot be read", printable(.content_type.as_deref().unwrap_or("a body")))]
+    #[non_exhaustive]
     UnexpectedBody {
         /// The status.
         status: u16,
@@ -153,6 +162,7 @@ pub enum Error {
     },
     /// The agent answered with an error.
     #[error("{error}")]
+    #[non_exhaustive]
     Rpc {
         /// The error as it came.
         error: RpcError,
@@ -161,6 +171,7 @@ pub enum Error {
     },
     /// The answer does not fit its type. It is kept.
     #[error("the answer to `{}` cannot be read", printable(.what))]
+    #[non_exhaustive]
     Decode {
         /// What was being done.
         what: String,
@@ -172,6 +183,7 @@ pub enum Error {
     },
     /// The parameters cannot be written. Nothing was sent.
     #[error("the parameters of `{}` cannot be written", printable(.what))]
+    #[non_exhaustive]
     Encode {
         /// What was being done.
         what: String,
@@ -181,6 +193,7 @@ pub enum Error {
     },
     /// A message from the server is larger than the limit.
     #[error("a message of at least {seen} bytes is over the limit of {limit}")]
+    #[non_exhaustive]
     MessageTooLarge {
         /// The limit that is set.
         limit: usize,
@@ -200,6 +213,7 @@ pub enum Error {
     Status(#[from] TransitionError),
     /// The session's status does not allow this. Nothing was sent.
     #[error("a session that is {status} does not allow this")]
+    #[non_exhaustive]
     NotAllowed {
         /// What was to be done.
         action: UserAction,
@@ -208,6 +222,7 @@ pub enum Error {
     },
     /// Something on this side of the network failed: a local file, or a stream that the program gave.
     #[error("`{}` failed on this machine", printable(.what))]
+    #[non_exhaustive]
     Local {
         /// What was being done.
         what: String,

@@ -33,6 +33,7 @@ pub enum Event {
     /// A session ended. There is one such event for each end, whatever the server tells of it and how often.
     SessionEnded(Box<SessionEnded>),
     /// The agent printed something that is no message.
+    #[non_exhaustive]
     AgentUnparsed {
         /// What it printed.
         unparsed: AgentUnparsed,
@@ -45,6 +46,7 @@ pub enum Event {
     /// The agent asks a question. If nobody answers, it is cancelled.
     Question(QuestionRequest),
     /// The user is done with what a question has sent them elsewhere for.
+    #[non_exhaustive]
     QuestionCompleted {
         /// The id of the [question](crate::QuestionKind::Url).
         id: String,
@@ -52,6 +54,7 @@ pub enum Event {
     /// The connection changed its state.
     Connection(ConnectionState),
     /// A lost event stream is open again.
+    #[non_exhaustive]
     Reconnected {
         /// Whether it is known what was missed meanwhile: it was fetched, or is told of as a [`Event::Gap`]. On
         /// servers that do not number their events it is not.
@@ -69,6 +72,7 @@ pub enum Event {
     Unrecorded(Unrecorded),
     /// Another program has taken a kept session up, and stores what happens in it from now on. This one has let go of it;
     /// what it had seen is stored once, by whoever is there to do it, or is missed by a gap in the store. The next prompt from here takes the session up again.
+    #[non_exhaustive]
     TakenOver {
         /// The id under which the session is kept.
         session_id: String,
@@ -76,6 +80,7 @@ pub enum Event {
     /// A [budget](crate::usage::Budget) is nearly spent, is spent, or cannot be checked.
     Budget(Box<BudgetEvent>),
     /// The server sent something that cannot be read, and it was skipped.
+    #[non_exhaustive]
     Malformed {
         /// What is wrong with it.
         reason: String,
@@ -83,6 +88,7 @@ pub enum Event {
         start: String,
     },
     /// An answer to a request of the agent could not be delivered.
+    #[non_exhaustive]
     AnswerLost {
         /// What the agent had asked.
         method: String,
@@ -90,6 +96,7 @@ pub enum Event {
         error: Error,
     },
     /// A notification that this version has no type for.
+    #[non_exhaustive]
     Other {
         /// Its name.
         method: String,

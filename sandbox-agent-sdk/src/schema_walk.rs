@@ -1,7 +1,7 @@
 //! Walks the schema of the conversation with agents: whatever is stable in it has a type here, or is named as left out.
 //!
 //! A new version of the schema crate with a new method, kind of update, capability, kind of content or value makes these
-//! tests fail until somebody has decided about it. What the schema marks as unstable is not walked; `docs/protocol.md`
+//! tests fail until it has a type or is left out on purpose. What the schema marks as unstable is not walked; `docs/protocol.md`
 //! lists it.
 
 use std::collections::BTreeSet;
@@ -144,7 +144,7 @@ fn every_method_is_called_or_answered() {
     for name in names {
         let name = name.as_str().unwrap();
         let literal = |text_of: &str| text.contains(&format!("\"{text_of}\""));
-        // The methods of terminals are told apart behind their common prefix.
+        // The methods of terminals are distinguished behind their common prefix.
         let of_terminals = name.strip_prefix("terminal/").is_some_and(literal) && literal("terminal/");
         assert!(
             below.contains(&name) || of_terminals || literal(name),
@@ -195,23 +195,23 @@ fn every_capability_of_an_agent_has_a_field() {
     };
     let none = read(json!({}));
     for place in places {
-        let told = [json!(true), json!({})].into_iter().any(|flag| {
+        let has_field = [json!(true), json!({})].into_iter().any(|flag| {
             let names: Vec<_> = place.split('/').skip(1).collect();
             read(names.iter().rev().fold(flag, |inside, name| json!({ *name: inside }))) != none
         });
-        assert!(told, "`{place}` has no field");
+        assert!(has_field, "`{place}` has no field");
     }
 }
 
 #[test]
-fn every_capability_of_a_client_is_told_by_some_option() {
+fn every_capability_of_a_client_is_advertised_by_some_option() {
     let places = Schema::of::<schema::ClientCapabilities>().all_leaves();
     assert!(places.len() >= 8 && places.contains("/terminal"), "{places:?}");
     let options =
         ClientOptions::new("http://h").questions(QuestionSupport::FormsAndUrls).terminal_logins(true);
-    let told = client_capabilities(&options, &AgentTools::new());
+    let advertised = client_capabilities(&options, &AgentTools::new());
     for place in places {
-        assert!(told.pointer(&place).is_some(), "`{place}` is never told: {told}");
+        assert!(advertised.pointer(&place).is_some(), "`{place}` is never advertised: {advertised}");
     }
 }
 

@@ -266,6 +266,7 @@ impl fmt::Display for ResumeRequirement {
 pub enum TransitionError {
     /// There is no such transition.
     #[error("a session cannot go from {from} to {to}")]
+    #[non_exhaustive]
     Forbidden {
         /// The status the session is in.
         from: SessionStatus,
@@ -274,6 +275,7 @@ pub enum TransitionError {
     },
     /// The session could be resumed if something were not missing.
     #[error("a session cannot go from {from} to {to}: {missing}")]
+    #[non_exhaustive]
     NotResumable {
         /// The status the session is in.
         from: SessionStatus,

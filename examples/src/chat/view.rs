@@ -66,6 +66,12 @@ impl View {
             UpdateKind::Missed(Missed::Lagged(count)) => {
                 self.note(&format!("{count} events were skipped here"))
             }
+            UpdateKind::Notice(notice) => {
+                let description = notice.description.as_deref().unwrap_or_default();
+                self.note(&Plain::line(
+                    format!("{}: {} {description}", notice.severity, notice.title).trim(),
+                ));
+            }
             // Modes, options and commands are shown where they are asked for.
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! What this client tells agents that it can do.
+//! The capabilities that this client advertises to agents.
 
 use serde_json::{Value, json};
 

@@ -203,8 +203,10 @@ impl SandboxAgentClient {
 
 /// Fails if a session shall have directories that its agent would ignore.
 fn check_directories(connection: &Connection, new: &NewSession) -> Result<(), Error> {
-    if new.has_additional_directories() && !connection.supports(Feature::AdditionalDirectories).is_possible()
-    {
+    // What is known is about the agent of the connection.
+    let is_known = new.agent_wanted().is_none_or(|agent| agent == connection.agent());
+    let can = connection.supports(Feature::AdditionalDirectories).is_possible();
+    if new.has_additional_directories() && is_known && !can {
         return Err(Error::Unsupported { method: "additionalDirectories".to_owned() });
     }
     Ok(())

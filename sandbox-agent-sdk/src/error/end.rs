@@ -36,6 +36,7 @@ pub enum LostReason {
     /// The server refuses to send events.
     StreamRefused,
     /// The server could not be reached again.
+    #[non_exhaustive]
     RetriesExhausted {
         /// How many attempts were made.
         attempts: u32,

@@ -68,3 +68,58 @@ fn connection(state: &ConnectionState) -> Value {
 fn error_value(error: &Error) -> Value {
     json!({"message": error.to_string(), "maybeExecuted": error.maybe_executed(), "rpc": error.rpc_error()})
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::{
+        ConnectionState, EndReason, Error, Event, Gap, LostReason, Origin, RpcError, SessionEnded,
+        TerminatedBy, TerminationInfo, Update,
+    };
+
+    #[test]
+    fn every_event_is_an_object_with_a_type() {
+        let info = TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
+        let ended = SessionEnded { session_id: "s".into(), termination: info.clone(), origin: Origin::Live };
+        let rpc = Error::Rpc { error: RpcError::new(-32000, "no"), status: None };
+        let maybe_executed = rpc.maybe_executed();
+        let missed = Update::missed("s", crate::Missed::Gap(Gap { from: 1, to: 2 }));
+        let table = [
+            (
+                Event::Update(missed),
+                json!({"type": "update", "sessionId": "s", "origin": "live", "missed": {"gap": {"from": 1, "to": 2}}}),
+            ),
+            (
+                Event::SessionEnded(Box::new(ended)),
+                json!({"type": "sessionEnded", "sessionId": "s", "origin": "live",
+                    "termination": {"reason": "error", "terminatedBy": "agent"}}),
+            ),
+            (Event::ServerRestarted, json!({"type": "serverRestarted"})),
+            (Event::Gap(Gap { from: 3, to: 5 }), json!({"type": "gap", "from": 3, "to": 5})),
+            (Event::Lagged(7), json!({"type": "lagged", "count": 7})),
+            (
+                Event::Connection(ConnectionState::Lost(LostReason::ServerGone)),
+                json!({"type": "connection", "state": "lost", "reason": LostReason::ServerGone.to_string()}),
+            ),
+            (
+                Event::Connection(ConnectionState::AgentEnded(Box::new(info))),
+                json!({"type": "connection", "state": "agentEnded",
+                    "termination": {"reason": "error", "terminatedBy": "agent"}}),
+            ),
+            (
+                Event::AnswerLost { method: "m".into(), error: rpc },
+                json!({"type": "answerLost", "method": "m", "error": {"message": "no (code -32000)",
+                    "maybeExecuted": maybe_executed, "rpc": {"code": -32000, "message": "no"}}}),
+            ),
+            (
+                Event::Other { method: "_x".into(), params: json!({"a": 1}), origin: Origin::Replayed },
+                json!({"type": "other", "method": "_x", "params": {"a": 1}, "origin": "replayed"}),
+            ),
+        ];
+        for (event, expected) in table {
+            let written: Value = serde_json::to_value(&event).unwrap();
+            assert_eq!(written, expected, "{event:?}");
+        }
+    }
+}

@@ -13,7 +13,7 @@ use crate::Content;
 pub struct Chunk {
     /// What it holds.
     pub content: Content,
-    /// The message it is a piece of, if the agent tells its messages apart.
+    /// The message it is a piece of, if the agent gives its messages ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     /// The member `_meta` of the report.

@@ -126,32 +126,32 @@ fn the_updates_of_the_stable_protocol_are_typed() {
     let notice =
         read(json!({"sessionUpdate": "notice", "severity": "warning", "title": "Slow", "description": "d",
         "_meta": {"a": 1}}));
-    let UpdateKind::Notice(told) = notice.kind() else { panic!("{notice:?}") };
-    assert_eq!((&told.severity, told.title.as_str()), (&NoticeSeverity::Warning, "Slow"));
-    assert_eq!((notice.meta(), told.meta.as_ref()), (Some(&json!({"a": 1})), Some(&json!({"a": 1}))));
+    let UpdateKind::Notice(typed) = notice.kind() else { panic!("{notice:?}") };
+    assert_eq!((&typed.severity, typed.title.as_str()), (&NoticeSeverity::Warning, "Slow"));
+    assert_eq!((notice.meta(), typed.meta.as_ref()), (Some(&json!({"a": 1})), Some(&json!({"a": 1}))));
     let compaction =
         read(json!({"sessionUpdate": "compaction_update", "compactionId": "c", "status": "failed",
         "summary": null, "error": "no"}));
-    let UpdateKind::Compaction(told) = compaction.kind() else { panic!("{compaction:?}") };
-    assert_eq!((told.id.as_str(), &told.status), ("c", &CompactionStatus::Failed));
-    assert_eq!((&told.summary, told.error.set().map(String::as_str)), (&Patched::Cleared, Some("no")));
-    assert_eq!(told.meta, Patched::Unchanged);
-    assert_eq!(json!(told), json!({"id": "c", "status": "failed", "summary": null, "error": "no"}));
+    let UpdateKind::Compaction(typed) = compaction.kind() else { panic!("{compaction:?}") };
+    assert_eq!((typed.id.as_str(), &typed.status), ("c", &CompactionStatus::Failed));
+    assert_eq!((&typed.summary, typed.error.set().map(String::as_str)), (&Patched::Cleared, Some("no")));
+    assert_eq!(typed.meta, Patched::Unchanged);
+    assert_eq!(json!(typed), json!({"id": "c", "status": "failed", "summary": null, "error": "no"}));
     let chunk = read(json!({"sessionUpdate": "compaction_summary_chunk", "compactionId": "c",
         "content": {"type": "text", "text": "so far"}}));
-    let UpdateKind::CompactionSummary(told) = chunk.kind() else { panic!("{chunk:?}") };
-    assert_eq!((told.id.as_str(), told.content.text()), ("c", Some("so far")));
+    let UpdateKind::CompactionSummary(typed) = chunk.kind() else { panic!("{chunk:?}") };
+    assert_eq!((typed.id.as_str(), typed.content.text()), ("c", Some("so far")));
     let options = read(json!({"sessionUpdate": "config_option_update", "configOptions": [
         {"id": "web", "name": "Web", "description": "Search the web", "type": "boolean", "currentValue": true},
         {"id": "m", "type": "select", "currentValue": "a", "options": [{"value": "a", "name": "A", "description": "d"}]}]}));
-    let UpdateKind::ConfigOptions(told) = options.kind() else { panic!("{options:?}") };
-    assert_eq!((&told[0].kind, told[0].is_on()), (&ConfigKind::Boolean, Some(true)));
-    assert_eq!(told[0].description.as_deref(), Some("Search the web"));
-    assert_eq!((told[1].is_on(), told[1].values[0].description.as_deref()), (None, Some("d")));
+    let UpdateKind::ConfigOptions(typed) = options.kind() else { panic!("{options:?}") };
+    assert_eq!((&typed[0].kind, typed[0].is_on()), (&ConfigKind::Boolean, Some(true)));
+    assert_eq!(typed[0].description.as_deref(), Some("Search the web"));
+    assert_eq!((typed[1].is_on(), typed[1].values[0].description.as_deref()), (None, Some("d")));
 }
 
 #[test]
-fn an_absent_list_is_told_from_an_empty_one() {
+fn an_absent_list_differs_from_an_empty_one() {
     let call = |update: Value| match read(update).kind() {
         UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => call.clone(),
         other => panic!("{other:?}"),

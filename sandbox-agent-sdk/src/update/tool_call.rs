@@ -80,9 +80,9 @@ pub struct ToolCall {
     /// How far it is.
     pub status: Option<ToolStatus>,
     /// What it brought: text, changes of files, terminals, and content of other kinds as JSON. Empty if the report says
-    /// so, and if it does not mention it; [`new_content`](Self::new_content) tells the two apart.
+    /// so, and if it does not mention it; [`new_content`](Self::new_content) distinguishes the two.
     pub content: Vec<Content>,
-    /// The files it works on. [`new_locations`](Self::new_locations) tells an empty list from an absent one.
+    /// The files it works on. [`new_locations`](Self::new_locations) distinguishes an empty list from an absent one.
     pub locations: Vec<ToolLocation>,
     /// What the tool was given.
     pub input: Option<Value>,

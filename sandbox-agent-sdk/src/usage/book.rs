@@ -19,7 +19,7 @@ use crate::Update;
 pub(crate) struct UsageBook {
     /// Guards the meters; held for a count or a copy.
     state: Mutex<State>,
-    /// Tells those who watch budgets that something was counted.
+    /// Notifies the watchers of budgets when something was counted.
     changed: watch::Sender<()>,
 }
 
@@ -125,7 +125,7 @@ impl UsageBook {
         self.changed.send_replace(());
     }
 
-    /// Hears whenever something was counted.
+    /// Notifies whenever something was counted.
     pub(crate) fn watch(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }

@@ -175,16 +175,16 @@ impl fmt::Display for BudgetEvent {
     }
 }
 
-/// A budget, and what of it was told.
+/// A budget, and what was published of it.
 #[derive(Debug)]
 pub(super) struct Tracked {
     budget: Budget,
     /// What was published, by measure, in the order of [`Tracked::measures`].
-    told: [Told; 4],
+    published: [Published; 4],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Told {
+struct Published {
     warning: bool,
     spent: bool,
     not_reported: bool,
@@ -202,7 +202,7 @@ pub(super) struct Used {
 
 impl Tracked {
     pub(super) fn new(budget: Budget) -> Self {
-        Self { budget, told: [Told::default(); 4] }
+        Self { budget, published: [Published::default(); 4] }
     }
 
     /// Each limit, with what was used of it, as a share, and whether the agent reports it.
@@ -236,16 +236,16 @@ impl Tracked {
     pub(super) fn news(&mut self, session: Option<&str>, used: &Used, after_turn: bool) -> Vec<BudgetEvent> {
         let mut news = Vec::new();
         let measures = self.measures(used);
-        for (told, measure) in self.told.iter_mut().zip(measures) {
+        for (published, measure) in self.published.iter_mut().zip(measures) {
             let Some((measure, share, reported)) = measure else { continue };
-            let state = if share >= 1.0 && !told.spent {
-                (told.spent, told.warning) = (true, true);
+            let state = if share >= 1.0 && !published.spent {
+                (published.spent, published.warning) = (true, true);
                 BudgetState::Spent
-            } else if share >= self.budget.warn_at && share > 0.0 && !told.warning {
-                told.warning = true;
+            } else if share >= self.budget.warn_at && share > 0.0 && !published.warning {
+                published.warning = true;
                 BudgetState::Warning
-            } else if after_turn && !reported && !told.not_reported {
-                told.not_reported = true;
+            } else if after_turn && !reported && !published.not_reported {
+                published.not_reported = true;
                 BudgetState::NotReported
             } else {
                 continue;
@@ -286,10 +286,10 @@ impl Tracked {
         if used.running == 0 {
             return None;
         }
-        let [.., told] = self.told;
+        let [.., published] = self.published;
         let so_far = used.totals.time.saturating_add(used.running_for);
-        let warning = (!told.warning).then(|| limit.mul_f64(self.budget.warn_at));
-        let end = (!told.spent).then_some(limit);
+        let warning = (!published.warning).then(|| limit.mul_f64(self.budget.warn_at));
+        let end = (!published.spent).then_some(limit);
         let next = [warning, end].into_iter().flatten().min()?;
         let turns = u32::try_from(used.running).unwrap_or(u32::MAX);
         Some(next.saturating_sub(so_far) / turns)

@@ -105,7 +105,7 @@ fn a_total_that_begins_again_is_added_and_one_that_continues_is_not() {
     meter.end_process(Rules::of("opencode"));
     turn(&mut meter, "opencode", &[cost(0.75)], &json!({}));
     assert_eq!(spent(&meter), 0.75);
-    // A process that nobody saw end is known by a total that shrinks.
+    // A total that shrinks shows a restart that was not seen.
     turn(&mut meter, "opencode", &[cost(0.1)], &json!({}));
     assert_eq!(spent(&meter), 0.85);
 }
@@ -211,7 +211,7 @@ fn time_counts_while_turns_run_and_the_next_moment_is_known() {
 }
 
 #[test]
-fn an_agent_that_never_reports_is_told_of_once() {
+fn an_agent_that_never_reports_is_published_once() {
     let (book, now) = (UsageBook::new(), Instant::now());
     book.set_budget(Some("s"), Some(Budget::new().max_cost(1.0, "USD").max_tokens(100).max_turns(3)));
     book.begin_turn("s", now);

@@ -13,7 +13,7 @@ fn deep() -> String {
 }
 
 #[tokio::test]
-async fn an_update_that_is_nested_too_deep_is_told_as_what_it_is() {
+async fn an_update_that_is_nested_too_deep_is_reported_as_unreadable() {
     let server = MockServer::start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
     let mut events = session.events();
@@ -26,12 +26,12 @@ async fn an_update_that_is_nested_too_deep_is_told_as_what_it_is() {
         session.id()
     ));
     // The layer below may refuse it as a whole; what it hands up is unreadable, and its text is kept.
-    let told = event(&mut events, |event| match event {
+    let reported = event(&mut events, |event| match event {
         Event::Update(_) | Event::Malformed { .. } => Some(event),
         _ => None,
     })
     .await;
-    match &told {
+    match &reported {
         Event::Malformed { start, .. } => assert!(start.contains(r#""text":"hi""#), "{start}"),
         Event::Update(read) => {
             assert!(matches!(read.kind(), UpdateKind::Unreadable { .. }), "{:?}", read.kind());

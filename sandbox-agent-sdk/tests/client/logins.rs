@@ -65,7 +65,7 @@ async fn a_login_that_fails_does_not_fail_the_connection_and_a_crash_in_it_does(
 }
 
 #[tokio::test]
-async fn the_ways_to_log_in_are_told_with_all_that_a_user_has_to_know() {
+async fn login_methods_have_everything_that_a_user_has_to_know() {
     let server_with = || {
         let methods = json!([{"id": "web", "name": "Browser", "description": "Opens a page"},
             {"id": "tty", "type": "terminal", "name": "Terminal", "args": ["login"], "env": {"MODE": "login"}}]);
@@ -84,12 +84,12 @@ async fn the_ways_to_log_in_are_told_with_all_that_a_user_has_to_know() {
         let mut command = can.login_methods[1].terminal_command("printenv").unwrap();
         assert_eq!(command.get_args().collect::<Vec<_>>(), ["login"]);
         assert!(!command.status().unwrap().success(), "there is no variable of the name `login`");
-        let told = &server.messages("initialize")[0]["params"]["clientCapabilities"];
-        assert_eq!(told["auth"]["terminal"], true);
+        let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"];
+        assert_eq!(advertised["auth"]["terminal"], true);
         let server = server_with().start().await;
         session(&super::support::client(&server, kind)).await;
-        let told = &server.messages("initialize")[0]["params"]["clientCapabilities"];
-        assert_eq!(told["auth"]["terminal"], false, "who cannot do that does not say so");
+        let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"];
+        assert_eq!(advertised["auth"]["terminal"], false, "by default it is not advertised");
     }
 }
 

@@ -105,7 +105,10 @@ async fn a_hostile_session_id_does_nothing_to_the_terminal() {
     let session = session(&client(&server, ServerKind::Shared)).await;
     let _running = session.prompt("wait");
     let busy = within(session.prompt("again").outcome()).await.unwrap_err();
-    assert!(matches!(&busy, Error::TurnInProgress { session_id } if session_id.contains(ATTACK)), "{busy:?}");
+    assert!(
+        matches!(&busy, Error::TurnInProgress { session_id, .. } if session_id.contains(ATTACK)),
+        "{busy:?}"
+    );
     assert!(is_harmless(&printed(&busy)), "{busy:?}");
 }
 

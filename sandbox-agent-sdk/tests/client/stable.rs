@@ -44,13 +44,13 @@ async fn notices_compactions_and_switches_are_advertised_and_typed() {
         within(session.set_config_option("web", true)).await.unwrap();
         let sent = &server.messages("session/set_config_option")[0]["params"];
         assert_eq!((&sent["type"], &sent["value"]), (&json!("boolean"), &json!(true)));
-        let told = &server.messages("initialize")[0]["params"]["clientCapabilities"]["session"];
-        assert_eq!(told, &json!({"compaction": {}, "configOptions": {"boolean": {}}, "notices": {}}));
+        let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"]["session"];
+        assert_eq!(advertised, &json!({"compaction": {}, "configOptions": {"boolean": {}}, "notices": {}}));
 
         let server = MockServer::start().await;
         super::support::session(&options(&server, kind).notices(false).build().unwrap()).await;
-        let told = &server.messages("initialize")[0]["params"]["clientCapabilities"]["session"];
-        assert_eq!(told.get("notices"), None, "who shows no notices does not say so");
+        let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"]["session"];
+        assert_eq!(advertised.get("notices"), None, "a program without notices does not advertise them");
     }
 }
 

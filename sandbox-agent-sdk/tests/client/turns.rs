@@ -80,7 +80,7 @@ async fn there_is_one_turn_at_a_time() {
         let mut second = session.prompt("two");
         assert!(within(second.next()).await.is_none());
         let error = within(second.outcome()).await.unwrap_err();
-        assert!(matches!(&error, Error::TurnInProgress { session_id } if session_id == session.id()));
+        assert!(matches!(&error, Error::TurnInProgress { session_id, .. } if session_id == session.id()));
         drop(second);
         assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
         within(session.cancel()).await.unwrap();

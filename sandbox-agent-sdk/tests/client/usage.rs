@@ -127,11 +127,11 @@ async fn a_budget_warns_then_cancels_the_turn_and_refuses_the_next() {
             matches!(&spent.measure, BudgetMeasure::Cost { used, limit, .. } if used.amount == 1.2 && limit.amount == 1.0)
         );
         // Two reports that come together may be seen as one.
-        let mut told = budget_event(&mut events).await;
-        if told.state == BudgetState::Warning {
-            told = budget_event(&mut events).await;
+        let mut published = budget_event(&mut events).await;
+        if published.state == BudgetState::Warning {
+            published = budget_event(&mut events).await;
         }
-        assert_eq!(told, *spent);
+        assert_eq!(published, *spent);
         let refused = within(session.prompt("more").outcome()).await.unwrap_err();
         assert!(matches!(&refused, Error::BudgetSpent(budget) if **budget == *spent), "{refused:?}");
         assert!(!refused.maybe_executed() && !refused.is_terminal());
@@ -171,12 +171,12 @@ async fn of_an_agent_that_never_reports_only_turns_and_time_hold_and_that_is_sai
         let (one, two) = (session(&client).await, session(&client).await);
         let mut events = client.events();
         within(one.prompt("go").outcome()).await.unwrap();
-        let told = budget_event(&mut events).await;
-        assert_eq!((told.session_id.as_deref(), told.state), (None, BudgetState::NotReported));
-        assert!(matches!(told.measure, BudgetMeasure::Cost { .. }));
+        let published = budget_event(&mut events).await;
+        assert_eq!((published.session_id.as_deref(), published.state), (None, BudgetState::NotReported));
+        assert!(matches!(published.measure, BudgetMeasure::Cost { .. }));
         within(two.prompt("go").outcome()).await.unwrap();
-        let told = budget_event(&mut events).await;
-        assert!(matches!(told.measure, BudgetMeasure::Turns { used: 2, limit: 2, .. }), "{told:?}");
+        let published = budget_event(&mut events).await;
+        assert!(matches!(published.measure, BudgetMeasure::Turns { used: 2, limit: 2, .. }), "{published:?}");
         assert!(matches!(within(one.prompt("go").outcome()).await, Err(Error::BudgetSpent(_))));
         assert_eq!(server.messages("session/prompt").len(), 2);
 

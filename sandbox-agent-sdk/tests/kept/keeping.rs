@@ -71,10 +71,12 @@ async fn only_an_active_session_takes_input_and_only_a_call_archives_it() {
     assert_eq!(session.archive().await.unwrap().status, SessionStatus::Archived);
     let refused = within(session.prompt("more")).await.unwrap_err();
     let archived = SessionStatus::Archived;
-    assert!(matches!(refused, Error::NotAllowed { action: UserAction::Send, status } if status == archived));
+    assert!(
+        matches!(refused, Error::NotAllowed { action: UserAction::Send, status, .. } if status == archived)
+    );
     let refused = within(session.resume()).await.unwrap_err();
     assert!(
-        matches!(refused, Error::NotAllowed { action: UserAction::Resume, status } if status == archived)
+        matches!(refused, Error::NotAllowed { action: UserAction::Resume, status, .. } if status == archived)
     );
     assert!(matches!(session.cancel().await, Err(Error::NotAllowed { action: UserAction::Cancel, .. })));
     let again = session.archive().await.unwrap_err();
@@ -101,7 +103,7 @@ async fn what_a_status_does_not_allow_is_a_typed_refusal() {
         record.status = status;
         let record = sessions.store().put(record).await.unwrap();
         let not_allowed = |error: Error, action: UserAction| {
-            let typed = matches!(&error, Error::NotAllowed { action: refused, status: of }
+            let typed = matches!(&error, Error::NotAllowed { action: refused, status: of, .. }
                 if (*refused, *of) == (action, status));
             assert!(typed, "{status} {action:?}: {error:?}");
         };
@@ -140,7 +142,7 @@ async fn a_second_turn_is_refused_while_one_is_running() {
     let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
     let mut first = within(session.prompt("one")).await.unwrap();
     let second = within(session.prompt("two")).await.unwrap_err();
-    assert!(matches!(second, Error::TurnInProgress { session_id } if session_id == "s"));
+    assert!(matches!(second, Error::TurnInProgress { session_id, .. } if session_id == "s"));
     within(session.cancel()).await.unwrap();
     within(first.outcome()).await.unwrap();
     sessions.flush().await.unwrap();
