@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::text::printable;
+use crate::usage::BudgetEvent;
 use crate::{SessionStatus, StoreError, TerminationInfo, TransitionError, UserAction};
 
 mod convert;
@@ -24,6 +26,9 @@ pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// Everything a call can fail with.
 ///
+/// `Display` is safe to print: text that came over the wire has its control characters
+/// [escaped](crate::text::printable). The fields hold it as it came.
+///
 /// | question | answered by |
 /// |---|---|
 /// | may I just try again? | [`is_retryable`](Self::is_retryable) |
@@ -36,7 +41,7 @@ pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 #[non_exhaustive]
 pub enum Error {
     /// The client, or a call, was set up with something it cannot use. Nothing was sent.
-    #[error("invalid configuration: {0}")]
+    #[error("invalid configuration: {}", printable(.0))]
     Config(String),
     /// There is no connection: it was never made, or it was given up. Nothing was sent.
     #[error("not connected")]
@@ -45,19 +50,25 @@ pub enum Error {
     #[error("already connected")]
     AlreadyConnected,
     /// The connection was given up by this program while the call was waiting.
-    #[error("disconnected before `{what}` was answered")]
+    #[error("disconnected before `{}` was answered", printable(.what))]
+    #[non_exhaustive]
     Disconnected {
         /// What was being done.
         what: String,
     },
     /// The session is busy with another turn. Nothing was sent.
-    #[error("session `{session_id}` is busy with another turn")]
+    #[error("session `{}` is busy with another turn", printable(.session_id))]
+    #[non_exhaustive]
     TurnInProgress {
         /// The session.
         session_id: String,
     },
+    /// The budget of the session, or of the client, is spent. Nothing was sent.
+    #[error("{0}")]
+    BudgetSpent(Box<BudgetEvent>),
     /// Neither the server nor the agent has this method. From the second time on nothing is sent.
-    #[error("`{method}` is not supported")]
+    #[error("`{}` is not supported", printable(.method))]
+    #[non_exhaustive]
     Unsupported {
         /// The method.
         method: String,
@@ -84,7 +95,8 @@ pub enum Error {
     #[error("no token could be had")]
     Token(#[source] Cause),
     /// The connection broke after the message may have been sent.
-    #[error("the connection broke before `{what}` was answered")]
+    #[error("the connection broke before `{}` was answered", printable(.what))]
+    #[non_exhaustive]
     ConnectionLost {
         /// What was being done.
         what: String,
@@ -94,6 +106,7 @@ pub enum Error {
     },
     /// The connection ended for good, though not by this program. The agent may well be alive.
     #[error("the connection has ended: {reason}")]
+    #[non_exhaustive]
     ConnectionEnded {
         /// Why.
         reason: LostReason,
@@ -104,7 +117,8 @@ pub enum Error {
         source: Option<Arc<Error>>,
     },
     /// The server restarted (its numbering began anew) while the call was waiting.
-    #[error("the server restarted before `{what}` was answered")]
+    #[error("the server restarted before `{}` was answered", printable(.what))]
+    #[non_exhaustive]
     ServerRestarted {
         /// What was being done.
         what: String,
@@ -113,7 +127,8 @@ pub enum Error {
     #[error("{0}")]
     Http(Box<HttpError>),
     /// What was sent is larger than the server takes.
-    #[error("`{what}` is too large for the server{}", .size.map(|size| format!(" ({size} bytes)")).unwrap_or_default())]
+    #[error("`{}` is too large for the server{}", printable(.what), .size.map(|size| format!(" ({size} bytes)")).unwrap_or_default())]
+    #[non_exhaustive]
     PayloadTooLarge {
         /// What was being done.
         what: String,
@@ -145,7 +160,8 @@ pub enum Error {
         limit: usize,
     },
     /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
-    #[error("the server redirects to {}", .location.as_deref().unwrap_or("nowhere"))]
+    #[error("the server redirects to {}", printable(.location.as_deref().unwrap_or("nowhere")))]
+    #[non_exhaustive]
     Redirected {
         /// The status.
         status: u16,
@@ -153,7 +169,8 @@ pub enum Error {
         location: Option<String>,
     },
     /// The server answered with success, but the body is not what was asked for: a login page, say.
-    #[error("the server answered {status} with {} that cannot be read", .content_type.as_deref().unwrap_or("a body"))]
+    #[error("the server answered {status} with {} that cannot be read", printable(.content_type.as_deref().unwrap_or("a body")))]
+    #[non_exhaustive]
     UnexpectedBody {
         /// The status.
         status: u16,
@@ -164,6 +181,7 @@ pub enum Error {
     },
     /// The agent answered with an error.
     #[error("{error}")]
+    #[non_exhaustive]
     Rpc {
         /// The error as it came.
         error: RpcError,
@@ -171,7 +189,8 @@ pub enum Error {
         status: Option<u16>,
     },
     /// The answer does not fit its type. It is kept.
-    #[error("the answer to `{what}` cannot be read")]
+    #[error("the answer to `{}` cannot be read", printable(.what))]
+    #[non_exhaustive]
     Decode {
         /// What was being done.
         what: String,
@@ -182,7 +201,8 @@ pub enum Error {
         source: Cause,
     },
     /// The parameters cannot be written. Nothing was sent.
-    #[error("the parameters of `{what}` cannot be written")]
+    #[error("the parameters of `{}` cannot be written", printable(.what))]
+    #[non_exhaustive]
     Encode {
         /// What was being done.
         what: String,
@@ -192,6 +212,7 @@ pub enum Error {
     },
     /// A message from the server is larger than the limit.
     #[error("a message of at least {seen} bytes is over the limit of {limit}")]
+    #[non_exhaustive]
     MessageTooLarge {
         /// The limit that is set.
         limit: usize,
@@ -231,6 +252,7 @@ pub enum Error {
     Status(#[from] TransitionError),
     /// The session's status does not allow this. Nothing was sent.
     #[error("a session that is {status} does not allow this")]
+    #[non_exhaustive]
     NotAllowed {
         /// What was to be done.
         action: UserAction,
@@ -238,7 +260,8 @@ pub enum Error {
         status: SessionStatus,
     },
     /// Something on this side of the network failed: a local file, or a stream that the program gave.
-    #[error("`{what}` failed on this machine")]
+    #[error("`{}` failed on this machine", printable(.what))]
+    #[non_exhaustive]
     Local {
         /// What was being done.
         what: String,
@@ -323,6 +346,7 @@ impl Error {
             | Self::NotConnected
             | Self::AlreadyConnected
             | Self::TurnInProgress { .. }
+            | Self::BudgetSpent(_)
             | Self::Unsupported { .. }
             | Self::UnsupportedAgent(_)
             | Self::AgentNotInstalled(_)

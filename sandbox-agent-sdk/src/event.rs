@@ -2,14 +2,17 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde_json::Value;
 
+use crate::usage::BudgetEvent;
 use crate::{
     AgentUnparsed, ConnectionState, Error, PermissionRequest, QuestionRequest, TerminationInfo, Unrecorded,
     Update, requests::UnclaimedRequest,
 };
 
 mod queue;
+mod serialize;
 mod stream;
 mod weight;
 
@@ -20,6 +23,8 @@ pub(crate) use weight::{Class, Weight};
 /// Something that happened: to the connection, to an agent, in a session.
 ///
 /// New kinds of events appear in new versions; a `match` needs an arm for them.
+///
+/// An event is serialised as an object with a `type`, such as `{"type": "update", …}`, to be sent to a browser, say.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
@@ -28,6 +33,7 @@ pub enum Event {
     /// A session ended. There is one such event for each end, whatever the server tells of it and how often.
     SessionEnded(Box<SessionEnded>),
     /// The agent printed something that is no message.
+    #[non_exhaustive]
     AgentUnparsed {
         /// What it printed.
         unparsed: AgentUnparsed,
@@ -43,6 +49,7 @@ pub enum Event {
     /// the application [claims](UnclaimedRequest::claim) it.
     UnclaimedRequest(UnclaimedRequest),
     /// The user is done with what a question has sent them elsewhere for.
+    #[non_exhaustive]
     QuestionCompleted {
         /// The id of the [question](crate::QuestionKind::Url).
         id: String,
@@ -50,6 +57,7 @@ pub enum Event {
     /// The connection changed its state.
     Connection(ConnectionState),
     /// A lost event stream is open again.
+    #[non_exhaustive]
     Reconnected {
         /// Whether it is known what was missed meanwhile: it was fetched, or is told of as a [`Event::Gap`]. On
         /// servers that do not number their events it is not.
@@ -67,11 +75,15 @@ pub enum Event {
     Unrecorded(Unrecorded),
     /// Another program has taken a kept session up, and stores what happens in it from now on. This one has let go of it;
     /// what it had seen is stored once, by whoever is there to do it, or is missed by a gap in the store. The next prompt from here takes the session up again.
+    #[non_exhaustive]
     TakenOver {
         /// The id under which the session is kept.
         session_id: String,
     },
+    /// A [budget](crate::usage::Budget) is nearly spent, is spent, or cannot be checked.
+    Budget(Box<BudgetEvent>),
     /// The server sent something that cannot be read, and it was skipped.
+    #[non_exhaustive]
     Malformed {
         /// What is wrong with it.
         reason: String,
@@ -79,6 +91,7 @@ pub enum Event {
         start: String,
     },
     /// An answer to a request of the agent could not be delivered.
+    #[non_exhaustive]
     AnswerLost {
         /// What the agent had asked.
         method: String,
@@ -86,6 +99,7 @@ pub enum Event {
         error: Error,
     },
     /// A notification that this version has no type for.
+    #[non_exhaustive]
     Other {
         /// Its name.
         method: String,
@@ -117,6 +131,7 @@ impl Event {
             Self::Permission(request) => request.session_id(),
             Self::Question(request) => request.session_id(),
             Self::UnclaimedRequest(request) => request.session_id(),
+            Self::Budget(budget) => budget.session_id.as_deref(),
             Self::Other { params, .. } => {
                 let id = params.get("sessionId").or_else(|| params.get("session_id"));
                 id.and_then(Value::as_str)
@@ -127,7 +142,8 @@ impl Event {
 }
 
 /// A session that ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct SessionEnded {
     /// Which.
@@ -139,7 +155,8 @@ pub struct SessionEnded {
 }
 
 /// Whether an event tells of something new.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Origin {
     /// It happened while this client was there (or was away for a moment and caught up).
@@ -171,7 +188,7 @@ impl fmt::Display for Origin {
 }
 
 /// Events that are missing, by the numbers the server gave them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Gap {
     /// The first number that is missing.

@@ -4,7 +4,7 @@ mod agent;
 mod ask;
 mod capabilities;
 mod client;
-mod content;
+pub mod content;
 mod control;
 mod decoded;
 mod error;
@@ -19,16 +19,20 @@ mod install;
 pub mod limits;
 #[cfg(unix)]
 mod local;
+pub mod login;
 mod mcp;
 mod metadata;
 mod model;
 mod new_session;
 mod open_enum;
 mod options;
+mod partial_json;
 mod plain_text;
 mod random;
 pub mod requests;
 mod running;
+#[cfg(test)]
+mod schema_walk;
 mod session_info;
 mod sessions;
 mod skills;
@@ -37,11 +41,13 @@ mod state;
 mod status;
 mod store;
 mod termination;
+pub mod text;
 mod thread;
 mod timestamp;
 mod tools;
 mod unparsed;
 mod update;
+pub mod usage;
 
 #[doc(inline)]
 pub use acp_http_client::{
@@ -56,6 +62,7 @@ pub use ask::{
 };
 pub use capabilities::Capabilities;
 pub use client::{SandboxAgentClient, Session, SessionList, StopReason, Turn, TurnOutcome, TurnState};
+#[doc(inline)]
 pub use content::{Content, Prompt};
 pub use control::{
     AgentDetail, Agents, Configuration, ControlPlane, ControlPlaneBuilder, ControlTimeouts, FileReader,
@@ -108,6 +115,7 @@ pub use tools::{AgentTools, FileAccess, FileError, LineRange, ReadText, Roots, T
 pub use tools::{TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput, Terminals};
 pub use unparsed::AgentUnparsed;
 pub use update::{
-    Chunk, Command, ConfigOption, ConfigValue, Missed, PlanEntry, ToolCall, ToolKind, ToolLocation,
-    ToolStatus, Update, UpdateKind,
+    Chunk, Command, Compaction, CompactionStatus, CompactionSummary, ConfigKind, ConfigOption, ConfigValue,
+    Missed, Notice, NoticeSeverity, Patched, PlanEntry, ToolCall, ToolKind, ToolLocation, ToolStatus, Update,
+    UpdateKind,
 };

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 
 use crate::limits::Limits;
 use crate::sessions::ReplayLimits;
+use crate::usage::Budget;
 use crate::{
     AgentTools, Attachment, Error, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
     RecorderOptions, SandboxAgentClient, SessionStore, TextFiles,
@@ -144,6 +145,9 @@ pub struct ClientOptions {
     pub(crate) recorder: RecorderOptions,
     pub(crate) replay: ReplayLimits,
     pub(crate) attachment: Option<Attachment>,
+    pub(crate) budget: Option<Budget>,
+    pub(crate) notices: bool,
+    pub(crate) terminal_logins: bool,
 }
 
 impl ClientOptions {
@@ -175,6 +179,9 @@ impl ClientOptions {
             recorder: RecorderOptions::default(),
             replay: ReplayLimits::default(),
             attachment: None,
+            budget: None,
+            notices: true,
+            terminal_logins: false,
         }
     }
 
@@ -322,6 +329,26 @@ impl ClientOptions {
             tools = tools.terminals(Terminals::new(terminals.clone()));
         }
         tools
+    }
+
+    /// Whether the program shows [notices](crate::UpdateKind::Notice) to its user. It does by default. Agents that are
+    /// told otherwise write what the user should know into their messages.
+    pub fn notices(mut self, shown: bool) -> Self {
+        self.notices = shown;
+        self
+    }
+
+    /// Whether the program can run a [login in a terminal](crate::login::LoginKind::Terminal). By default agents are
+    /// told that it cannot, and do not offer such logins.
+    pub fn terminal_logins(mut self, possible: bool) -> Self {
+        self.terminal_logins = possible;
+        self
+    }
+
+    /// Limits what all sessions of the client may use together.
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
     }
 
     /// The name and version under which this program introduces itself to agents.

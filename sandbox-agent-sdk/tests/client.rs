@@ -11,6 +11,8 @@ mod support;
 mod asking;
 #[path = "client/attacks.rs"]
 mod attacks;
+#[path = "client/depth.rs"]
+mod depth;
 #[path = "client/early_requests.rs"]
 mod early_requests;
 #[path = "client/events.rs"]
@@ -31,8 +33,12 @@ mod naming;
 mod no_crashes;
 #[path = "client/open_requests.rs"]
 mod open_requests;
+#[path = "client/passing_on.rs"]
+mod passing_on;
 #[path = "client/permissions.rs"]
 mod permissions;
+#[path = "client/printing.rs"]
+mod printing;
 #[path = "client/questions.rs"]
 mod questions;
 #[path = "client/server_kinds.rs"]
@@ -44,6 +50,8 @@ mod sessions;
 mod shared_endpoint;
 #[path = "client/snapshots.rs"]
 mod snapshots;
+#[path = "client/stable.rs"]
+mod stable;
 #[path = "client/supporting.rs"]
 mod supporting;
 #[path = "client/termination.rs"]
@@ -53,3 +61,5 @@ mod termination;
 mod tools;
 #[path = "client/turns.rs"]
 mod turns;
+#[path = "client/usage.rs"]
+mod usage;

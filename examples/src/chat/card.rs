@@ -98,12 +98,16 @@ pub(super) fn content(call: &ToolCall, diff_limit: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     for piece in &call.content {
         match piece {
-            Content::Text(text) | Content::Resource { text, .. } => lines.extend(shortened(text, TOOL_LINES)),
+            Content::Text { text, .. } | Content::Resource { text, .. } => {
+                lines.extend(shortened(text, TOOL_LINES))
+            }
             Content::Image { mime_type, .. } | Content::Audio { mime_type, .. } => {
                 lines.push(Line::new(Style::Dim, &format!("[{mime_type}]")));
             }
-            Content::Link { uri, name } => lines.push(Line::new(Style::Accent, &format!("{name}  {uri}"))),
-            Content::Diff { path, old_text, new_text } => {
+            Content::Link { uri, name, .. } => {
+                lines.push(Line::new(Style::Accent, &format!("{name}  {uri}")))
+            }
+            Content::Diff { path, old_text, new_text, .. } => {
                 lines.extend(diff_lines(path, old_text.as_deref().unwrap_or_default(), new_text, diff_limit));
             }
             Content::Other(value) => lines.push(Line::new(Style::Dim, &clipped(&value.to_string()))),

@@ -1,5 +1,6 @@
 //! The answers that an agent offers to a request for a permission.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::open_enum::open_enum;
@@ -28,7 +29,7 @@ impl PermissionKind {
 }
 
 /// One of the answers that the agent offers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PermissionOption {
     /// The id by which it is chosen.

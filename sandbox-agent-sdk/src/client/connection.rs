@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use super::hub::Hub;
 use super::names::AUTHENTICATE;
+use super::offers::client_capabilities;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
 use super::router::RequestRouter;
@@ -97,10 +98,7 @@ impl Connection {
     /// Introduces this client to the agent, which starts it if need be.
     pub(super) async fn initialize(&self) -> Result<Arc<Capabilities>, Error> {
         let (name, version) = &self.options.client_info;
-        let mut offers = self.tools.capabilities();
-        if let Some(questions) = self.options.questions.to_value() {
-            offers["elicitation"] = questions;
-        }
+        let offers = client_capabilities(&self.options, &self.tools);
         let mut params = json!({
             "protocolVersion": VERSION,
             "clientInfo": {"name": name, "version": version},
@@ -113,6 +111,7 @@ impl Connection {
         let answer = self.call_with("initialize", params, options).await?;
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
+        self.hub.usage.connected(&self.agent, capabilities.agent_name.as_deref());
         self.shared.learned.clear();
         self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
         let login = capabilities.auth_methods.iter().find(|offered| KEY_LOGINS.contains(&offered.as_str()));

@@ -15,6 +15,7 @@ use super::session::TurnState;
 use crate::event::Queue;
 use crate::limits::Limits;
 use crate::snapshot::{Patch, SnapshotCell};
+use crate::usage::UsageBook;
 use crate::{
     ConnectionState, Error, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport,
     TurnOutcome, Update,
@@ -59,6 +60,8 @@ pub(crate) struct Hub {
     state: Mutex<State>,
     /// Counts what is told of sessions, so that what is newer can be told from what is older.
     clock: AtomicU64,
+    /// What sessions use.
+    pub(crate) usage: UsageBook,
     /// Who keeps what happens, if somebody does.
     observer: OnceLock<Arc<dyn Observer>>,
 }
@@ -75,6 +78,7 @@ impl Hub {
             longest_id: limits.session_id,
             state: Mutex::default(),
             clock: AtomicU64::new(0),
+            usage: UsageBook::new(),
             observer: OnceLock::new(),
         }
     }
@@ -194,6 +198,9 @@ impl Hub {
         let book = state.known_or_stranger(id);
         book.push(event);
         book.learn(event, now);
+        if let (Event::Update(update), true) = (event, book.is_ours()) {
+            self.usage.observe(update);
+        }
         listeners + book.subscribers.len()
     }
 
@@ -254,6 +261,7 @@ impl Hub {
     /// The session belongs to this agent.
     pub(crate) fn assign(&self, id: &str, agent: &str) {
         self.lock().book(id).agent = Some(agent.into());
+        self.usage.assign(id, agent);
     }
 
     /// The agent a session belongs to, if this client knows.
@@ -371,6 +379,7 @@ impl Hub {
             let info = report.into_info();
             book.ended.send_replace(Some(info.clone()));
             book.open = false;
+            self.usage.end_process(id);
             (info, book.is_deserted())
         };
         if deserted {

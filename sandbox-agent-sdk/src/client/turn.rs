@@ -7,16 +7,19 @@ use std::task::{Context, Poll};
 
 use acp_http_client::RequestOptions;
 use futures::{Stream, StreamExt};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 use super::connection::Connection;
 use super::lifecycle::Inner;
 use super::list::find_session;
+use super::metering::metered;
 use super::session::Session;
 use crate::event::Queue;
 use crate::open_enum::open_enum;
 use crate::snapshot::Patch;
+use crate::usage::{BudgetEvent, TurnUsage};
 use crate::{AgentResult, DropPolicy, Error, Prompt, SessionInfo, TerminationReport, Update};
 
 open_enum! {
@@ -36,16 +39,33 @@ open_enum! {
 }
 
 /// How a turn ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TurnOutcome {
     /// Why.
     pub stop_reason: StopReason,
-    /// The answer as it came.
+    /// The response as it came.
     pub raw: Value,
+    /// What the turn used, as far as the agent reports it.
+    pub usage: TurnUsage,
+    /// The budget that was spent in the turn, if that is why it was cancelled.
+    pub budget: Option<Box<BudgetEvent>>,
 }
 
 impl TurnOutcome {
+    /// Reads the response to a prompt.
+    fn read(raw: Value) -> Self {
+        let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
+        Self { stop_reason: StopReason::from(reason), raw, usage: TurnUsage::default(), budget: None }
+    }
+
+    /// The member `_meta` of the response.
+    #[must_use]
+    pub fn meta(&self) -> Option<&Value> {
+        self.raw.get("_meta")
+    }
+
     /// What the outcome amounts to as a result, to be classified for a thread.
     #[must_use]
     pub fn to_result(&self) -> AgentResult {
@@ -186,7 +206,7 @@ impl Driver {
 
     async fn turn(&self, dropped: oneshot::Receiver<()>) -> Outcome {
         let _free = Free(&self.inner, &self.session);
-        let outcome = self.finished(dropped).await;
+        let outcome = metered(&self.inner, &self.session, self.finished(dropped)).await;
         self.inner.hub.turn_outcome(&self.session, &outcome);
         outcome
     }
@@ -243,9 +263,6 @@ impl Driver {
                 }
             },
         };
-        answer.map(|raw| {
-            let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
-            TurnOutcome { stop_reason: StopReason::from(reason), raw }
-        })
+        answer.map(TurnOutcome::read)
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Error;
 use crate::plain_text::plain_line;
 use crate::requests::UnclaimedSummary;
+use crate::text::printable;
 
 /// A deadline that passed, with what is needed to tell why.
 #[derive(Debug, Clone)]
@@ -92,8 +93,8 @@ impl fmt::Display for Phase {
 
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` waited {:.1?} for {}", self.what, self.elapsed, self.phase)?;
-        match (&self.connection, self.last_event_age) {
+        write!(f, "`{}` waited {:.1?} for {}", printable(&self.what), self.elapsed, self.phase)?;
+        match (self.connection.as_deref().map(printable), self.last_event_age) {
             (Some(connection), Some(age)) => {
                 write!(f, " (last event {age:.1?} ago, connection {connection})")?;
             }

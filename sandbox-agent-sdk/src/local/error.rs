@@ -100,6 +100,6 @@ impl fmt::Display for Output<'_> {
         /// How many lines are shown; all that were kept are in the error.
         const SHOWN: usize = 10;
         let first = self.0.len().saturating_sub(SHOWN);
-        self.0[first..].iter().try_for_each(|line| write!(f, "\n  {line}"))
+        self.0[first..].iter().try_for_each(|line| write!(f, "\n  {}", crate::text::printable(line)))
     }
 }

@@ -95,7 +95,7 @@ async fn a_user_can_be_sent_to_a_page_and_it_is_told_when_they_are_done() {
     assert_eq!(request.kind(), &expected);
     request.accept().unwrap();
     let done = event(&mut events, |event| match event {
-        Event::QuestionCompleted { id } => Some(id),
+        Event::QuestionCompleted { id, .. } => Some(id),
         _ => None,
     });
     assert_eq!(done.await, "e1");
