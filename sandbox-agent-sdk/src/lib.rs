@@ -9,23 +9,25 @@ mod control;
 mod error;
 mod event;
 mod extensions;
-#[cfg(unix)]
-mod family;
 mod feature;
 mod fields;
 mod files;
 mod install;
 #[cfg(unix)]
-mod local;
+pub mod local;
 mod mcp;
 mod metadata;
 mod model;
+mod network;
 mod new_session;
 mod open_enum;
 mod options;
 mod plain_text;
+#[cfg(unix)]
+mod process_tree;
 mod random;
 mod running;
+mod secret;
 mod session_info;
 mod sessions;
 mod skills;
@@ -36,7 +38,7 @@ mod store;
 mod termination;
 mod thread;
 mod timestamp;
-mod tools;
+pub mod tools;
 mod unparsed;
 mod update;
 

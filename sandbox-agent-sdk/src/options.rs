@@ -7,6 +7,7 @@ use std::time::Duration;
 use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse};
 use futures::future::BoxFuture;
 
+use crate::secret::Secret;
 use crate::sessions::ReplayLimits;
 use crate::{
     AgentTools, Attachment, Error, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
@@ -122,7 +123,7 @@ pub struct ClientOptions {
     pub(crate) agent: Option<String>,
     pub(crate) auto_connect: bool,
     pub(crate) server: Option<ServerKind>,
-    pub(crate) token: Option<String>,
+    pub(crate) token: Option<Secret>,
     pub(crate) provider: Option<SharedProvider>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) http: Option<reqwest::Client>,
@@ -203,7 +204,7 @@ impl ClientOptions {
 
     /// The bearer token to send with every request.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(token.into());
+        self.token = Some(token.into().into());
         self.provider = None;
         self
     }

@@ -190,7 +190,7 @@ impl Terminals {
             return;
         }
         // One look at the machine for all of them saves many. It happens whether anybody waits for it or not.
-        processes.iter().for_each(|process| process.strike());
+        processes.iter().for_each(|process| process.kill_group());
         let processes = Arc::new(processes);
         let copy = Arc::clone(&processes);
         // When the runtime is shutting down, the supervisors go with it, and the processes with them.

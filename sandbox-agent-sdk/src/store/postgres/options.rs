@@ -9,6 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
 
 use super::super::StoreError;
 use super::super::rows::failure;
+use crate::secret::Secret;
 
 /// How much longer than the database takes for a statement its answer is waited for.
 const GRACE: Duration = Duration::from_secs(2);
@@ -37,7 +38,7 @@ pub enum PostgresTls {
 #[derive(Clone)]
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct PostgresOptions {
-    url: String,
+    url: Secret,
     tls: Option<PostgresTls>,
     authority: Option<PathBuf>,
     max_connections: u32,
@@ -51,7 +52,7 @@ impl PostgresOptions {
     /// The database at this URL. Up to 8 connections are made, when they are needed.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
-            url: url.into(),
+            url: url.into().into(),
             tls: None,
             authority: None,
             max_connections: 8,
@@ -117,7 +118,7 @@ impl PostgresOptions {
     }
 
     pub(super) async fn connect(&self) -> Result<PgPool, StoreError> {
-        let mut connect: PgConnectOptions = self.url.parse().map_err(|error| match error {
+        let mut connect: PgConnectOptions = self.url.expose().parse().map_err(|error| match error {
             // What is wrong with a URL may quote it, and it may hold a password.
             sqlx::Error::Configuration(_) => StoreError::Invalid("this is no URL of a database".to_owned()),
             error => failure(error),

@@ -11,10 +11,7 @@ use tokio::process::Command;
 use super::allowed::{Allowed, absolute_path, check_variables};
 use super::{TerminalCommand, TerminalError};
 use crate::Roots;
-
-/// What a command gets of this program's environment, unless told otherwise. Anything else may be a secret.
-const INHERITED: [&str; 11] =
-    ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ"];
+use crate::process_tree::Inherited;
 
 /// What terminals are allowed to do.
 ///
@@ -35,12 +32,6 @@ pub struct TerminalOptions {
     pub(super) max_session_terminals: usize,
 }
 
-#[derive(Clone)]
-enum Inherited {
-    These(Vec<OsString>),
-    Everything,
-}
-
 impl TerminalOptions {
     /// Commands run in these directories. Every command is allowed until [`allow_only`](Self::allow_only) or
     /// [`allow_if`](Self::allow_if) says otherwise.
@@ -50,7 +41,7 @@ impl TerminalOptions {
             allowed: Allowed::Everything,
             variables: None,
             shell: None,
-            inherited: Inherited::These(INHERITED.iter().map(OsString::from).collect()),
+            inherited: Inherited::with(&[]),
             output_limit: 1 << 20,
             max_output_limit: 16 << 20,
             max_terminals: 64,
@@ -101,9 +92,7 @@ impl TerminalOptions {
     /// Commands get these variables of this program's environment too. By default they get `PATH`, `HOME`, the user,
     /// the language, the terminal and the time zone, and nothing that may be a secret.
     pub fn inherit(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        if let Inherited::These(inherited) = &mut self.inherited {
-            inherited.extend(names.into_iter().map(Into::into));
-        }
+        self.inherited.add(names);
         self
     }
 
@@ -170,11 +159,7 @@ impl TerminalOptions {
                 command
             }
         };
-        if let Inherited::These(names) = &self.inherited {
-            command.env_clear();
-            let inherited = names.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-            command.envs(inherited);
-        }
+        self.inherited.apply(&mut command);
         if let Some(path) = path.filter(|_| restricted) {
             // What an allowed program looks for must not be what the agent puts into its directory.
             command.env("PATH", absolute_path(&path));

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use super::TerminalExit;
 use super::tail::Tail;
-use crate::family::{Family, off_the_runtime};
+use crate::process_tree::{ProcessTree, run_blocking};
 
 /// How much is read at once.
 const PIECE: usize = 64 << 10;
@@ -28,7 +28,7 @@ pub(super) struct Process {
     /// Guards what it wrote; held for a push or a copy.
     output: Mutex<Tail>,
     exit: watch::Sender<Option<TerminalExit>>,
-    family: Arc<Family>,
+    tree: Arc<ProcessTree>,
     released: Notify,
     gone: watch::Sender<bool>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Supervisor {
 }
 
 impl Process {
-    /// Starts a process, at the head of a family of its own. Standard output and standard error are one pipe, so that
+    /// Starts a process, at the head of a tree of its own. Standard output and standard error are one pipe, so that
     /// what they say comes in the order in which it was written.
     pub(super) fn start(mut command: Command, limit: usize) -> io::Result<(Arc<Self>, Supervisor)> {
         // Before the start, so that no end is missed.
@@ -53,11 +53,11 @@ impl Process {
         let pipe = Receiver::from_owned_fd(reader.into())?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         // The command, with its copies of the end that the process writes to, is gone when it has started.
-        let (child, family) = Family::start(command)?;
+        let (child, tree) = ProcessTree::start(command)?;
         let process = Arc::new(Self {
             output: Mutex::new(Tail::new(limit)),
             exit: watch::Sender::new(None),
-            family,
+            tree,
             released: Notify::new(),
             gone: watch::Sender::new(false),
         });
@@ -90,21 +90,21 @@ impl Process {
     }
 
     /// Kills the process group. Whatever else came of the process may be left.
-    pub(super) fn strike(&self) {
-        self.family.strike();
+    pub(super) fn kill_group(&self) {
+        self.tree.kill_group();
     }
 
     /// Kills the process and everything that came of it, and waits for that.
     pub(super) async fn kill(&self) {
-        self.strike();
-        off_the_runtime(&self.family, Family::kill).await;
+        self.kill_group();
+        run_blocking(&self.tree, ProcessTree::kill).await;
     }
 
     /// Has the supervisor end it, and waits until the process and everything that came of it is gone. It happens whether
     /// anybody waits for it or not.
     pub(super) async fn release(&self) {
         let mut gone = self.gone.subscribe();
-        self.strike();
+        self.kill_group();
         self.released.notify_one();
         // The sender is `self`, so waiting cannot fail.
         let _ = gone.wait_for(|gone| *gone).await;
@@ -112,7 +112,7 @@ impl Process {
 
     /// Kills all of these and everything that came of them before it returns.
     pub(super) fn end_all(processes: &[Arc<Self>]) {
-        Family::finish_all(processes.iter().map(|process| &*process.family));
+        ProcessTree::finish_all(processes.iter().map(|process| &*process.tree));
         processes.iter().for_each(|process| process.released.notify_one());
     }
 }
@@ -140,7 +140,7 @@ impl Supervisor {
                 () = readable(self.pipe.as_ref()) => self.read(),
             }
         }
-        off_the_runtime(&process.family, Family::finish).await;
+        run_blocking(&process.tree, ProcessTree::finish).await;
         // It was killed, so that this takes no longer than the system does; one that nobody may kill is left to it.
         if let Ok(Ok(status)) = tokio::time::timeout(REAPING, self.child.wait()).await
             && process.exit.borrow().is_none()
@@ -153,7 +153,7 @@ impl Supervisor {
 
     /// How the process ended, if it has.
     fn look(&self) -> Option<TerminalExit> {
-        match self.process.family.exit() {
+        match self.process.tree.exit() {
             Ok(status) => status.as_ref().map(TerminalExit::from_status),
             Err(error) => {
                 tracing::warn!(%error, "the end of a process cannot be seen");
@@ -203,7 +203,7 @@ impl Supervisor {
 impl Drop for Supervisor {
     /// The task may be given up at any time, and with it the process.
     fn drop(&mut self) {
-        self.process.family.finish();
+        self.process.tree.finish();
         self.process.gone.send_replace(true);
     }
 }

@@ -1,11 +1,12 @@
 //! A new file that is to take the place of an old one.
 
 use std::ffi::OsStr;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use cap_std::fs::{Dir, File, OpenOptions};
+
+use crate::random::random_number;
 
 /// How often another name is tried if one is taken.
 const TRIES: usize = 16;
@@ -100,7 +101,7 @@ fn unnamed(parent: &Dir, private: bool) -> Option<File> {
 fn with_new_name<T>(mut work: impl FnMut(&str) -> io::Result<T>) -> io::Result<(String, T)> {
     let mut tries = 0;
     loop {
-        let name = format!(".{:016x}.tmp", RandomState::new().hash_one(tries));
+        let name = format!(".{:016x}.tmp", random_number());
         match work(&name) {
             Ok(done) => return Ok((name, done)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => tries += 1,
