@@ -19,6 +19,8 @@ mod processes;
 mod reading;
 #[path = "tools/restrictions.rs"]
 mod restrictions;
+#[path = "tools/sandbox.rs"]
+mod sandbox;
 #[path = "tools/strays.rs"]
 mod strays;
 #[path = "tools/writing.rs"]

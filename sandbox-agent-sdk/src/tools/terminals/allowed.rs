@@ -77,7 +77,7 @@ pub(super) fn absolute_path(path: &OsStr) -> OsString {
 }
 
 /// The program that a name without a slash, or an absolute path, stands for.
-fn locate(command: &str, path: Option<&OsStr>) -> Option<PathBuf> {
+pub(super) fn locate(command: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     if command.starts_with('/') {
         return Some(PathBuf::from(command)).filter(|path| is_executable(path));
     }

@@ -46,7 +46,7 @@ impl Place {
         if !inner.lock().starting.contains_key(&self.number) {
             return Err(TerminalError::Closed);
         }
-        let started = Process::start(command, inner.options.limit_of(wanted));
+        let started = Process::start(command, inner.options.limit_of(wanted), inner.options.spawner());
         // From here on the process has an owner: the supervisor first, and then the task that it is.
         let (process, supervisor) = started.map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => TerminalError::NoCommand(wanted.command.clone()),
