@@ -16,21 +16,31 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The longest time that the database knows, in milliseconds.
 const LONGEST: u128 = i32::MAX as u128;
 
-/// Whether the connection to the database is encrypted, and what is checked.
+/// Whether the connection to the database is encrypted, and what is verified.
+///
+/// | mode | encrypted | against an eavesdropper | against a server in the middle |
+/// |---|---|---|---|
+/// | [`Off`](Self::Off) | never | no | no |
+/// | [`Prefer`](Self::Prefer), the default | if the server offers it | no: an attacker can turn it off | no |
+/// | [`Require`](Self::Require) | always | yes | no: every certificate is accepted |
+/// | [`VerifyAuthority`](Self::VerifyAuthority) | always | yes | yes |
+/// | [`VerifyFull`](Self::VerifyFull) | always | yes | yes |
+///
+/// Use [`VerifyFull`](Self::VerifyFull) whenever the database is on another machine: the password and everything that
+/// is stored pass over this connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostgresTls {
-    /// It is not.
+    /// Never encrypts.
     Off,
-    /// If the server can; nothing is checked.
+    /// Encrypts if the server offers it; verifies nothing.
     Prefer,
-    /// Always; nothing is checked.
+    /// Always encrypts; verifies nothing.
     Require,
-    /// Always, and the server's certificate must come from an authority that is trusted. With `sqlx` 0.8 the certificate
-    /// must be for this server as well, which is more than is meant
-    /// ([sqlx#3793](https://github.com/launchbadge/sqlx/issues/3793)).
+    /// Always encrypts, and the certificate must come from a trusted authority. With `sqlx` 0.8 it must also be for this
+    /// server, which is more than the mode asks for ([sqlx#3793](https://github.com/launchbadge/sqlx/issues/3793)).
     VerifyAuthority,
-    /// Always, and the certificate must be for this server besides.
+    /// Always encrypts, and the certificate must come from a trusted authority and be for this server.
     VerifyFull,
 }
 
@@ -63,14 +73,14 @@ impl PostgresOptions {
         }
     }
 
-    /// Whether the connection is encrypted. Without this, the `sslmode` of the URL counts, and else
+    /// Sets whether the connection is encrypted. By default the `sslmode` of the URL decides, and otherwise
     /// [`PostgresTls::Prefer`].
     pub fn tls(mut self, tls: PostgresTls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// The file with the certificate of the authority that is trusted, instead of those of the platform.
+    /// Trusts the certificate authority in this file, instead of those of the platform.
     pub fn authority(mut self, file: impl Into<PathBuf>) -> Self {
         self.authority = Some(file.into());
         self
