@@ -10,29 +10,31 @@ mod decoded;
 mod error;
 mod event;
 mod extensions;
-#[cfg(unix)]
-mod family;
 mod feature;
 mod fields;
 mod files;
 mod install;
 pub mod limits;
 #[cfg(unix)]
-mod local;
+pub mod local;
 pub mod login;
 mod mcp;
 mod metadata;
 mod model;
+mod network;
 mod new_session;
 mod open_enum;
 mod options;
 mod partial_json;
 mod plain_text;
+#[cfg(unix)]
+mod process_tree;
 mod random;
 pub mod requests;
 mod running;
 #[cfg(test)]
 mod schema_walk;
+mod secret;
 mod session_info;
 mod sessions;
 mod skills;
@@ -44,7 +46,7 @@ mod termination;
 pub mod text;
 mod thread;
 mod timestamp;
-mod tools;
+pub mod tools;
 mod unparsed;
 mod update;
 pub mod usage;

@@ -8,6 +8,7 @@ use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUs
 use futures::future::BoxFuture;
 
 use crate::limits::Limits;
+use crate::secret::Secret;
 use crate::sessions::ReplayLimits;
 use crate::usage::Budget;
 use crate::{
@@ -124,7 +125,7 @@ pub struct ClientOptions {
     pub(crate) agent: Option<String>,
     pub(crate) auto_connect: bool,
     pub(crate) server: Option<ServerKind>,
-    pub(crate) token: Option<String>,
+    pub(crate) token: Option<Secret>,
     pub(crate) provider: Option<SharedProvider>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) http: Option<reqwest::Client>,
@@ -213,7 +214,7 @@ impl ClientOptions {
 
     /// The bearer token to send with every request.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(token.into());
+        self.token = Some(token.into().into());
         self.provider = None;
         self
     }

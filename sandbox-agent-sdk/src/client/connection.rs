@@ -1,7 +1,6 @@
 //! One connection.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -336,12 +335,10 @@ fn wire_builder(
     builder
 }
 
-/// A name that nobody can guess: whoever knows it could talk to the agent in our name. The keys of a hasher come
-/// from the system's randomness, and what it makes of a number cannot be foreseen without them.
+/// A name that cannot be guessed: it is a credential, as the server lets everyone who knows it talk to the agent.
 fn server_id(agent: &str) -> String {
     let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
-    let random = || RandomState::new().hash_one(0u8);
-    format!("sdk-{readable}-{:016x}{:016x}", random(), random())
+    format!("sdk-{readable}-{}", crate::random::random_id())
 }
 
 /// The `agent` member that servers with several agents behind one endpoint want for sessions they do not know.

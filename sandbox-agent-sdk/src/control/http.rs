@@ -300,6 +300,7 @@ impl Http {
     async fn headers(&self, reason: TokenUse) -> Result<HeaderMap, Error> {
         let mut headers = self.0.headers.clone();
         if let Some(token) = self.0.auth.header(reason).await.map_err(Error::from_wire)? {
+            crate::network::warn_of_plain_http(&self.0.base);
             headers.insert(AUTHORIZATION, token);
         }
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*;q=0.5"));

@@ -7,4 +7,5 @@ mod chat;
 mod local;
 mod record;
 mod replay;
+mod security_page;
 mod servers;

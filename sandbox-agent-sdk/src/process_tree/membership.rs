@@ -1,7 +1,4 @@
-//! By what the members of a family are known.
-
-#[cfg(target_os = "linux")]
-use std::hash::{BuildHasher, RandomState};
+//! How the members of a process tree are recognised.
 
 use rustix::process::Pid;
 #[cfg(target_os = "linux")]
@@ -11,37 +8,40 @@ use tokio::process::Command;
 #[cfg(target_os = "linux")]
 use super::table::{self, Entry};
 use crate::random::random_id;
+#[cfg(target_os = "linux")]
+use crate::random::random_number;
 
-/// What all members of a family have in common. Each clue alone is enough; a process would have to get rid of all of
-/// them to be overlooked.
+/// What the members of a tree have in common. Each mark alone is enough; a process has to lose all of them to be
+/// overlooked.
 ///
-/// | clue | outlives |
+/// | mark | survives |
 /// |---|---|
-/// | the session | a group of its own (`timeout`, job control), a lost parent, an environment that is cleared |
+/// | the session | a process group of its own (`timeout`, job control), a lost parent, a cleared environment |
 /// | a variable in the environment | a session of its own (`setsid`, daemons), a lost parent |
-/// | a limit | all of that: only somebody who sets this very limit loses it |
-/// | the parent | everything, as long as the parent lives |
+/// | a resource limit | all of that; a process that sets this very limit loses it |
+/// | the parent | everything, while the parent is alive |
 ///
-/// The limit is that on the processor time of real-time threads. With a number of some hundred years it limits nobody,
-/// the system hands it on to every child and to every program, and anybody may read it.
+/// The limit is `RLIMIT_RTTIME`, the processor time of real-time threads. A value of some hundred years restricts no
+/// process, every child and program inherits it, and every user may read it. A command that starts a new session, loses
+/// its parent, clears its environment and sets this limit is overlooked; in a sandbox it is not.
 #[derive(Debug)]
-pub(super) struct Clues {
+pub(super) struct Membership {
     leader: Pid,
     variable: String,
-    /// Nobody of the family can be older.
+    /// No member was started earlier.
     #[cfg(target_os = "linux")]
     since: u64,
-    /// `None` where the limit is in use already, as it is for programs that run in such a family themselves.
+    /// `None` where the limit is in use already, as it is for programs that are members of such a tree themselves.
     #[cfg(target_os = "linux")]
     mark: Option<u64>,
 }
 
-impl Clues {
+impl Membership {
     pub(super) fn new() -> Self {
         Self {
-            // No such process; `started` puts in the real one.
+            // A placeholder; `started` sets the real one.
             leader: Pid::INIT,
-            // The name is the clue, so that families in families do not replace each other's.
+            // The name is the mark, so that nested trees do not replace each other's.
             variable: format!("SANDBOX_AGENT_SDK_{}", random_id()),
             #[cfg(target_os = "linux")]
             since: 0,
@@ -54,11 +54,10 @@ impl Clues {
         command.env(&self.variable, "1");
     }
 
-    /// Takes note of the leader, as soon as it runs.
+    /// Records the leader as soon as it runs.
     ///
-    /// The limit is set a moment after the start. What the leader has started by then is still its child, or has its
-    /// session or its environment, and is found by that; nobody gets rid of all of them in that moment who is not made
-    /// for it.
+    /// The limit is set a moment after the start. A process that the leader has started by then is still its child, or
+    /// has its session or its environment, and is found by that.
     pub(super) fn started(&mut self, leader: Pid) {
         self.leader = leader;
         #[cfg(target_os = "linux")]
@@ -75,7 +74,7 @@ impl Clues {
         self.leader
     }
 
-    /// Whether a process is of the family by itself, whoever its parent is.
+    /// Whether a process has a mark of its own, whatever its parent is.
     #[cfg(target_os = "linux")]
     pub(super) fn fit(&self, entry: &Entry) -> bool {
         entry.pid == self.leader
@@ -84,23 +83,23 @@ impl Clues {
             || table::has_variable(entry.pid, &self.variable)
     }
 
-    /// Whether a process can be of the family at all.
+    /// Whether a process can be a member at all.
     #[cfg(target_os = "linux")]
     pub(super) fn could_fit(&self, entry: &Entry) -> bool {
         entry.started >= self.since
     }
 }
 
-/// Sets the limit of a process to a number that no other process has.
+/// Sets the limit of a process to a value that no other process has.
 #[cfg(target_os = "linux")]
 fn mark(leader: Pid) -> Option<u64> {
-    /// About 140 years in microseconds; programs that read it into a floating-point number do not round it.
+    /// About 140 years in microseconds; exact in a floating-point number.
     const FLOOR: u64 = 1 << 52;
     let inherited = getrlimit(Resource::Rttime);
     if inherited.current.is_some() || inherited.maximum.is_some() {
         return None;
     }
-    let mark = FLOOR | (RandomState::new().hash_one(0u8) & (FLOOR - 1));
+    let mark = FLOOR | (random_number() & (FLOOR - 1));
     set_mark(leader, mark);
     Some(mark)
 }
@@ -108,8 +107,8 @@ fn mark(leader: Pid) -> Option<u64> {
 #[cfg(target_os = "linux")]
 fn set_mark(process: Pid, mark: u64) {
     let limit = Rlimit { current: Some(mark), maximum: Some(mark) };
-    // A program of another user, such as one that makes itself the superuser's, is known by the other clues.
+    // A program of another user, such as one that makes itself the superuser's, is known by the other membership.
     if let Err(error) = prlimit(Some(process), Resource::Rttime, limit) {
-        tracing::trace!(?process, %error, "a process is not marked");
+        tracing::trace!(?process, %error, "limit not set");
     }
 }

@@ -1,24 +1,24 @@
-//! The processes of this machine, as `/proc` lists them.
+//! The processes of this machine, from `/proc`.
 
 use std::collections::HashSet;
 use std::fs;
 
 use rustix::process::{Pid, getpid};
 
-/// How often it is looked at most. On a busy machine somebody comes all the time.
-const LOOKS: usize = 32;
+/// How many scans are made at most. On a busy machine there is always a new process.
+const SCANS: usize = 32;
 
 /// One process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) pid: Pid,
     pub(super) parent: i32,
-    /// Zero for a group or a session of somebody whom this process cannot see, as in a container.
+    /// Zero for a group or a session outside of this container.
     pub(super) group: i32,
     pub(super) session: i32,
-    /// When it was started, in ticks since the machine was. With the id it names a process for good.
+    /// When it was started, in ticks since boot. With the id it identifies a process.
     pub(super) started: u64,
-    /// Whether it runs: the remnant of a process that nobody has asked about yet does not.
+    /// Whether it is no zombie.
     pub(super) lives: bool,
 }
 
@@ -28,39 +28,39 @@ impl Entry {
     }
 }
 
-/// The processes that were seen in a look.
+/// One scan of the process table.
 #[derive(Debug, Default)]
 pub(super) struct Look {
-    pub(super) everybody: Vec<Entry>,
-    /// Whether nobody can have been overlooked. A process that starts another one and ends, over and over, is never on
-    /// a list for long.
+    pub(super) entries: Vec<Entry>,
+    /// Whether no process can have been overlooked. A process that starts another one and exits, over and over, is
+    /// never listed for long.
     pub(super) complete: bool,
 }
 
 impl Look {
-    /// Looks until nobody has come meanwhile.
-    pub(super) fn around() -> Self {
+    /// Scans until no process has appeared meanwhile.
+    pub(super) fn new() -> Self {
         let (mut seen, mut look) = (HashSet::new(), Self::default());
-        for _ in 0..LOOKS {
-            let mut newcomers = numbers();
-            newcomers.retain(|number| seen.insert(*number));
-            if newcomers.is_empty() {
+        for _ in 0..SCANS {
+            let mut fresh = numbers();
+            fresh.retain(|number| seen.insert(*number));
+            if fresh.is_empty() {
                 look.complete = true;
                 break;
             }
-            look.everybody.extend(newcomers.into_iter().filter_map(Pid::from_raw).filter_map(Entry::read));
+            look.entries.extend(fresh.into_iter().filter_map(Pid::from_raw).filter_map(Entry::read));
         }
         look
     }
 }
 
-/// The number of the process that was started last. It is told at once, however many processes there are.
+/// The id of the process that was started last, without a scan.
 pub(super) fn newest() -> i32 {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split_whitespace().nth(4).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Nobody, where `/proc` is that of another container and so lists others under our numbers.
+/// The ids of all processes. Empty where `/proc` belongs to another PID namespace and lists other processes under our ids.
 fn numbers() -> Vec<i32> {
     let me = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
     if me != Some(getpid().as_raw_pid()) {
@@ -70,7 +70,7 @@ fn numbers() -> Vec<i32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The children of a process, as far as the system tells them at once.
+/// The children of a process, without a scan.
 pub(super) fn children(of: Pid) -> Vec<Pid> {
     let pid = of.as_raw_pid();
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) fn has_limit(pid: Pid, limit: u64) -> bool {
     line.is_some_and(|line| line.split_whitespace().any(|word| word.parse() == Ok(limit)))
 }
 
-/// Whether a process was started with a variable of this name. Of programs of other users nobody is told.
+/// Whether a process was started with a variable of this name. `false` for processes of other users.
 pub(super) fn has_variable(pid: Pid, name: &str) -> bool {
     let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
     let is_it =
@@ -94,7 +94,7 @@ pub(super) fn has_variable(pid: Pid, name: &str) -> bool {
 
 /// Reads a line of `/proc/PID/stat`.
 fn parse(pid: Pid, stat: &[u8]) -> Option<Entry> {
-    // The name of the program may hold anything, also brackets, spaces and half a character; numbers follow it.
+    // The program's name may hold any bytes, also brackets and spaces; numbers follow it.
     let behind_name = stat.rsplit(|byte| *byte == b')').next()?;
     let mut fields = std::str::from_utf8(behind_name).ok()?.split_whitespace();
     let state = fields.next()?;
@@ -103,7 +103,7 @@ fn parse(pid: Pid, stat: &[u8]) -> Option<Entry> {
     let session = fields.next()?.parse().ok()?;
     let threads: u64 = fields.nth(13)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
-    // A process whose first thread has ended looks like a remnant and runs on.
+    // A process whose first thread has exited looks like a zombie and still runs.
     let lives = !matches!(state, "Z" | "X" | "x") || threads > 1;
     Some(Entry { pid, parent, group, session, started, lives })
 }
@@ -146,7 +146,7 @@ mod tests {
     fn this_process_is_on_the_list() {
         let me = Entry::read(getpid()).unwrap();
         assert_eq!(Pid::from_raw(me.parent), getppid());
-        assert!(me.lives && Look::around().everybody.contains(&me));
+        assert!(me.lives && Look::new().entries.contains(&me));
         assert!(newest() > 0);
         assert!(has_variable(getpid(), "PATH") && !has_variable(getpid(), "PAT"));
         assert!(!has_limit(getpid(), 12345));

@@ -1,4 +1,4 @@
-//! Finding, freezing and killing until nothing is left.
+//! Finds, stops and kills members until none is left.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -10,34 +10,34 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, kill_process, kill_process_group, pidfd_open, pidfd_send_signal,
 };
 
-use super::clues::Clues;
-use super::strike;
+use super::kill_group;
+use super::membership::Membership;
 use super::table::{Entry, Look, newest};
 
-/// How long a family may take to die. Only the system can keep a process from dying: one that waits for a disk, say.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the system is given to end one that was killed, before it is looked again.
+/// How long a tree may take to die. Only the kernel keeps a killed process alive, in disk I/O for example.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to wait for a killed process before the next scan.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// How long nobody must have been seen for a chase to be over.
+/// A chase is over after this time without a new member.
 const QUIET: Duration = Duration::from_millis(20);
-/// How many of those are looked at that were started before a chase.
+/// How many process ids before the newest a chase looks at.
 const BEHIND: i32 = 8;
 
-/// Whether nobody of a family lives.
-pub(super) fn is_empty(clues: &Clues) -> bool {
-    members(&[clues], Look::around().everybody).is_empty()
+/// Whether no member of a tree is alive.
+pub(super) fn is_empty(membership: &Membership) -> bool {
+    members(&[membership], Look::new().entries).is_empty()
 }
 
-/// Asks everybody to end.
-pub(super) fn ask(clues: &Clues) {
-    // Whoever is stopped hears it when he goes on.
+/// Asks every member to exit.
+pub(super) fn terminate(membership: &Membership) {
+    // A stopped process handles SIGTERM only after SIGCONT.
     for signal in [Signal::TERM, Signal::CONT] {
-        // A group without a living process is as it should be.
-        let _ = kill_process_group(clues.leader(), signal);
+        // A group without a living process needs nothing.
+        let _ = kill_process_group(membership.leader(), signal);
     }
-    for entry in members(&[clues], Look::around().everybody) {
-        let in_group = entry.group == clues.leader().as_raw_pid();
+    for entry in members(&[membership], Look::new().entries) {
+        let in_group = entry.group == membership.leader().as_raw_pid();
         if let Some(target) = Target::of(&entry).filter(|_| !in_group) {
             target.signal(Signal::TERM);
             target.signal(Signal::CONT);
@@ -45,22 +45,22 @@ pub(super) fn ask(clues: &Clues) {
     }
 }
 
-/// Kills everybody in these families. `false` if somebody does not die.
+/// Kills every member of these trees. `false` if a process does not die.
 ///
-/// Whoever is found is frozen first, and killed when nobody more is found: a parent that is frozen starts no other
-/// child in place of one that was killed, and stays the parent of those it has.
-pub(super) fn kill(families: &[&Clues]) -> bool {
-    families.iter().for_each(|clues| strike(clues.leader()));
+/// Members are stopped first, and killed when no more are found: a stopped parent starts no child in place of a
+/// killed one, and stays the parent of those it has.
+pub(super) fn kill(trees: &[&Membership]) -> bool {
+    trees.iter().for_each(|membership| kill_group(membership.leader()));
     let begun = Instant::now();
     loop {
-        let frozen = freeze(families, begun);
+        let frozen = freeze(trees, begun);
         if frozen.is_empty() {
             return true;
         }
         frozen.values().for_each(|target| target.signal(Signal::KILL));
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > KILL_TIMEOUT {
             let left: Vec<_> = frozen.keys().map(|(pid, _)| pid.as_raw_pid()).collect();
-            tracing::warn!(?left, "processes do not die");
+            tracing::warn!(?left, "processes do not exit");
             return false;
         }
         frozen.values().for_each(Target::ended);
@@ -69,8 +69,8 @@ pub(super) fn kill(families: &[&Clues]) -> bool {
 
 type Frozen = HashMap<(Pid, u64), Target>;
 
-/// Stops everybody who is found, until nobody more is.
-fn freeze(families: &[&Clues], begun: Instant) -> Frozen {
+/// Stops members until no more are found.
+fn freeze(trees: &[&Membership], begun: Instant) -> Frozen {
     let mut frozen = Frozen::new();
     let stop = |entry: &Entry, frozen: &mut Frozen| match Target::of(entry) {
         Some(target) => {
@@ -82,35 +82,35 @@ fn freeze(families: &[&Clues], begun: Instant) -> Frozen {
     };
     loop {
         let (mut found, mut escaped) = (false, false);
-        let look = Look::around();
-        for entry in members(families, look.everybody) {
+        let look = Look::new();
+        for entry in members(trees, look.entries) {
             if !frozen.contains_key(&(entry.pid, entry.started)) {
                 found = true;
                 escaped |= !stop(&entry, &mut frozen);
             }
         }
-        // Somebody who has ended before it could be stopped may have started another one.
+        // A process that exited before it could be stopped may have started another one.
         if escaped || !look.complete {
-            found |= chase(families, begun, |entry| {
+            found |= chase(trees, begun, |entry| {
                 stop(entry, &mut frozen);
             });
         }
-        if !found || begun.elapsed() > PATIENCE {
+        if !found || begun.elapsed() > KILL_TIMEOUT {
             return frozen;
         }
     }
 }
 
-/// Looks at whoever is started, as soon as it is, until none of these families was seen for a while, and tells whether
-/// one was. Processes that start others and end are gone when a look at all is over.
-fn chase(families: &[&Clues], begun: Instant, mut see: impl FnMut(&Entry)) -> bool {
+/// Reads new processes as they start until none of them was a member for a while; `true` if one was. A process that
+/// starts another one and exits is gone before a whole scan is over.
+fn chase(trees: &[&Membership], begun: Instant, mut visit: impl FnMut(&Entry)) -> bool {
     let (mut found, mut quiet) = (false, Instant::now());
     let mut last = (newest() - BEHIND).max(0);
-    while quiet.elapsed() < QUIET && begun.elapsed() < PATIENCE {
+    while quiet.elapsed() < QUIET && begun.elapsed() < KILL_TIMEOUT {
         let now = newest();
         let started = (last + 1..=now).rev().filter_map(Pid::from_raw).filter_map(Entry::read);
-        for entry in members(families, started.collect()) {
-            see(&entry);
+        for entry in members(trees, started.collect()) {
+            visit(&entry);
             (found, quiet) = (true, Instant::now());
         }
         last = now;
@@ -118,14 +118,15 @@ fn chase(families: &[&Clues], begun: Instant, mut see: impl FnMut(&Entry)) -> bo
     found
 }
 
-/// Those of these families who live.
-fn members(families: &[&Clues], mut rest: Vec<Entry>) -> Vec<Entry> {
+/// The living members of these trees.
+pub(super) fn members(trees: &[&Membership], mut rest: Vec<Entry>) -> Vec<Entry> {
     let me = getpid();
-    // The dead have no children, and nobody needs to look at them more closely.
+    // Zombies have no children.
     rest.retain(|entry| {
-        entry.lives && entry.pid != me && families.iter().any(|clues| clues.could_fit(entry))
+        entry.lives && entry.pid != me && trees.iter().any(|membership| membership.could_fit(entry))
     });
-    let fits = |entry: &Entry| families.iter().any(|clues| clues.could_fit(entry) && clues.fit(entry));
+    let fits =
+        |entry: &Entry| trees.iter().any(|membership| membership.could_fit(entry) && membership.fit(entry));
     let (mut members, mut rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(fits);
     let mut known: HashSet<i32> = members.iter().map(|entry| entry.pid.as_raw_pid()).collect();
     // The children of members are members, and so are theirs.
@@ -142,7 +143,7 @@ fn members(families: &[&Clues], mut rest: Vec<Entry>) -> Vec<Entry> {
     members
 }
 
-/// A process that can be signalled, and no other in its place.
+/// A process that can be signalled without the risk of hitting another one with its id.
 #[derive(Debug)]
 struct Target {
     pid: Pid,
@@ -158,15 +159,15 @@ impl Target {
             Err(rustix::io::Errno::SRCH) => return None,
             Err(_) => None,
         };
-        // The number may have gone to somebody else between the look and the handle, but not since.
+        // The id may have been reused between the scan and the handle, but not since.
         let now = Entry::read(entry.pid)?;
         (now.started == entry.started).then_some(Self { pid: entry.pid, handle })
     }
 
-    /// Waits until it has ended, for a moment at most.
+    /// Waits for its exit, for a moment at most.
     fn ended(&self) {
         match &self.handle {
-            // However this ends, it is looked again.
+            // The next scan decides.
             Some(handle) => drop(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&PAUSE))),
             None => thread::yield_now(),
         }
@@ -178,7 +179,7 @@ impl Target {
             None => kill_process(self.pid, signal),
         };
         if let Err(error) = sent {
-            // It has ended meanwhile, or is a program of another user, which is told of if it stays.
+            // It has exited, or belongs to another user.
             tracing::trace!(pid = ?self.pid, ?signal, %error, "signal not delivered");
         }
     }
