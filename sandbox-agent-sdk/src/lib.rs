@@ -5,7 +5,7 @@ mod ask;
 mod capabilities;
 mod client;
 mod content;
-mod control;
+pub mod control;
 mod error;
 mod event;
 mod extensions;
