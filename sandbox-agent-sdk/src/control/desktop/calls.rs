@@ -86,7 +86,8 @@ impl Desktop {
     }
 
     fn picture(&self, route: Route) -> BoxFuture<'static, Result<Screenshot, Error>> {
-        let body = self.http.body(Ok(Call::new("take screenshot", Method::GET, route).accept("image/*, */*;q=0.5")));
+        let body =
+            self.http.body(Ok(Call::new("take screenshot", Method::GET, route).accept("image/*, */*;q=0.5")));
         Box::pin(async move {
             let body = body.await?;
             let content_type = body.content_type().map(str::to_owned);
@@ -146,7 +147,8 @@ impl Desktop {
         to: (i32, i32),
         button: MouseButton,
     ) -> BoxFuture<'static, Result<MousePosition, Error>> {
-        let body = json!({ "startX": from.0, "startY": from.1, "endX": to.0, "endY": to.1, "button": button });
+        let body =
+            json!({ "startX": from.0, "startY": from.1, "endX": to.0, "endY": to.1, "button": button });
         self.post("drag mouse", "/v1/desktop/mouse/drag", &body)
     }
 
@@ -214,7 +216,9 @@ impl Desktop {
         window
             .map(|window| match window {
                 Ok(window) => Ok(Some(window)),
-                Err(error) if error.problem().is_some_and(|p| p.short_kind() == "no_focused_window") => Ok(None),
+                Err(error) if error.problem().is_some_and(|p| p.short_kind() == "no_focused_window") => {
+                    Ok(None)
+                }
                 Err(error) => Err(error),
             })
             .boxed()
@@ -319,7 +323,12 @@ impl Desktop {
     }
 
     /// A POST whose response says no more than that it worked.
-    fn send(&self, what: &'static str, path: &'static str, body: &Value) -> BoxFuture<'static, Result<(), Error>> {
+    fn send(
+        &self,
+        what: &'static str,
+        path: &'static str,
+        body: &Value,
+    ) -> BoxFuture<'static, Result<(), Error>> {
         self.http.done(Call::new(what, Method::POST, Route::new(path)).json(body))
     }
 }

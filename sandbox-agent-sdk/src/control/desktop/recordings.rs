@@ -47,7 +47,8 @@ impl Desktop {
     /// Downloads a recording, an MP4 file, piece by piece: it is never held as a whole.
     pub fn download_recording(&self, id: &str) -> BoxFuture<'static, Result<FileReader, Error>> {
         let route = recording(id).and_then(|route| route.segment("download"));
-        let call = route.map(|route| Call::new("download recording", Method::GET, route).accept("video/*, */*;q=0.5"));
+        let call = route
+            .map(|route| Call::new("download recording", Method::GET, route).accept("video/*, */*;q=0.5"));
         self.http.body(call).map(|body| body.map(FileReader::new)).boxed()
     }
 

@@ -170,7 +170,8 @@ impl Processes {
     ) -> BoxFuture<'static, Result<ProcessInfo, Error>> {
         let limit = wait + self.http.timeouts().answer;
         let wait = wait.as_millis().to_string();
-        let route = process(id).and_then(|route| route.segment(verb)).map(|route| route.query("waitMs", &wait));
+        let route =
+            process(id).and_then(|route| route.segment(verb)).map(|route| route.query("waitMs", &wait));
         self.http.value(route.map(|route| Call::new(what, Method::POST, route).answered_within(Some(limit))))
     }
 
@@ -182,7 +183,8 @@ impl Processes {
     /// The output that the server has kept.
     pub fn logs(&self, id: &str, query: LogQuery) -> BoxFuture<'static, Result<Vec<LogEntry>, Error>> {
         let route = logs(id, &query);
-        let page = self.http.value::<LogPage>(route.map(|route| Call::new("get process logs", Method::GET, route)));
+        let page =
+            self.http.value::<LogPage>(route.map(|route| Call::new("get process logs", Method::GET, route)));
         page.map(|page| page.map(|page| page.entries)).boxed()
     }
 
@@ -196,9 +198,10 @@ impl Processes {
     /// The server's event stream of log entries after a sequence number.
     pub(super) fn log_events(&self, id: &str, since: u64) -> BoxFuture<'static, Result<FileReader, Error>> {
         let route = logs(id, &LogQuery::new().since(since)).map(|route| route.flag("follow", true));
-        let body = self.http.body(route.map(|route| {
-            Call::new("follow process logs", Method::GET, route).accept("text/event-stream")
-        }));
+        let body =
+            self.http.body(route.map(|route| {
+                Call::new("follow process logs", Method::GET, route).accept("text/event-stream")
+            }));
         body.map(|body| body.map(FileReader::new)).boxed()
     }
 
@@ -207,16 +210,15 @@ impl Processes {
     /// One request brings all of it. What is larger than the server's
     /// [limit](ProcessConfig::max_input_bytes_per_request), 64 KiB by default, is [`Error::PayloadTooLarge`], and
     /// nothing is written: use [`send_input_stream`](Self::send_input_stream).
-    pub fn send_input(
-        &self,
-        id: &str,
-        input: impl AsRef<[u8]>,
-    ) -> BoxFuture<'static, Result<u64, Error>> {
+    pub fn send_input(&self, id: &str, input: impl AsRef<[u8]>) -> BoxFuture<'static, Result<u64, Error>> {
         let input = Input { data: STANDARD.encode(input.as_ref()), encoding: "base64" };
         let call = process(id)
             .and_then(|route| route.segment("input"))
             .and_then(|route| Call::new("send process input", Method::POST, route).json(&input));
-        self.http.value::<InputWritten>(call).map(|written| written.map(|written| written.bytes_written)).boxed()
+        self.http
+            .value::<InputWritten>(call)
+            .map(|written| written.map(|written| written.bytes_written))
+            .boxed()
     }
 
     /// Writes a stream of any size to a process, a piece at a time, and returns how many bytes were written.
@@ -269,7 +271,8 @@ impl Processes {
         id: &str,
         size: TerminalSize,
     ) -> BoxFuture<'static, Result<TerminalSize, Error>> {
-        let route = process(id).and_then(|route| route.segment("terminal")).and_then(|route| route.segment("resize"));
+        let route =
+            process(id).and_then(|route| route.segment("terminal")).and_then(|route| route.segment("resize"));
         self.http.value(route.and_then(|route| Call::new("resize terminal", Method::POST, route).json(&size)))
     }
 
@@ -277,7 +280,8 @@ impl Processes {
     ///
     /// Output from before is not repeated: [`logs`](Self::logs) has it. Several clients may attach to one terminal.
     pub fn connect_terminal(&self, id: &str) -> BoxFuture<'static, Result<ProcessTerminal, Error>> {
-        let route = process(id).and_then(|route| route.segment("terminal")).and_then(|route| route.segment("ws"));
+        let route =
+            process(id).and_then(|route| route.segment("terminal")).and_then(|route| route.segment("ws"));
         ProcessTerminal::connect(self.http.clone(), route).boxed()
     }
 }
