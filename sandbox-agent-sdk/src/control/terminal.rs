@@ -74,8 +74,9 @@ pub enum TerminalEvent {
 
 /// The terminal of a process.
 ///
-/// Output is read from the socket only when it is asked for: a slow reader slows the process down, and nothing
-/// piles up here. Dropping it leaves the process running.
+/// Output is read from the socket only when it is asked for: nothing piles up here. A server does not wait for a slow
+/// client either: released servers drop what it did not read in time, and [`logs`](super::processes::Processes::logs)
+/// has it. Dropping the terminal leaves the process running.
 ///
 /// ```no_run
 /// # async fn example(server: sandbox_agent_sdk::ControlPlane) -> Result<(), sandbox_agent_sdk::Error> {

@@ -4,6 +4,7 @@
 
 mod acp;
 mod chat;
+mod control;
 mod local;
 mod record;
 mod replay;
