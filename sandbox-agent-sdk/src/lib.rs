@@ -24,6 +24,8 @@ mod new_session;
 mod open_enum;
 mod options;
 mod plain_text;
+#[cfg(all(feature = "providers", unix))]
+pub mod provider;
 mod random;
 mod running;
 mod session_info;

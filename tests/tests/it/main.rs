@@ -6,6 +6,7 @@ mod acp;
 mod chat;
 mod control;
 mod local;
+mod provider;
 mod record;
 mod replay;
 mod servers;

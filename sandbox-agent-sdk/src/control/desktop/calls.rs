@@ -266,24 +266,31 @@ impl Desktop {
     ) -> BoxFuture<'static, Result<(), Error>> {
         let (desktop, text) = (self.clone(), text.into());
         Box::pin(async move {
-            let body = json!({ "text": text, "selection": selection });
-            let call = Call::new("set clipboard", Method::POST, Route::new("/v1/desktop/clipboard"));
-            let set = desktop.http.done(call.answered_within(Some(CLIPBOARD_WITHIN)).json(&body)).await;
-            let Err(error) = set else { return Ok(()) };
-            if !error.is_timeout() {
-                return Err(error);
-            }
+            // A server that does not respond to the first would never set the second.
             let selections = match selection {
                 Selection::Both => vec![Selection::Clipboard, Selection::Primary],
                 one => vec![one],
             };
             for selection in selections {
-                if desktop.clipboard(selection).await?.text != text {
-                    return Err(error);
-                }
+                desktop.set_selection(&text, selection).await?;
             }
             Ok(())
         })
+    }
+
+    async fn set_selection(&self, text: &str, selection: Selection) -> Result<(), Error> {
+        let body = json!({ "text": text, "selection": selection });
+        let call = Call::new("set clipboard", Method::POST, Route::new("/v1/desktop/clipboard"));
+        match self.http.done(call.answered_within(Some(CLIPBOARD_WITHIN)).json(&body)).await {
+            Err(error) if error.is_timeout() => {
+                if self.clipboard(selection).await?.text == text {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            }
+            other => other,
+        }
     }
 
     /// Starts an application on the desktop.

@@ -205,6 +205,9 @@ async fn mouse_windows_and_clipboard_are_moved_and_read() {
         assert_eq!(desktop.clipboard(selection).await.expect("a clipboard").text, text);
     }
     within("the clipboard", desktop.set_clipboard("both", Selection::Both)).await.expect("it is set");
+    for selection in [Selection::Clipboard, Selection::Primary] {
+        assert_eq!(desktop.clipboard(selection).await.expect("a clipboard").text, "both");
+    }
     let stopped = within("stopping", desktop.stop()).await.expect("a status");
     assert_eq!(stopped.state, DesktopState::Inactive);
 }

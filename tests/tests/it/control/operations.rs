@@ -15,6 +15,7 @@ use sandbox_agent_sdk::control::processes::{CreateProcess, LogQuery, RunProcess}
 use sandbox_agent_sdk::control::terminal::TerminalSize;
 use sandbox_agent_sdk::{
     ClientOptions, FsMove, LocalMcpServer, McpServerConfig, SandboxAgentClient, ServerKind, SkillsConfig,
+    http_client_builder,
 };
 use sdk_tests::{Unavailable, say_not_run, typescript_sdk, within};
 
@@ -94,7 +95,7 @@ async fn the_list_of_operations_is_that_of_the_servers_document() {
 #[tokio::test]
 async fn the_released_server_has_every_operation_of_the_list() {
     let Some(server) = Server::start(Kind::Released).await else { return };
-    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let http = http_client_builder().no_proxy().build().expect("a client");
     for operation in operations() {
         // A method that it has not is 405 on a path that it has; a path that it has not says so in a problem.
         let url = format!("{}{}", server.url(), operation.path.replace(['{', '}'], ""));
