@@ -114,12 +114,20 @@ impl BubblewrapProvider {
         self
     }
 
-    /// The words of the sandbox's command, before those of the server.
+    /// The environment inside. It is that of `bwrap` itself, whose first process can be read from inside, and it is
+    /// not on the command line of `bwrap`, which can be read from outside.
+    fn variables(&self) -> Vec<String> {
+        let own = [("HOME", HOME), ("PATH", "/usr/local/bin:/usr/bin:/bin")];
+        let own = own.iter().map(|(name, value)| format!("{name}={value}"));
+        own.chain(self.environment.iter().map(|(name, value)| format!("{name}={value}"))).collect()
+    }
+
+    /// The options of `bwrap`, and the server's program.
     fn words(&self, home: &Path) -> Vec<String> {
-        let mut words: Vec<String> = vec![self.bwrap.display().to_string()];
+        let mut words: Vec<String> = Vec::new();
         let mut add = |parts: &[&str]| words.extend(parts.iter().map(|part| (*part).to_owned()));
         add(&["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]);
-        add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]);
+        add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL"]);
         for path in SYSTEM {
             add(&["--ro-bind-try", path, path]);
         }
@@ -129,11 +137,7 @@ impl BubblewrapProvider {
         for bind in &self.binds {
             add(&[bind.option, &bind.outside.display().to_string(), &bind.inside.display().to_string()]);
         }
-        add(&["--chdir", HOME, "--setenv", "HOME", HOME, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin"]);
-        for (name, value) in &self.environment {
-            add(&["--setenv", name, value]);
-        }
-        add(&["--", "/run/sandbox-agent"]);
+        add(&["--chdir", HOME, "--", "/run/sandbox-agent"]);
         words
     }
 
@@ -142,10 +146,16 @@ impl BubblewrapProvider {
         let directory = self.homes.join(random_id());
         let home = directory.join("home");
         let launcher = directory.join("sandbox-agent");
-        let words: Vec<String> = self.words(&home).iter().map(|word| quoted(word)).collect();
+        let quote = |words: Vec<String>| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        let script = format!(
+            "#!/bin/sh\nbwrap=$(command -v {}) || exit 127\nexec env -i {} \"$bwrap\" {} \"$@\"\n",
+            quoted(&self.bwrap.display().to_string()),
+            quote(self.variables()),
+            quote(self.words(&home)),
+        );
         let made = fs::create_dir_all(&home)
             .and_then(|()| fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)))
-            .and_then(|()| fs::write(&launcher, format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" "))))
+            .and_then(|()| fs::write(&launcher, script))
             .and_then(|()| fs::set_permissions(&launcher, fs::Permissions::from_mode(0o700)));
         match made {
             Ok(()) => Ok((directory, launcher)),
