@@ -6,6 +6,7 @@ use mock_server::MockServer;
 
 pub mod chat;
 mod postgres;
+pub mod remote_shell;
 
 pub use postgres::{Cluster, Schema};
 

@@ -5,7 +5,7 @@ mod ask;
 mod capabilities;
 mod client;
 pub mod content;
-mod control;
+pub mod control;
 mod decoded;
 mod error;
 mod event;
@@ -29,6 +29,8 @@ mod partial_json;
 mod plain_text;
 #[cfg(unix)]
 mod process_tree;
+#[cfg(all(feature = "providers", unix))]
+pub mod provider;
 mod random;
 pub mod requests;
 mod running;

@@ -14,7 +14,9 @@ mod wire;
 pub use collect::{Collected, collect_until, texts};
 pub use limit::{LIMIT, eventually, within};
 pub use notice::say_not_run;
-pub use released::{ReleasedServer, ReleasedSetup, Unavailable, binary, install_agent, is_alive};
+pub use released::{
+    ReleasedServer, ReleasedSetup, Unavailable, binary, install_agent, is_alive, typescript_sdk,
+};
 pub use scenario::Scenario;
 pub use script::{acp_server, client, handshake, numbered, prompt, session};
 pub use sdk_examples::{Cluster, Schema};

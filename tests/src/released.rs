@@ -3,5 +3,5 @@
 mod npm;
 mod process;
 
-pub use npm::{Unavailable, binary};
+pub use npm::{Unavailable, binary, typescript_sdk};
 pub use process::{ReleasedServer, ReleasedSetup, install_agent, is_alive};

@@ -37,20 +37,44 @@ pub async fn binary(folder: &Path, version: &str) -> Result<PathBuf, Unavailable
     })?;
     let home = folder.join(format!("sandbox-agent-{version}"));
     let program = home.join("node_modules").join(package).join("bin/sandbox-agent");
-    if program.exists() {
-        return Ok(program);
+    installed(folder, &home, package, version, &program).await?;
+    Ok(program)
+}
+
+/// The folder of the TypeScript SDK of this version, below `folder`. It is fetched as [`binary`] is.
+///
+/// # Errors
+/// Says what is missing: npm, or the network.
+pub async fn typescript_sdk(folder: &Path, version: &str) -> Result<PathBuf, Unavailable> {
+    let home = folder.join(format!("typescript-sdk-{version}"));
+    let package = home.join("node_modules/sandbox-agent");
+    installed(folder, &home, "sandbox-agent", version, &package).await?;
+    Ok(package)
+}
+
+/// Fetches a package into `home`, unless `result` is there.
+async fn installed(
+    folder: &Path,
+    home: &Path,
+    package: &str,
+    version: &str,
+    result: &Path,
+) -> Result<(), Unavailable> {
+    if result.exists() {
+        return Ok(());
     }
     fs::create_dir_all(folder)?;
-    let lock = folder.join(format!("sandbox-agent-{version}.lock"));
+    let name = home.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let lock = folder.join(format!("{name}.lock"));
     // Waiting for another process may take as long as its download: not on a thread that others need.
     let held = tokio::task::spawn_blocking(move || {
         Flock::lock(File::create(lock)?, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))
     });
     let _held = held.await.map_err(io::Error::other)??;
-    if !program.exists() {
-        fetch(folder, &home, package, version).await?;
+    if !result.exists() {
+        fetch(folder, home, package, version).await?;
     }
-    Ok(program)
+    Ok(())
 }
 
 async fn fetch(folder: &Path, home: &Path, package: &str, version: &str) -> Result<(), Unavailable> {
@@ -70,7 +94,9 @@ async fn fetch(folder: &Path, home: &Path, package: &str, version: &str) -> Resu
         return Err(Unavailable(format!("npm failed: {}", String::from_utf8_lossy(&output.stderr))));
     }
     let program = part.path().join("node_modules").join(package).join("bin/sandbox-agent");
-    fs::set_permissions(program, Permissions::from_mode(0o755))?;
+    if program.exists() {
+        fs::set_permissions(program, Permissions::from_mode(0o755))?;
+    }
     fs::rename(part.keep(), home)?;
     Ok(())
 }

@@ -4,7 +4,9 @@
 
 mod acp;
 mod chat;
+mod control;
 mod local;
+mod provider;
 mod record;
 mod replay;
 mod security_page;
