@@ -116,7 +116,7 @@ fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>) -> V
             give("SCRIPTED_KEY");
             give("OPENAI_API_KEY");
             let config = format!(
-                "model = \"scripted-one\"\nmodel_provider = \"scripted\"\napproval_policy = \"untrusted\"\n\
+                "model = \"gpt-5.4\"\nmodel_provider = \"scripted\"\napproval_policy = \"untrusted\"\n\
                  sandbox_mode = \"workspace-write\"\nmodel_reasoning_summary = \"auto\"\n\
                  model_supports_reasoning_summaries = true\ncheck_for_update_on_startup = false\n\
                  [analytics]\nenabled = false\n\

@@ -33,3 +33,13 @@ pub fn mcp_server(folder: &Path) -> PathBuf {
     fs::write(&path, SERVER).expect("a file");
     path
 }
+
+/// The path of node, which agents may look for in other places than this program.
+///
+/// # Panics
+/// When there is no node.
+pub fn node() -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join("node"));
+    places.find(|place| place.is_file()).expect("node is installed").display().to_string()
+}

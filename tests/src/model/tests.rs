@@ -5,6 +5,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 
 use super::{Api, INPUT_TOKENS, OUTPUT_TOKENS, ScriptedModel};
+use crate::within;
 
 const APIS: [Api; 4] = [Api::OpenAiChat, Api::OpenAiResponses, Api::Anthropic, Api::Gemini];
 
@@ -361,7 +362,7 @@ async fn a_stream_that_its_reader_gives_up_ends() {
     let mut response = request.send().await.expect("a response");
     assert!(response.chunk().await.expect("a chunk").is_some());
     drop(response);
-    model.idle().await;
+    within("the model is idle", model.idle()).await;
 }
 
 #[tokio::test]
