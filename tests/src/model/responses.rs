@@ -26,14 +26,18 @@ pub(super) fn read(body: &Value) -> (Vec<Piece>, Vec<Tool>) {
             _ => {}
         }
     }
-    let tools = body["tools"].as_array().into_iter().flatten().filter_map(|tool| {
-        let name = tool["name"].as_str().or(match tool["type"].as_str() {
-            Some("local_shell") => Some("local_shell"),
-            _ => None,
-        })?;
-        Some(Tool { name: name.to_owned(), schema: tool["parameters"].clone() })
-    });
-    (pieces, tools.collect())
+    let tools = body["tools"].as_array().into_iter().flatten();
+    (pieces, tools.flat_map(tools_of).collect())
+}
+
+/// One tool, or those of a namespace, which are named `NAMESPACE/NAME` here.
+fn tools_of(tool: &Value) -> Vec<Tool> {
+    let Some(name) = tool["name"].as_str() else { return Vec::new() };
+    if tool["type"] == "namespace" {
+        let tools = tool["tools"].as_array().into_iter().flatten().flat_map(tools_of);
+        return tools.map(|tool| Tool { name: format!("{name}/{}", tool.name), ..tool }).collect();
+    }
+    vec![Tool { name: name.to_owned(), schema: tool["parameters"].clone() }]
 }
 
 /// Writes the events of one response.
@@ -150,7 +154,11 @@ impl Responses {
     fn call(&mut self, name: &str, arguments: &Value) -> String {
         let index = self.output.len();
         let call = format!("call_{}_{index}", self.id);
-        let item = match arguments {
+        let (namespace, name) = match name.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, name),
+        };
+        let mut item = match arguments {
             Value::String(input) => json!({
                 "type": "custom_tool_call", "id": format!("ctc_{}_{index}", self.id), "call_id": call,
                 "name": name, "input": input, "status": "completed",
@@ -160,6 +168,9 @@ impl Responses {
                 "name": name, "arguments": arguments.to_string(), "status": "completed",
             }),
         };
+        if let Some(namespace) = namespace {
+            item["namespace"] = namespace.into();
+        }
         let added =
             self.event(json!({ "type": "response.output_item.added", "output_index": index, "item": item }));
         let done =

@@ -400,4 +400,8 @@ async fn tools_are_called_as_their_schemas_want() {
         json!([{ "type": "function", "name": "mcp__fetch", "parameters": {} }]),
     );
     assert_eq!(read.await.calls, [("mcp__fetch".to_owned(), json!({ "a": 1 }))]);
+    let space =
+        json!({ "type": "namespace", "name": "mcp", "tools": [{ "type": "function", "name": "fetch" }] });
+    let read = ask_with("call fetch {}", json!([space])).await;
+    assert_eq!(read.calls, [("fetch".to_owned(), json!({}))]);
 }

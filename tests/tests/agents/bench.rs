@@ -33,6 +33,9 @@ use crate::{
 /// How long anything may take: agents take many seconds to start on a busy machine.
 const LIMIT: Duration = Duration::from_secs(100);
 
+/// An agent that retries for longer than this is cancelled.
+pub(crate) const RETRIES: Duration = Duration::from_secs(25);
+
 /// Waits for what a row cannot do without.
 pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(LIMIT, future).await {

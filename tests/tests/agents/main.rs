@@ -6,6 +6,7 @@
 //! cargo test -p sdk-tests --test agents -- --all --write              the whole matrix, into docs/agents.md
 //! cargo test -p sdk-tests --test agents -- --all codex cancel         what has all of these words in its name
 //! cargo test -p sdk-tests --test agents -- --all --runs 20 opencode   twenty times
+//! cargo test -p sdk-tests --test agents -- --stage codex              an agent and the model, to try things by hand
 //! ```
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot continue fails")]
@@ -17,6 +18,7 @@ mod page;
 mod program;
 mod rows;
 mod runner;
+mod stage;
 
 use std::process::ExitCode;
 
@@ -28,7 +30,8 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime");
     match arguments.first().map(String::as_str) {
-        Some("--cell") => runtime.block_on(cell::run(&arguments[1])),
+        Some("--cell") => runtime.block_on(cell::run(arguments.get(1).map_or("", String::as_str))),
+        Some("--stage") => runtime.block_on(stage::run(arguments.get(1).map_or("", String::as_str))),
         Some("--program") => runtime.block_on(program::run(&arguments[1..])),
         _ => runtime.block_on(runner::run(Plan::parse(&arguments))),
     }

@@ -6,7 +6,7 @@ use sdk_tests::agents::RealAgent;
 
 use crate::{
     cell::{Face, Seen},
-    known::{self, KNOWN},
+    known::{self, CI, KNOWN},
     rows::ROWS,
     runner::Report,
 };
@@ -30,6 +30,13 @@ pub(crate) fn check() {
     }
     for known in KNOWN {
         assert!(page.contains(known.why), "docs/agents.md does not say: {}", known.why);
+    }
+    for pattern in CI.iter().chain(KNOWN.iter().map(|known| &known.cells)) {
+        let cells = crate::cells();
+        assert!(cells.iter().any(|cell| known::matches(pattern, cell)), "no cell is named {pattern}");
+    }
+    for cell in crate::cells().iter().filter(|cell| known::in_ci(cell)) {
+        assert!(known::failure(cell).is_none(), "CI runs {cell}, which is known to fail");
     }
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     for row in rows.filter(|name| name.matches('_').count() >= 2) {

@@ -62,6 +62,7 @@ rows! {
     lifecycle::a_session_is_forked
     lifecycle::a_session_is_closed
     lifecycle::a_disconnect_leaves_no_process
+    lifecycle::a_disconnect_with_a_tool_server_leaves_no_process
     failures::a_model_error_400_is_reported
     failures::a_model_error_429_is_reported
     failures::a_model_error_500_is_reported

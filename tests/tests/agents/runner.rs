@@ -15,8 +15,7 @@ use sdk_tests::{
 
 use crate::{
     cell::{Cell, RESULT, Seen, folder},
-    known::{self, CI},
-    page,
+    known, page,
 };
 
 /// How long one cell may take.
@@ -84,12 +83,12 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
             "NOT RUN: {} rows with real agents ({} of them stable); REAL_AGENTS=1 runs the stable ones, \
              `cargo test -p sdk-tests --test agents -- --all` all of them",
             crate::cells().len(),
-            CI.len()
+            crate::cells().iter().filter(|cell| known::in_ci(cell)).count()
         );
         return ExitCode::SUCCESS;
     }
-    if let Err(Unavailable(why)) = fetch(&cells).await {
-        println!("NOT RUN: real agents cannot be fetched: {why}");
+    if let Err(Unavailable(why)) = prepare(&cells).await {
+        println!("NOT RUN: real agents cannot be run: {why}");
         return if std::env::var_os("CI").is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     let isolation = Isolation::probe().await;
@@ -104,7 +103,17 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
     if unexpected == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn fetch(cells: &[Cell]) -> Result<(), Unavailable> {
+/// The oldest node that the agents run on.
+const NODE: u32 = 20;
+
+async fn prepare(cells: &[Cell]) -> Result<(), Unavailable> {
+    let version = tokio::process::Command::new("node").arg("--version").output().await;
+    let version = version.map_err(|error| Unavailable(format!("node cannot be run: {error}")))?;
+    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+    let major = version.trim_start_matches('v').split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if major < Some(NODE) {
+        return Err(Unavailable(format!("node is {version}, and the agents need {NODE}")));
+    }
     binary(&folder(), RELEASED).await?;
     for agent in RealAgent::ALL {
         if cells.iter().any(|cell| cell.agent == agent) {

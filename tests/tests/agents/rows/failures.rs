@@ -1,9 +1,7 @@
 //! A model that fails.
 
-use std::time::Duration;
-
 use crate::{
-    bench::{Bench, Told, ask, chain, first_text, patiently, read},
+    bench::{Bench, RETRIES, Told, ask, chain, first_text, patiently, read},
     cell::{Cell, Seen},
 };
 
@@ -35,9 +33,6 @@ pub(super) async fn a_model_error_400_is_reported(cell: Cell) -> Seen {
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     seen
 }
-
-/// An agent that retries for longer than this is cancelled.
-const RETRIES: Duration = Duration::from_secs(25);
 
 async fn retried(cell: Cell, status: u16) -> Seen {
     let bench = Bench::start(cell).await;

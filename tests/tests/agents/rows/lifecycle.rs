@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use sandbox_agent_sdk::{Error, ListSessions, PermissionPolicy, Update, UpdateKind};
+use sandbox_agent_sdk::{Error, ListSessions, NewSession, PermissionPolicy, Update, UpdateKind};
 use sdk_tests::agents::RealAgent;
 
 use crate::{
-    bench::{Bench, ask, chain, patiently, until},
+    bench::{Bench, ask, chain, patiently},
     cell::{Cell, Seen},
+    rows::tools::tool_server,
 };
 
 pub(super) async fn sessions_are_listed(cell: Cell) -> Seen {
@@ -130,8 +131,22 @@ pub(super) async fn a_session_is_closed(cell: Cell) -> Seen {
 
 pub(super) async fn a_disconnect_leaves_no_process(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
+    left_behind(&bench, bench.new_session(), &[RealAgent::Codex]).await
+}
+
+pub(super) async fn a_disconnect_with_a_tool_server_leaves_no_process(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let new = bench.new_session().mcp_server("fortunes", &tool_server(&bench));
+    left_behind(&bench, new, &[RealAgent::Codex, RealAgent::Gemini]).await
+}
+
+/// How long an agent has for its end after the client disconnected.
+const GONE: Duration = Duration::from_secs(10);
+
+/// Disconnects, and looks at what is left of the agent; `stubborn` are those of which something is.
+async fn left_behind(bench: &Bench, new: NewSession, stubborn: &[RealAgent]) -> Seen {
     let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
-    let session = connected.session(bench.new_session()).await;
+    let session = connected.session(new).await;
     ask(&session, "tool echo hi").await.ended();
     let before = bench.processes();
     assert!(!before.is_empty());
@@ -146,11 +161,17 @@ pub(super) async fn a_disconnect_leaves_no_process(cell: Cell) -> Seen {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    if tokio::time::timeout(Duration::from_secs(10), gone).await.is_ok() {
-        assert_ne!(cell.agent, RealAgent::Codex, "codex-acp ends with its input now");
+    let gone = tokio::time::timeout(GONE, gone).await.is_ok();
+    let agent = bench.cell.agent;
+    if gone {
+        assert!(!stubborn.contains(&agent), "{agent} ends with its input now");
         return Seen::Works;
     }
-    assert_eq!(cell.agent, RealAgent::Codex, "{:?} of {before:?} are left", bench.processes());
-    until("the agent is still there", || !bench.processes().is_empty()).await;
-    Seen::cannot("the agent ignores the end of its input and stays until the server is killed with its group")
+    let left = bench.processes();
+    assert!(stubborn.contains(&agent), "{left:?} of {before:?} are left");
+    Seen::cannot(format!(
+        "{} of {} processes stay until the server's process group is killed",
+        left.len(),
+        before.len()
+    ))
 }

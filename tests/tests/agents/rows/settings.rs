@@ -24,8 +24,14 @@ fn other_mode(snapshot: &SessionSnapshot) -> Option<String> {
 
 fn other_model(snapshot: &SessionSnapshot) -> Option<String> {
     let current = snapshot.models.current.clone();
-    let ids = snapshot.models.available.iter().map(|model| &model.id);
-    ids.filter(|id| Some(*id) != current.as_ref()).last().cloned()
+    let mut ids = snapshot.models.available.iter().map(|model| &model.id);
+    ids.find(|id| Some(*id) != current.as_ref() && reachable(id, current.as_deref())).cloned()
+}
+
+/// Whether the scripted model serves this one: others are those of another provider, or of an account in a browser.
+fn reachable(id: &str, current: Option<&str>) -> bool {
+    let provider = |id: &str| id.split_once('/').map(|(provider, _)| provider.to_owned());
+    !id.contains("oauth") && provider(id) == current.and_then(provider)
 }
 
 pub(super) async fn a_session_has_the_model_and_mode_it_was_made_with(cell: Cell) -> Seen {
@@ -97,9 +103,13 @@ pub(super) async fn an_option_is_set(cell: Cell) -> Seen {
     let choice = snapshot.config_options.iter().find_map(|option| {
         let values = option.values.iter().map(|value| &value.value);
         let usable = |value: &&String| {
-            option.current != value.as_str() && !value.contains("bypass") && !value.contains("full")
+            let current = option.current.as_str();
+            current != Some(value.as_str())
+                && !value.contains("bypass")
+                && !value.contains("full")
+                && reachable(value, current)
         };
-        Some((option.id.clone(), values.filter(usable).next()?.clone()))
+        Some((option.id.clone(), values.into_iter().find(usable)?.clone()))
     });
     let Some((option, value)) = choice else {
         assert!(matches!(cell.agent, RealAgent::Gemini | RealAgent::Qwen), "{snapshot:?}");

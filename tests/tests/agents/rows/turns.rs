@@ -36,6 +36,12 @@ pub(super) async fn thoughts_are_reported_as_thoughts(cell: Cell) -> Seen {
     let told = ask(&session, "think 20").await;
     assert_eq!(told.ended().text(), "thought about it");
     let wanted: String = (0..20).map(|number| format!("thought {number} ")).collect();
+    if cell.agent == RealAgent::Gemini {
+        // It takes each chunk for a thought of its own with a subject in bold type.
+        let thoughts = told.thoughts().replace("****\n", " ");
+        assert_eq!(thoughts.trim(), wanted.trim());
+        return Seen::note("each chunk is a thought of its own, with an empty subject in bold type");
+    }
     assert_eq!(told.thoughts().trim(), wanted.trim());
     Seen::Works
 }
@@ -53,8 +59,13 @@ pub(super) async fn an_image_reaches_the_model(cell: Cell) -> Seen {
     let told = read(session.prompt(prompt)).await;
     told.ended();
     let sent = bench.model.turns().iter().any(|request| request.contains(&PNG[..40]));
-    assert_eq!(sent, connected.capabilities.images, "{:?}", connected.capabilities.raw);
-    if sent { Seen::Works } else { Seen::cannot("does not advertise images, and sends none to its model") }
+    assert!(connected.capabilities.images, "{:?}", connected.capabilities.raw);
+    if cell.agent == RealAgent::Qwen {
+        assert!(!sent, "it sends images to models that it does not know now");
+        return Seen::cannot("advertises images, and leaves them out for a model that it does not know");
+    }
+    assert!(sent, "the image is in no request");
+    Seen::Works
 }
 
 pub(super) async fn two_sessions_have_a_turn_at_once(cell: Cell) -> Seen {
