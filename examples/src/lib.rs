@@ -4,6 +4,7 @@ use std::env;
 
 use mock_server::MockServer;
 
+pub mod agents;
 pub mod chat;
 mod postgres;
 pub mod remote_shell;

@@ -383,7 +383,11 @@ impl Error {
     #[must_use]
     pub fn is_login_required(&self) -> bool {
         // Servers use the same code for other things, so the words count as well.
-        self.rpc_error().is_some_and(|rpc| rpc.code == -32000 && rpc.message.to_lowercase().contains("auth"))
+        self.rpc_error().is_some_and(|rpc| {
+            let message = rpc.message.to_lowercase();
+            rpc.code == -32000
+                && ["auth", "api key", "log in", "login"].iter().any(|word| message.contains(word))
+        })
     }
 
     /// Whether what was asked about does not exist.
