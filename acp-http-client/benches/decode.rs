@@ -18,6 +18,8 @@ use futures::StreamExt;
 use serde::Deserialize;
 use sse_stream::SseStream;
 
+#[path = "../src/dialect.rs"]
+mod dialect;
 #[path = "../src/json/mod.rs"]
 mod json;
 #[path = "../src/options.rs"]
@@ -29,10 +31,11 @@ mod rpc;
 #[path = "../src/sse/mod.rs"]
 mod sse;
 
+use dialect::{Dialect, EventIds};
 use json::Typed;
 use options::Limits;
 use rpc::{Body, Message};
-use sse::{Cursor, Decoder, Fingerprint, Frame, Position, Sequenced};
+use sse::{Decoder, Fingerprint, Frame, Identity, Sequenced};
 
 const TCP_SEGMENT: usize = 1_460;
 const SIZES: [usize; 4] = [2 << 20, 4 << 20, 8 << 20, 16 << 20];
@@ -65,14 +68,14 @@ fn chunks(input: &[u8], size: usize) -> Vec<Bytes> {
 fn ours(chunks: &[Bytes]) -> usize {
     let limits = Limits::default().message(1 << 30);
     let mut decoder = Decoder::new(&limits);
-    let mut cursor = Cursor::new(None);
+    let mut identity = Identity::new(EventIds::Sequence, None);
     let mut out = Vec::new();
     let mut count = 0;
     for chunk in chunks {
         decoder.push(chunk.clone());
         while let Some(frame) = decoder.next_frame() {
             let Frame::Event { id, data } = frame else { continue };
-            cursor.accept(Position::of(id.as_ref()), Fingerprint::of(&data), data, &mut out);
+            identity.accept(id.as_ref(), Fingerprint::of(&data), data, |_| false, &mut out);
             for sequenced in out.drain(..) {
                 let Sequenced::Item(data) = sequenced else { continue };
                 let Body::Update { params } = Message::parse(data, &limits).unwrap().body else { continue };

@@ -171,6 +171,10 @@ pub(crate) struct OrderedCore {
     barrier: Barrier,
     /// When the first response came in a body.
     first_body: Option<Moment>,
+    /// Whether the first request introduced this client, so that its echo stands before everything that is live.
+    introduced: bool,
+    /// Requests that were accepted before the first opening, whose responses the buffer may have lost by then.
+    accepted_before_opening: bool,
     stream: Stream,
     opened_before: bool,
     /// When the stream was first lost since an event showed that the server is the same one. What was sent later may
@@ -193,6 +197,8 @@ impl OrderedCore {
             released: Vec::new(),
             barrier: settings.barrier,
             first_body: None,
+            introduced: false,
+            accepted_before_opening: false,
             stream: Stream::NotOpened,
             opened_before: false,
             lost_at: None,
@@ -227,6 +233,10 @@ impl OrderedCore {
         self.last_bytes = now;
         self.partial = None;
         if !std::mem::replace(&mut self.opened_before, true) {
+            match self.identity.is_sequence() {
+                true => self.accepted_before_opening = !self.waiting.is_empty(),
+                false => self.unconfirm(now),
+            }
             return None;
         }
         if continuity == Continuity::Unverified {
@@ -253,6 +263,12 @@ impl OrderedCore {
         pending: impl Fn(u64) -> bool,
         out: &mut Vec<Effect>,
     ) -> Flow {
+        if std::mem::take(&mut self.accepted_before_opening)
+            && id.as_ref().and_then(EventId::as_number).is_none_or(|number| number > 1)
+        {
+            // The buffer does not begin at the beginning.
+            self.unconfirm(now);
+        }
         let print = Fingerprint::of(&data);
         let (ids, limits) = (&self.ids, &self.settings.limits);
         let fresh = |(_, data): &Item| {
@@ -418,7 +434,13 @@ impl OrderedCore {
             Body::Response { id, .. } => self.ids.number(id.as_json()),
             _ => None,
         };
-        if self.backlog.is_open() {
+        if self.backlog.is_open() && self.echo_ends_backlog() {
+            let origin = if ours.is_some() { Origin::Live } else { Origin::Replayed };
+            if ours.is_some() {
+                self.end_backlog(out);
+            }
+            self.deliver(now, Ordered { event_id: id, origin, message }, out);
+        } else if self.backlog.is_open() {
             let mut released = std::mem::take(&mut self.released);
             self.backlog.push(id, message, ours.is_some(), &mut released);
             for ordered in released.drain(..) {
@@ -580,10 +602,26 @@ impl OrderedCore {
         waiting.unconfirmed?.checked_add(self.settings.unconfirmed?)
     }
 
+    /// This client introduces itself with its first request.
+    pub(crate) fn introducing(&mut self) {
+        self.introduced = true;
+    }
+
+    /// Whether the echo of our first response ends the backlog, so that nothing is live before it.
+    fn echo_ends_backlog(&self) -> bool {
+        self.introduced && self.barrier == Barrier::Echo
+    }
+
     fn backlog_deadline(&self) -> Option<Moment> {
         let Stream::Open { since } = self.stream else { return None };
-        let (quiet, limit) = (self.settings.backlog_quiet, self.settings.backlog_limit);
-        self.backlog.deadline(since, self.last_bytes, quiet, limit)
+        let settings = &self.settings;
+        let deadline =
+            self.backlog.deadline(since, self.last_bytes, settings.backlog_quiet, settings.backlog_limit)?;
+        match self.echo_ends_backlog() {
+            // A server that breaks the promise of echoes is found out by a silence behind its first response.
+            true => self.first_body.map(|body| body.max(self.last_bytes).max(since) + settings.order),
+            false => Some(deadline),
+        }
     }
 
     /// The backlog is over without an echo of ours. Where echoes are known to come, what is held is older than our

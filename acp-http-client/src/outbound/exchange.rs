@@ -165,7 +165,8 @@ impl Exchange {
             self.core.outbox.begin_turn(session, self.ticket.number());
         }
         let result = self.exchange(body, is_turn, replays).await;
-        if is_turn {
+        // A turn that ran into its time limit is cancelled with its ticket.
+        if is_turn && !self.ticket.is_waiting() {
             self.core.outbox.end_turn(self.ticket.number());
         }
         let succeeded = matches!(&result, Ok(settled) if settled.outcome.is_ok());
@@ -201,6 +202,9 @@ impl Exchange {
             self.link.input(|core, _| core.loading(self.ticket.number(), session, replay));
         }
         self.ticket.start();
+        if *self.method == *METHODS.initialize && !self.core.was_answered() {
+            self.link.input(|core, _| core.introducing());
+        }
         self.core.tap_outbound(&body);
         // Where the response comes at the end of the POST, the next message leaves when this one was handed over whole.
         let status_comes_first = self.core.options.dialect.barrier == Barrier::SameStream;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::{Waiter, cancel::cancel};
+use super::{Waiter, cancel::cancel_turns};
 use crate::{
     Error,
     client::Core,
@@ -86,7 +86,7 @@ async fn send(core: Arc<Core>, notice: Notice) {
 }
 
 async fn deliver(core: &Arc<Core>, Notice { number, turn }: Notice) {
-    let (request, turn) = tokio::join!(cancel_request(core, number), cancel_turn(core, turn));
+    let (request, turn) = tokio::join!(cancel_request(core, number), cancel_turn(core, number, turn));
     for error in [request.err(), turn.err()].into_iter().flatten() {
         tracing::debug!(%error, "a cancel was not delivered");
     }
@@ -110,11 +110,11 @@ async fn cancel_request(core: &Arc<Core>, number: u64) -> Result<(), Error> {
 }
 
 /// Cancels the turn, for which the protocol has a message of its own.
-async fn cancel_turn(core: &Arc<Core>, turn: Option<Arc<str>>) -> Result<(), Error> {
-    let Some(session) = turn else { return Ok(()) };
+async fn cancel_turn(core: &Arc<Core>, number: u64, turn: Option<Arc<str>>) -> Result<(), Error> {
+    let Some(session) = turn.filter(|_| core.outbox.is_running(number)) else { return Ok(()) };
     let notification = CancelNotification::new(session.clone());
     let body = encode(AGENT_METHOD_NAMES.session_cancel, &notification)?;
-    cancel(core, session, body).await
+    cancel_turns(core, session, body, vec![number]).await
 }
 
 fn encode(method: &str, params: &impl Serialize) -> Result<Bytes, Error> {

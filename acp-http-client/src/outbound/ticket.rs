@@ -98,10 +98,12 @@ impl Drop for Ticket {
         let Some(waiter) = self.take() else { return };
         let link = self.core.links.get(&self.core, waiter.session.as_ref());
         link.input(|core, _| core.forget(self.number));
-        if !self.sent {
-            self.core.outbox.end_turn(self.number);
-        } else if self.cancel_on_drop {
+        if self.sent && self.cancel_on_drop {
+            // From now on: a prompt that follows waits for the end of this turn, and is not hit by its cancel.
+            self.core.outbox.abandon(self.number);
             self.core.notices.cancel(self.number, waiter);
+        } else {
+            self.core.outbox.end_turn(self.number);
         }
     }
 }

@@ -198,7 +198,7 @@ impl Hub {
         let book = state.known_or_stranger(id);
         book.push(event);
         book.learn(event, now);
-        if let (Event::Update(update), true) = (event, book.is_ours()) {
+        if let (Event::Update(update), true) = (event, book.is_named) {
             self.usage.observe(update);
         }
         listeners + book.subscribers.len()

@@ -238,6 +238,7 @@ impl Http {
                 auth: self.0.auth.clone(),
                 headers: self.0.headers.clone(),
                 timeouts: self.0.timeouts.clone(),
+                limits: self.0.limits.clone(),
             };
             Self(Arc::new(shared)).raw(what, Method::GET, route, headers).await?
         } else {

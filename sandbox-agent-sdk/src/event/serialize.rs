@@ -25,6 +25,10 @@ impl Event {
                 json!({"sessionId": request.session_id(), "toolCall": request.tool_call(),
                     "options": request.options(), "request": request.raw()}),
             ),
+            Self::UnclaimedRequest(request) => (
+                "unclaimedRequest",
+                json!({"sessionId": request.session_id(), "method": request.method(), "request": request.raw()}),
+            ),
             Self::Question(request) => {
                 ("question", json!({"sessionId": request.session_id(), "request": request.raw()}))
             }
