@@ -54,7 +54,7 @@ pub(super) async fn an_image_reaches_the_model(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
-    let image = Content::Image { data: PNG.to_owned(), mime_type: "image/png".to_owned() };
+    let image = Content::image(PNG, "image/png");
     let prompt: Prompt = vec![Content::text_of("what is this"), image].into();
     let told = read(session.prompt(prompt)).await;
     told.ended();
