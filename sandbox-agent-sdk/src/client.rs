@@ -34,4 +34,4 @@ pub(crate) use hub::{Hub, Observer};
 pub use list::SessionList;
 pub(crate) use opening::Others;
 pub use session::{Session, TurnState};
-pub use turn::{StopReason, Turn, TurnOutcome};
+pub use turn::{CollectedTurn, FileChange, IncompleteTurn, StopReason, Turn, TurnEvent, TurnOutcome};

@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::turns::IncompleteTurn;
 use crate::{SessionStatus, StoreError, TerminationInfo, TransitionError, UserAction};
 
 mod convert;
@@ -201,6 +202,9 @@ pub enum Error {
         /// How many bytes they take decoded, about.
         bytes: usize,
     },
+    /// Parts of a turn are missing, or it was cut short by its deadline. What was received is in it.
+    #[error("{0}")]
+    IncompleteTurn(#[source] Box<IncompleteTurn>),
     /// Time ran out.
     #[error("{0}")]
     Timeout(Box<Timeout>),
@@ -294,6 +298,7 @@ impl Error {
             | Self::MessageTooLarge { .. }
             | Self::DecodedTooLarge { .. }
             | Self::ListTooLong { .. }
+            | Self::IncompleteTurn(_)
             | Self::Timeout(_)
             | Self::InstallFailed(_)
             | Self::Local { .. } => true,
@@ -321,7 +326,11 @@ impl Error {
     /// Whether time ran out.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Timeout(_))
+        match self {
+            Self::Timeout(_) => true,
+            Self::IncompleteTurn(turn) => turn.source.as_ref().is_some_and(|source| source.is_timeout()),
+            _ => false,
+        }
     }
 
     /// Whether the server refuses the token.

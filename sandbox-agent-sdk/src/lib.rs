@@ -39,7 +39,9 @@ mod store;
 mod termination;
 mod thread;
 mod timestamp;
+mod tool_calls;
 mod tools;
+pub mod turns;
 mod unparsed;
 mod update;
 
