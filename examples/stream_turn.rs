@@ -50,7 +50,7 @@ async fn main() -> Result<(), Error> {
 
 /// Allows everything once: for a demonstration, not for a sandbox that matters.
 async fn answer_permissions(session: Session) {
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     while let Some(event) = events.next().await {
         if let Event::Permission(request) = event {
             let title = request.tool_call().and_then(|call| call.title.clone()).unwrap_or_default();

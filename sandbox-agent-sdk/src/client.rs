@@ -41,4 +41,4 @@ pub use list::SessionList;
 pub(crate) use offers::client_capabilities;
 pub(crate) use opening::Others;
 pub use session::{Session, TurnState};
-pub use turn::{StopReason, Turn, TurnOutcome};
+pub use turn::{CollectedTurn, FileChange, IncompleteTurn, StopReason, Turn, TurnEvent, TurnOutcome};

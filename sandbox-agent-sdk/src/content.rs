@@ -464,6 +464,13 @@ impl Prompt {
         self
     }
 
+    /// Whether it says nothing: it has no pieces, or only empty texts.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.content
+            .iter()
+            .all(|content| matches!(content, Content::Text { text, .. } if text.trim().is_empty()))
+    }
+
     pub(crate) fn to_value(&self) -> Value {
         self.content.iter().map(Content::to_value).collect()
     }

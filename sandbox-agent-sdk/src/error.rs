@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::text::printable;
+use crate::turns::IncompleteTurn;
 use crate::usage::BudgetEvent;
 use crate::{SessionStatus, StoreError, TerminationInfo, TransitionError, UserAction};
 
@@ -62,6 +63,13 @@ pub enum Error {
     TurnInProgress {
         /// The session.
         session_id: String,
+    },
+    /// The call was cancelled before it was sent.
+    #[error("`{what}` was cancelled before it was sent")]
+    #[non_exhaustive]
+    Withdrawn {
+        /// What was called.
+        what: String,
     },
     /// The budget of the session, or of the client, is spent. Nothing was sent.
     #[error("{0}")]
@@ -241,6 +249,9 @@ pub enum Error {
         /// How many bytes they take decoded, about.
         bytes: usize,
     },
+    /// Parts of a turn are missing, or it was cut short by its deadline. What was received is in it.
+    #[error("{0}")]
+    IncompleteTurn(#[source] Box<IncompleteTurn>),
     /// Time ran out.
     #[error("{0}")]
     Timeout(Box<Timeout>),
@@ -339,6 +350,7 @@ impl Error {
             | Self::MessageTooLarge { .. }
             | Self::DecodedTooLarge { .. }
             | Self::ListTooLong { .. }
+            | Self::IncompleteTurn(_)
             | Self::Timeout(_)
             | Self::InstallFailed(_)
             | Self::Local { .. } => true,
@@ -346,6 +358,7 @@ impl Error {
             | Self::NotConnected
             | Self::AlreadyConnected
             | Self::TurnInProgress { .. }
+            | Self::Withdrawn { .. }
             | Self::BudgetSpent(_)
             | Self::Unsupported { .. }
             | Self::UnsupportedAgent(_)
@@ -369,7 +382,11 @@ impl Error {
     /// Whether time ran out.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Timeout(_))
+        match self {
+            Self::Timeout(_) => true,
+            Self::IncompleteTurn(turn) => turn.source.as_ref().is_some_and(|source| source.is_timeout()),
+            _ => false,
+        }
     }
 
     /// Whether the server refuses the token.

@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::usage::BudgetEvent;
 use crate::{
     AgentUnparsed, ConnectionState, Error, PermissionRequest, QuestionRequest, TerminationInfo, Unrecorded,
-    Update, requests::UnclaimedRequest,
+    Update,
+    requests::{PermissionDecided, UnclaimedRequest},
 };
 
 mod queue;
@@ -40,14 +41,25 @@ pub enum Event {
         /// Whether it is new.
         origin: Origin,
     },
-    /// The agent asks for a permission. If nobody answers, it is cancelled: the request is answered when the last copy
-    /// of this event is dropped.
+    /// The agent asks for a permission. The event keeps the request open only in a [deciding](Events::deciding)
+    /// subscription.
     Permission(PermissionRequest),
-    /// The agent asks a question. If nobody answers, it is cancelled.
+    /// A permission request was decided by the policy, by the handler, or refused because there is neither.
+    PermissionDecided(PermissionDecided),
+    /// The agent asks a question. The event keeps the question open only in a [deciding](Events::deciding) subscription.
     Question(QuestionRequest),
     /// On a shared endpoint, an agent request that belongs to no pending call of this client. It is answered only if
     /// the application [claims](UnclaimedRequest::claim) it.
     UnclaimedRequest(UnclaimedRequest),
+    /// An agent request was refused because it cannot be decoded, or because too much is open.
+    RequestRejected {
+        /// The session that it names, if that can be read.
+        session_id: Option<String>,
+        /// Its method.
+        method: String,
+        /// Why.
+        reason: String,
+    },
     /// The user is done with what a question has sent them elsewhere for.
     #[non_exhaustive]
     QuestionCompleted {
@@ -122,6 +134,15 @@ impl Event {
         }
     }
 
+    /// A copy for a subscription: one that does not decide gets requests that it does not keep open.
+    pub(crate) fn copy_for(&self, deciding: bool) -> Self {
+        match self {
+            Self::Permission(request) if !deciding => Self::Permission(request.observed()),
+            Self::Question(request) if !deciding => Self::Question(request.observed()),
+            other => other.clone(),
+        }
+    }
+
     /// The session it belongs to, if it belongs to one.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
@@ -132,6 +153,8 @@ impl Event {
             Self::Question(request) => request.session_id(),
             Self::UnclaimedRequest(request) => request.session_id(),
             Self::Budget(budget) => budget.session_id.as_deref(),
+            Self::RequestRejected { session_id, .. } => session_id.as_deref(),
+            Self::PermissionDecided(decided) => decided.request.session_id(),
             Self::Other { params, .. } => {
                 let id = params.get("sessionId").or_else(|| params.get("session_id"));
                 id.and_then(Value::as_str)

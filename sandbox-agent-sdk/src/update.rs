@@ -65,6 +65,8 @@ pub enum Missed {
     Gap(Gap),
     /// They came faster than they were read, and so many were dropped.
     Lagged(u64),
+    /// A message could not be decoded. It need not be of this session.
+    Malformed,
 }
 
 impl Update {

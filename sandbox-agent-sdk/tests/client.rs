@@ -11,6 +11,8 @@ mod support;
 mod asking;
 #[path = "client/attacks.rs"]
 mod attacks;
+#[path = "client/deciding.rs"]
+mod deciding;
 #[path = "client/depth.rs"]
 mod depth;
 #[path = "client/early_requests.rs"]
@@ -59,6 +61,8 @@ mod termination;
 #[cfg(unix)]
 #[path = "client/tools.rs"]
 mod tools;
+#[path = "client/turn_events.rs"]
+mod turn_events;
 #[path = "client/turns.rs"]
 mod turns;
 #[path = "client/usage.rs"]

@@ -220,7 +220,7 @@ impl Talk {
             }
         }
         let history = if replay { session.history().to_vec() } else { Vec::new() };
-        let events = Some(session.events());
+        let events = Some(session.events().deciding());
         self.session = Some(session);
         Shown { lines: vec![note], history, events }
     }

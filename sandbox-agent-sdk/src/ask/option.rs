@@ -33,12 +33,14 @@ impl PermissionKind {
 #[non_exhaustive]
 pub struct PermissionOption {
     /// The id by which it is chosen.
+    #[serde(rename = "optionId")]
     pub id: String,
     /// What to show.
     pub name: String,
     /// What it means; `None` if the agent does not say.
     pub kind: Option<PermissionKind>,
-    /// The option as it came.
+    /// The option as it came; not serialised.
+    #[serde(skip)]
     pub raw: Value,
 }
 

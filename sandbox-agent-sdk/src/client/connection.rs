@@ -61,7 +61,7 @@ impl Connection {
         let router = RequestRouter::new(
             &client,
             Arc::clone(hub),
-            options.permissions.clone(),
+            (options.permissions.clone(), options.permission_handler.clone()),
             tools.clone(),
             Arc::clone(&shared),
         );

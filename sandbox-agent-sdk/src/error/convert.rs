@@ -44,6 +44,8 @@ impl Error {
                 Self::MessageTooLarge { limit, seen, event_id }
             }
             wire::Error::Timeout(timeout) => Self::Timeout(Box::new(Timeout::from_wire(*timeout))),
+            wire::Error::Withdrawn { method } => Self::Withdrawn { what: method },
+            wire::Error::TurnStillRunning { session } => Self::TurnInProgress { session_id: session },
             wire::Error::ServerRestarted { method } => Self::ServerRestarted { what: method },
             wire::Error::Interrupted(reason) => Self::interrupted(&reason),
             wire::Error::Terminated { reason, .. } => Self::terminated(&reason.0),

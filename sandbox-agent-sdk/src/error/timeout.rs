@@ -70,6 +70,8 @@ pub enum Phase {
     Cancel,
     /// The server to confirm that the connection is closed.
     Close,
+    /// The turn to end by its deadline.
+    Deadline,
     /// Something that this version has no name for.
     Other,
 }
@@ -85,6 +87,7 @@ impl fmt::Display for Phase {
             Self::StreamOpen => "the event stream to open",
             Self::StreamIdle => "bytes on the event stream",
             Self::Cancel => "the turn to stop",
+            Self::Deadline => "the turn to end by its deadline",
             Self::Close => "the server to confirm the close",
             Self::Other => "the server",
         })

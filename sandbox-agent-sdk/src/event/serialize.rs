@@ -29,6 +29,14 @@ impl Event {
                 "unclaimedRequest",
                 json!({"sessionId": request.session_id(), "method": request.method(), "request": request.raw()}),
             ),
+            Self::PermissionDecided(decided) => (
+                "permissionDecided",
+                json!({"sessionId": decided.request.session_id(), "request": decided.request.raw(),
+                    "by": format!("{:?}", decided.by).to_lowercase()}),
+            ),
+            Self::RequestRejected { session_id, method, reason } => {
+                ("requestRejected", json!({"sessionId": session_id, "method": method, "reason": reason}))
+            }
             Self::Question(request) => {
                 ("question", json!({"sessionId": request.session_id(), "request": request.raw()}))
             }

@@ -44,7 +44,11 @@ impl Weight for Event {
             Self::Permission(request) => request.size(),
             Self::Question(request) => request.size(),
             Self::UnclaimedRequest(request) => request.weight(),
+            Self::PermissionDecided(decided) => decided.request.size(),
             Self::QuestionCompleted { id } => id.len(),
+            Self::RequestRejected { session_id, method, reason } => {
+                session_id.as_ref().map_or(0, String::len) + method.len() + reason.len()
+            }
             Self::Connection(ConnectionState::AgentEnded(info)) => end_size(info),
             Self::Unrecorded(unrecorded) => unrecorded.session_id.len(),
             Self::TakenOver { session_id } => session_id.len(),

@@ -159,7 +159,7 @@ async fn cancelling_answers_open_permissions_first_and_waits_for_the_turn() {
         let server = MockServer::builder().fault(Fault::PermissionWaitsForCancel).start().await;
         let client = client(&server, kind);
         let session = session(&client).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let mut turn = session.prompt("go");
         let request = event(&mut events, |event| match event {
             Event::Permission(request) => Some(request),

@@ -164,7 +164,7 @@ async fn what_the_agent_asks_is_stored_with_what_was_answered_whoever_decides() 
             let chosen = if matches!(policy, PermissionPolicy::Deny) { "reject" } else { "allow" };
             let world = World::new(kind, ask()).await;
             let client = world.options().await.permissions(policy).build().unwrap();
-            let mut events = client.events();
+            let mut events = client.events().deciding();
             let sessions = client.sessions();
             let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
             let mut turn = within(session.prompt("go")).await.unwrap();

@@ -33,7 +33,7 @@ async fn a_tap_that_panics_breaks_nothing_and_subscribers_see_the_end() {
         assert_eq!(texts(&mut events), ["0", "1", "2"]);
         assert!(calls.load(Ordering::Acquire) > 6);
         within("the close", client.close()).await;
-        within("the end", async { while events.next().await.is_some() {} }).await;
+        within("the end", async { while events.recv().await.is_some() {} }).await;
     }
 }
 
@@ -78,7 +78,7 @@ async fn a_handler_that_panics_when_it_is_cancelled_is_cancelled_all_the_same() 
     let id = session(&client).await;
     let turn = tokio::spawn(prompt(&client, &id, "go"));
     eventually("the request", || !client.diagnostics().open_agent_requests.is_empty()).await;
-    within("the cancel", client.cancel_agent_requests(None)).await;
+    within("the cancel", client.control().cancel_agent_requests(None)).await;
     within("the turn", turn).await.unwrap().unwrap();
     assert_eq!(server.answers()[0].answer["error"]["code"], RpcError::REQUEST_CANCELLED);
     assert!(client.diagnostics().open_agent_requests.is_empty());
@@ -102,7 +102,7 @@ async fn a_closure_that_selects_requests_may_call_the_client() {
     eventually("the request", || !client.diagnostics().open_agent_requests.is_empty()).await;
     let seen = Arc::new(OnceLock::new());
     let (inner, found): (AcpHttpClient, _) = (client.clone(), seen.clone());
-    let cancelling = client.cancel_agent_requests_where(move |session| {
+    let cancelling = client.control().cancel_agent_requests_where(move |session| {
         // The table is not locked meanwhile.
         found.get_or_init(|| (session.is_some(), inner.diagnostics().open_agent_requests.len()));
         true

@@ -1,6 +1,6 @@
 //! Legal input that is unusual: it loses nothing and is not called malformed.
 
-use acp_http_client::{AcpHttpClient, Error, Event, Limits, Profile, schema::v1::SessionId};
+use acp_http_client::{AcpHttpClient, Dialect, Error, Event, Limits, schema::v1::SessionId};
 use sdk_tests::{Collected, collect_until, eventually, handshake, prompt, session, within};
 use serde_json::{Value, json};
 
@@ -78,7 +78,7 @@ async fn official() -> RawServer {
 #[tokio::test]
 async fn a_session_id_that_no_header_can_carry_is_a_typed_error_before_anything_is_sent() {
     let server = official().await;
-    let client = AcpHttpClient::builder(&server.url).profile(Profile::Official).build().unwrap();
+    let client = AcpHttpClient::builder(&server.url).dialect(Dialect::OFFICIAL).build().unwrap();
     within("the handshake", handshake(&client)).await.unwrap();
     for id in ["sé", "💡", " s", "s\u{7f}", ""] {
         let error = within("the prompt", prompt(&client, &SessionId::new(id), "go")).await.unwrap_err();
@@ -103,7 +103,7 @@ async fn a_session_id_that_no_header_can_carry_is_a_typed_error_before_anything_
 #[tokio::test]
 async fn a_session_id_of_visible_characters_names_the_session_on_get_and_post() {
     let server = official().await;
-    let client = AcpHttpClient::builder(&server.url).profile(Profile::Official).build().unwrap();
+    let client = AcpHttpClient::builder(&server.url).dialect(Dialect::OFFICIAL).build().unwrap();
     within("the handshake", handshake(&client)).await.unwrap();
     let turn = tokio::spawn(prompt(&client, &SessionId::new("a b~!\""), "go"));
     eventually("the prompt", || server.received().iter().any(|r| r.body["method"] == "session/prompt")).await;
