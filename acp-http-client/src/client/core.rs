@@ -194,6 +194,15 @@ impl Core {
         count
     }
 
+    /// Fails the calls of a session whose stream is refused. They may have run: only their responses are lost.
+    pub(crate) fn fail_session(&self, session: Option<&Arc<str>>, error: &Error) {
+        let waiters = self.pending().take_where(|waiter| waiter.session.as_ref() == session);
+        for waiter in waiters {
+            let method = waiter.method.to_string();
+            waiter.settle(Err(Error::ConnectionLost { method, source: Arc::new(error.clone()) }));
+        }
+    }
+
     pub(crate) fn interrupt(&self, session: Option<&str>, reason: Cause) -> usize {
         self.fail_calls(session, &Error::Interrupted(reason))
     }

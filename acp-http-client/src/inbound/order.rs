@@ -180,6 +180,8 @@ pub(crate) struct OrderedCore {
     /// When the stream was first lost since an event showed that the server is the same one. What was sent later may
     /// have reached another incarnation.
     lost_at: Option<Moment>,
+    /// When something was last lost, or may have been.
+    in_doubt_at: Option<Moment>,
     deferred: Vec<Deferred>,
     waiting: Vec<Waiting>,
     loads: Vec<Load>,
@@ -202,6 +204,7 @@ impl OrderedCore {
             stream: Stream::NotOpened,
             opened_before: false,
             lost_at: None,
+            in_doubt_at: None,
             deferred: Vec::new(),
             waiting: Vec::new(),
             loads: Vec::new(),
@@ -317,9 +320,11 @@ impl OrderedCore {
         self.deferred.push(Deferred { response, arrived: now, last: now, gapped: false });
     }
 
-    /// A POST was accepted without a response in its body.
-    pub(crate) fn accepted(&mut self, now: Moment, number: u64, session: Option<Arc<str>>) {
-        self.waiting.push(Waiting { number, session, since: now, unconfirmed: None, hopeless: false });
+    /// A POST that began at `since` was accepted without a response in its body.
+    pub(crate) fn accepted(&mut self, now: Moment, since: Moment, number: u64, session: Option<Arc<str>>) {
+        // What may have been lost after the POST began may have been its response.
+        let unconfirmed = self.in_doubt_at.filter(|doubt| *doubt >= since).map(|_| now);
+        self.waiting.push(Waiting { number, session, since: now, unconfirmed, hopeless: false });
     }
 
     /// A POST broke after it may have been sent, `since` when it began.
@@ -515,6 +520,7 @@ impl OrderedCore {
     }
 
     fn unconfirm(&mut self, now: Moment) {
+        self.in_doubt_at = Some(now);
         for waiting in &mut self.waiting {
             waiting.unconfirmed.get_or_insert(now);
         }
