@@ -36,3 +36,4 @@ pub use sse::{EventId, ReconnectPolicy};
 pub use state::{ConnectionState, EndReason};
 pub use tap::{Direction, Envelope, Inbound, Verdict};
 pub use transport::{http_client_builder, http_client_builder_trusting};
+pub use {http, reqwest};
