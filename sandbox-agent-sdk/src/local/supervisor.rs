@@ -16,6 +16,8 @@ use crate::process_tree::ProcessTree;
 
 /// How long the rest of the output may take after the exit. A process outside of the tree may hold the pipes open.
 const DRAIN: Duration = Duration::from_millis(200);
+/// How long the client may take to disconnect, with what it has yet to store.
+const DISCONNECT: Duration = Duration::from_secs(10);
 
 /// Ends a server when it is stopped, when this is dropped, and when the runtime goes.
 #[derive(Debug)]
@@ -102,15 +104,20 @@ async fn supervise(
     }
     let client = client.lock().unwrap_or_else(PoisonError::into_inner).take();
     let disconnect = async {
-        if let Some(client) = client
-            && let Err(error) = client.disconnect().await
-        {
-            tracing::debug!(%error, "disconnecting from a server that has ended failed");
+        let Some(client) = client else { return };
+        match timeout(DISCONNECT, client.disconnect()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "disconnecting from a server that has ended failed"),
+            Err(_) => tracing::debug!("disconnecting from a server that has ended took too long"),
         }
     };
-    // A server that exited by itself may have left its agents behind.
-    let (status, ()) = tokio::join!(group.end(grace), disconnect);
-    // What is not read by then is held open by a process that cannot be found.
-    let _ = timeout(DRAIN, async { while reading.join_next().await.is_some() {} }).await;
-    ended.send_replace(Some(LocalExit::of(status)));
+    let end = async {
+        // A server that exited by itself may have left its agents behind.
+        let status = group.end(grace).await;
+        // What is not read by then is held open by a process that cannot be found.
+        let _ = timeout(DRAIN, async { while reading.join_next().await.is_some() {} }).await;
+        ended.send_replace(Some(LocalExit::of(status)));
+    };
+    // A store that hangs while the client disconnects does not delay the exit.
+    tokio::join!(disconnect, end);
 }

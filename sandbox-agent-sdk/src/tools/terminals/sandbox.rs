@@ -237,7 +237,7 @@ fn home_directories() -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-    use std::path::Path;
+    use std::path::PathBuf;
 
     use super::outer_roots;
 
@@ -250,6 +250,6 @@ mod tests {
         }
         symlink(at("w/inner"), at("link")).unwrap();
         let roots = [at("w/inner"), at("w"), at("link"), at("w2"), at("w"), at("none"), "/".into()];
-        assert_eq!(outer_roots(roots.iter().map(|root| Path::new(root))), [at("w"), at("w2")]);
+        assert_eq!(outer_roots(roots.iter().map(PathBuf::as_path)), [at("w"), at("w2")]);
     }
 }
