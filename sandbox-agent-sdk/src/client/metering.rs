@@ -116,7 +116,7 @@ impl Running<'_> {
         let used = usage.end_turn(self.session, &end);
         self.publish(end.executed);
         outcome.map(|mut outcome| {
-            outcome.usage = used;
+            outcome.usage = Box::new(used);
             outcome.budget = spent.map(Box::new);
             outcome
         })

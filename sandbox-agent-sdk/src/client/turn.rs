@@ -63,7 +63,7 @@ pub struct TurnOutcome {
     /// The response as it came.
     pub raw: Value,
     /// What the turn used, as far as the agent reports it.
-    pub usage: TurnUsage,
+    pub usage: Box<TurnUsage>,
     /// The budget that was spent in the turn, if that is why it was cancelled.
     pub budget: Option<Box<BudgetEvent>>,
 }
@@ -73,7 +73,7 @@ impl TurnOutcome {
     fn read(raw: Value, missing: Vec<Missed>) -> Self {
         let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
         let stop_reason = StopReason::from(reason);
-        Self { stop_reason, missing, raw, usage: TurnUsage::default(), budget: None }
+        Self { stop_reason, missing, raw, usage: Box::default(), budget: None }
     }
 
     /// The member `_meta` of the response.
