@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mock_server::{Builder, MockServer, ProcessAgent};
-use sandbox_agent_sdk::{ClientOptions, Error, SandboxAgentClient};
+use sandbox_agent_sdk::{ClientOptions, Error, SandboxAgentClient, ServerKind};
 
 use super::args::Args;
 use super::showcase::showcase;
@@ -26,6 +26,9 @@ pub(super) struct Host {
     pub(super) directory: String,
     /// What to call the agent until it has introduced itself.
     pub(super) agent: String,
+    /// For an agent that runs as a process here: a client with a process of its own, to ask the agent itself for its
+    /// sessions. The server's list has those of this chat only, and no titles.
+    pub(super) lister: Option<SandboxAgentClient>,
     /// It lives as long as this.
     _embedded: Option<MockServer>,
 }
@@ -52,7 +55,7 @@ impl Host {
             options = options.token(token);
         }
         let directory = args.dir.as_ref().map_or("/".to_owned(), |dir| dir.display().to_string());
-        Ok(Self { client: connect(options).map_err(told)?, directory, agent, _embedded: None })
+        Ok(Self { client: connect(options).map_err(told)?, directory, agent, lister: None, _embedded: None })
     }
 
     async fn embedded(
@@ -60,8 +63,12 @@ impl Host {
         connect: impl Fn(ClientOptions) -> Result<SandboxAgentClient, Error>,
     ) -> Result<Self, String> {
         let token = random_token()?;
-        let mut builder: Builder =
-            MockServer::builder().token(&token).request_timeout(TURN).ring(RING).record(0);
+        let mut builder: Builder = MockServer::builder()
+            .token(&token)
+            .request_timeout(TURN)
+            .ring(RING)
+            .record(0)
+            .released_quirks(false);
         let (agent, directory) = match command(args)? {
             Some((name, command)) => {
                 let directory = directory(args)?;
@@ -78,12 +85,19 @@ impl Host {
         };
         let server =
             builder.try_start().await.map_err(|error| format!("the server cannot be started: {error}"))?;
-        let options = SandboxAgentClient::builder(server.url()).agent(&agent).token(token);
-        let client = connect(options).map_err(|error| error.to_string())?;
+        let options = || SandboxAgentClient::builder(server.url()).agent(&agent).token(&token);
+        let client = connect(options()).map_err(|error| error.to_string())?;
+        let lister = match agent.as_str() {
+            SHOWCASE => None,
+            _ => {
+                let options = options().server(ServerKind::PerAgent).auto_connect(false);
+                Some(connect(options).map_err(|error| error.to_string())?)
+            }
+        };
         if agent == SHOWCASE {
             furnish(&client).await.map_err(|error| format!("the sandbox cannot be furnished: {error}"))?;
         }
-        Ok(Self { client, directory, agent, _embedded: Some(server) })
+        Ok(Self { client, directory, agent, lister, _embedded: Some(server) })
     }
 }
 

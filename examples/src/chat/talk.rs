@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::{
-    Error, Events, ListSessions, NewSession, SandboxAgentClient, Session, SessionSnapshot, Turn, Update,
+    Error, Events, ListSessions, NewSession, SandboxAgentClient, Session, SessionInfo, SessionSnapshot, Turn,
+    Update,
 };
 use serde_json::Value;
 
@@ -25,6 +26,8 @@ const LISTED: usize = 30;
 /// The conversation.
 pub(super) struct Talk {
     client: SandboxAgentClient,
+    /// A client to ask the agent itself for its sessions.
+    lister: Option<SandboxAgentClient>,
     agent: String,
     directory: String,
     session: Option<Session>,
@@ -75,6 +78,7 @@ impl Talk {
     pub(super) fn new(host: &Host) -> Self {
         Self {
             client: host.client.clone(),
+            lister: host.lister.clone(),
             agent: host.agent.clone(),
             directory: host.directory.clone(),
             session: None,
@@ -124,8 +128,9 @@ impl Talk {
         };
         Ok(match command {
             Command::Resume(None) => {
-                let titles = self.begun_with.clone();
-                errand("listing the sessions", Box::pin(sessions(client, session.id().to_owned(), titles)))
+                let (lister, titles) = (self.lister.clone(), self.begun_with.clone());
+                let present = session.id().to_owned();
+                errand("listing the sessions", Box::pin(sessions(client, lister, present, titles)))
             }
             Command::Resume(Some(which)) => {
                 let number = which.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
@@ -259,13 +264,22 @@ fn set_line(what: &str, choices: &Choices) -> Line {
 
 async fn sessions(
     client: SandboxAgentClient,
+    lister: Option<SandboxAgentClient>,
     present: String,
     titles: HashMap<String, String>,
 ) -> Result<Done, Error> {
-    let mut list = client.list_sessions(ListSessions::all());
-    let mut sessions = Vec::new();
-    while let Some(info) = list.next().await {
-        let info = info?;
+    let mut infos = first_sessions(&client).await?;
+    if let Some(lister) = lister {
+        // The agent knows titles, and sessions from before this chat; an agent that lists none is no failure.
+        for info in sessions_of_agent(&lister).await {
+            match infos.iter_mut().find(|known| known.session_id == info.session_id) {
+                Some(known) => known.title = info.title.or(known.title.take()),
+                None => infos.push(info),
+            }
+        }
+    }
+    infos.truncate(LISTED);
+    let sessions = infos.into_iter().map(|info| {
         let title = info.title.clone().filter(|title| !title.is_empty());
         let title = title.or_else(|| titles.get(&info.session_id).cloned());
         let title = title.unwrap_or_else(|| info.session_id.clone());
@@ -281,12 +295,30 @@ async fn sessions(
         } else if info.has_ended() {
             line = line.with(Style::Dim, "  ended");
         }
-        sessions.push((info.session_id, line));
-        if sessions.len() == LISTED {
-            break;
-        }
+        (info.session_id, line)
+    });
+    Ok(Done::Sessions(sessions.collect()))
+}
+
+async fn first_sessions(client: &SandboxAgentClient) -> Result<Vec<SessionInfo>, Error> {
+    let mut list = client.list_sessions(ListSessions::all());
+    let mut sessions = Vec::new();
+    while sessions.len() < LISTED {
+        let Some(info) = list.next().await else { break };
+        sessions.push(info?);
     }
-    Ok(Done::Sessions(sessions))
+    Ok(sessions)
+}
+
+/// What a process of the agent lists that is started for nothing else.
+async fn sessions_of_agent(lister: &SandboxAgentClient) -> Vec<SessionInfo> {
+    let listed = match lister.connect().await {
+        Ok(_) => first_sessions(lister).await,
+        Err(error) => Err(error),
+    };
+    // Its process has done what it was started for.
+    let _ = lister.disconnect().await;
+    listed.unwrap_or_default()
 }
 
 async fn list_models(session: Session) -> Result<Done, Error> {

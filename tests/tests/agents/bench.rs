@@ -267,14 +267,20 @@ impl Told {
 
 /// Reads a turn to its end.
 pub(crate) async fn read(mut turn: Turn) -> Told {
-    patiently("the turn", async {
-        let mut updates = Vec::new();
+    let mut updates = Vec::new();
+    let reading = async {
         while let Some(update) = turn.next().await {
             updates.push(update);
         }
-        Told { updates, outcome: turn.outcome().await }
-    })
-    .await
+        turn.outcome().await
+    };
+    match tokio::time::timeout(LIMIT, reading).await {
+        Ok(outcome) => Told { updates, outcome },
+        Err(_) => {
+            let last = updates.last().map(|update| update.raw().to_string()).unwrap_or_default();
+            panic!("the turn did not end within {LIMIT:?}: {} updates, the last is {last}", updates.len());
+        }
+    }
 }
 
 /// Prompts, and reads the turn to its end.

@@ -37,6 +37,11 @@ pub(crate) const KNOWN: &[Known] = &[
         whose: "SDK",
         why: "A turn that was open when a shared endpoint restarted does not end while the new server is silent.",
     },
+    Known {
+        cells: "a_stored_session_continues_after_its_program_was_killed/codex/mock",
+        whose: "SDK and codex-acp",
+        why: "The prompt of a new program enters the turn that a killed one left running on a shared endpoint, and codex-acp never answers it.",
+    },
     Known { cells: "a_session_is_loaded_with_its_history/gemini/*", whose: "gemini-cli", why: LOADED },
     Known { cells: "a_session_is_resumed/gemini/*", whose: "gemini-cli", why: LOADED },
     Known {
@@ -51,20 +56,20 @@ const LOADED: &str = "gemini loses a session that is loaded within the minute in
 
 /// Patterns of the cells of CI: each cell was green twenty times in a row, also on a busy machine.
 pub(crate) const CI: &[&str] = &[
-    "a_key_is_enough_to_log_in/*/released",
-    "two_thousand_chunks_come_in_order_before_the_outcome/*/released",
     "a_handler_allows_a_command/*/released",
-    "a_cancel_in_mid_stream/*/released",
-    "a_key_is_enough_to_log_in/claude/mock",
-    "two_thousand_chunks_come_in_order_before_the_outcome/claude/mock",
+    "two_thousand_chunks_come_in_order_before_the_outcome/gemini/released",
+    "two_thousand_chunks_come_in_order_before_the_outcome/qwen/released",
+    "a_key_is_enough_to_log_in/claude/*",
+    "two_thousand_chunks_come_in_order_before_the_outcome/claude/*",
+    "a_cancel_in_mid_stream/claude/*",
     "thoughts_are_reported_as_thoughts/claude/*",
     "an_edit_shows_its_diff/claude/*",
     "a_tool_server_is_used/claude/mock",
     "a_session_is_forked/claude/mock",
     "a_killed_agent_is_reported_and_loads_its_session_again/claude/mock",
-    "a_key_is_enough_to_log_in/codex/mock",
+    "a_key_is_enough_to_log_in/codex/*",
     "a_missing_key_is_reported/codex/*",
-    "two_thousand_chunks_come_in_order_before_the_outcome/codex/mock",
+    "two_thousand_chunks_come_in_order_before_the_outcome/codex/*",
     "thoughts_are_reported_as_thoughts/codex/*",
     "an_image_reaches_the_model/codex/*",
     "two_sessions_have_a_turn_at_once/codex/*",
@@ -76,7 +81,7 @@ pub(crate) const CI: &[&str] = &[
     "accept_edits_allows_a_file_and_asks_for_a_command/codex/*",
     "an_edit_shows_its_diff/codex/*",
     "a_tool_server_is_used/codex/*",
-    "a_cancel_in_mid_stream/codex/mock",
+    "a_cancel_in_mid_stream/codex/*",
     "a_cancel_with_an_open_permission/codex/*",
     "a_dropped_turn_stops/codex/*",
     "the_model_is_set/codex/*",
@@ -88,7 +93,7 @@ pub(crate) const CI: &[&str] = &[
     "a_model_error_400_is_reported/codex/*",
     "a_killed_agent_is_reported_and_loads_its_session_again/codex/*",
     "a_stored_session_continues_after_the_agent_was_killed/codex/*",
-    "a_stored_session_continues_after_its_program_was_killed/codex/*",
+    "a_stored_session_continues_after_its_program_was_killed/codex/released",
 ];
 
 /// The known failure of a cell.

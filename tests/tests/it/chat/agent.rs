@@ -106,7 +106,7 @@ say() { printf '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId"
 while read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\("[^"]*"\|[0-9][0-9]*\).*/\1/p')
   case "$line" in
-    *'"method":"initialize"'*) answer '{"protocolVersion":1,"agentInfo":{"name":"shell","title":"Shell Agent","version":"1"},"agentCapabilities":{"loadSession":true},"authMethods":[{"id":"oauth","name":"Browser"},{"id":"gemini-api-key","name":"Key"}]}' ;;
+    *'"method":"initialize"'*) answer '{"protocolVersion":1,"agentInfo":{"name":"shell","title":"Shell Agent","version":"1"},"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"list":{}}},"authMethods":[{"id":"oauth","name":"Browser"},{"id":"gemini-api-key","name":"Key"}]}' ;;
     *'"method":"authenticate"'*gemini-api-key*) WANTS_LOGIN=; answer '{}' ;;
     *'"method":"session/new"'*)
       if [ -n "$WANTS_LOGIN" ]
@@ -114,6 +114,7 @@ while read -r line; do
       else answer '{"sessionId":"s1"}'
       fi ;;
     *'"method":"session/load"'*) answer '{}' ;;
+    *'"method":"session/list"'*) answer '{"sessions":[{"sessionId":"s1","cwd":"/","title":"This chat"},{"sessionId":"s0","cwd":"/","title":"Last week"}]}' ;;
     *'"method":"session/prompt"'*gate*)
       prompt=$id
       say 'begun'

@@ -258,6 +258,16 @@ async fn sessions_without_a_title_are_listed_by_their_first_prompt() {
 }
 
 #[tokio::test]
+async fn the_agents_own_sessions_are_listed_with_their_titles() {
+    let agent = Process::new();
+    let command = format!("sh {}", agent.path.display());
+    let ended = run(None, &["--agent-command", &command], "hello\n/resume\n").await;
+    let line = |title: &str| ended.told.lines().find(|line| line.contains(title)).unwrap_or_default();
+    assert!(line("This chat").contains("this one"), "{}", ended.told);
+    assert!(line("Last week").contains("s0"), "{}", ended.told);
+}
+
+#[tokio::test]
 async fn the_help_tells_the_exit_codes() {
     let ended = run(None, &["--help"], "").await;
     for part in ["--agent-command", "EXIT CODES", "130"] {

@@ -291,7 +291,9 @@ async fn without_a_server_an_embedded_one_shows_everything() {
         terminal.line(answer).await;
     }
     terminal
-        .until("end of the turn", |screen| screen.contains("Mend it") && !screen.contains("working"))
+        .until("end of the turn", |screen| {
+            screen.contains("Mend it") && !screen.contains("working") && !screen.contains("answer ›")
+        })
         .await;
     let everything = terminal.everything().await;
     for part in [
