@@ -9,6 +9,7 @@ mod notice;
 mod released;
 mod scenario;
 mod script;
+pub mod sim;
 mod wire;
 
 pub use collect::{Collected, collect_until, texts};

@@ -8,3 +8,4 @@ mod local;
 mod record;
 mod replay;
 mod servers;
+mod sim;
