@@ -7,9 +7,6 @@ use std::time::Duration;
 pub(super) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
 
     /// A generator of its own for what the label names, independent of everything drawn elsewhere.
     pub(super) fn labelled(seed: u64, label: &str) -> Self {
