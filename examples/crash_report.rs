@@ -4,6 +4,7 @@
 //! `SANDBOX_AGENT_URL` set, the agent there is asked to crash instead.
 
 use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::{Error, Event, NewSession, ResultRules, SandboxAgentClient, TurnFailure};
 
 /// What the embedded agent does with each prompt.
@@ -47,13 +48,17 @@ async fn main() -> Result<(), Error> {
         // The same is told once as an event, to everybody who listens.
         while let Some(event) = events.try_next() {
             if let Event::SessionEnded(ended) = event {
-                println!("event: session {} ended ({})", ended.session_id, ended.termination.reason);
+                println!(
+                    "event: session {} ended ({})",
+                    printable(&ended.session_id),
+                    ended.termination.reason
+                );
             }
         }
         // One call starts the agent anew, and the session can be taken up again.
         client.restart_agent().await?;
         session = client.load_session(session.id(), NewSession::in_dir("/")).await?;
     }
-    println!("== and it lives on: {}", session.prompt("hello").text().await?);
+    println!("== and it works again: {}", printable(&session.prompt("hello").text().await?));
     client.disconnect().await
 }

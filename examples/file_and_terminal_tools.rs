@@ -1,8 +1,9 @@
-//! An agent that uses files and commands of this machine: only those of a directory, and only the commands it may.
+//! An agent that uses files of one directory of this machine, and runs a few commands in a sandbox.
 //!
 //! The embedded server's agent writes a file, reads a part of it, runs a command on it, and tries to get out.
 
 use mock_server::{MockServer, Script, Step, Terminal};
+use sandbox_agent_sdk::tools::Sandbox;
 use sandbox_agent_sdk::{ConfinedFiles, NewSession, Roots, SandboxAgentClient, TerminalOptions};
 use serde_json::json;
 
@@ -34,14 +35,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let embedded = MockServer::builder().agent("mock", busy()).start().await;
     let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
 
-    // The agent knows this directory as `/work`, and sees nothing else of this machine.
+    // The agent knows this directory as `/work`.
     let directory = std::env::temp_dir().join(format!("tools-example-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
     let roots = Roots::new().and_as("/work", &directory);
     let files = ConfinedFiles::open(roots.clone())?.write_limit(1 << 20);
-    let terminals = TerminalOptions::new(roots).allow_only(["wc", "ls", "cat"]).output_limit(64 << 10);
+    let mut terminals = TerminalOptions::new(roots).allow_only(["wc", "ls", "cat"]).output_limit(64 << 10);
+    // The list decides which programs start; the sandbox decides what they can do.
+    match Sandbox::detect() {
+        Ok(sandbox) => terminals = terminals.sandbox(sandbox),
+        Err(error) => eprintln!("commands run without a sandbox: {error}"),
+    }
 
-    // Both are told to the agent because they are on, and are off otherwise.
+    // Both are advertised to the agent because they are on; they are off by default.
     let client = SandboxAgentClient::builder(url).agent("mock").files(files).terminals(terminals).build()?;
     let session = client.new_session(NewSession::in_dir("/work")).await?;
     println!("{}", session.prompt("count my tasks").text().await?);
@@ -52,7 +58,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("on this machine: {:?}", std::fs::read_to_string(directory.join("notes/todo.txt"))?);
 
-    // Commands that still ran would end here.
+    // Commands that still run end here.
     client.disconnect().await?;
     std::fs::remove_dir_all(&directory)?;
     Ok(())

@@ -70,7 +70,7 @@ async fn main() -> Result<(), Error> {
         println!("{policy:?}");
         let options = SandboxAgentClient::builder(&url).agent("mock").permissions(policy);
         let client = options.questions(QuestionSupport::Forms).build()?;
-        let person = tokio::spawn(person(client.events()));
+        let person = tokio::spawn(person(client.events().deciding()));
         let session = client.new_session(NewSession::in_dir("/")).await?;
         println!("  outcome: {}", session.prompt("clean up").text().await?);
         client.disconnect().await?;

@@ -5,6 +5,7 @@
 
 use std::env;
 
+use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::{Error, Event, NewSession, PermissionReply, SandboxAgentClient, Session, UpdateKind};
 use sdk_examples::Server;
 
@@ -19,18 +20,27 @@ async fn main() -> Result<(), Error> {
     let client = options.build()?;
     let session = client.new_session(NewSession::in_dir("/")).await?;
 
-    // Whoever listens to a session may answer what its agent asks. Without anybody, it is refused.
+    // A subscriber of the session's events can answer permission requests. Without a subscriber they are refused.
     let permissions = tokio::spawn(answer_permissions(session.clone()));
 
     let mut turn = session.prompt(prompt);
     while let Some(update) = turn.next().await {
+        // Text of an agent may hold terminal escapes; `printable` makes it safe to print.
         match update.kind() {
-            UpdateKind::Message(chunk) => println!("says   {}", chunk.text().unwrap_or("(no text)")),
-            UpdateKind::Thought(chunk) => println!("thinks {}", chunk.text().unwrap_or("(no text)")),
-            UpdateKind::ToolCall(call) => println!("tool   {}", call.title.as_deref().unwrap_or(&call.id)),
-            UpdateKind::ToolCallUpdate(call) => println!("tool   {} is {:?}", call.id, call.status),
+            UpdateKind::Message(chunk) => {
+                println!("says   {}", printable(chunk.text().unwrap_or("(no text)")))
+            }
+            UpdateKind::Thought(chunk) => {
+                println!("thinks {}", printable(chunk.text().unwrap_or("(no text)")))
+            }
+            UpdateKind::ToolCall(call) => {
+                println!("tool   {}", printable(call.title.as_deref().unwrap_or(&call.id)));
+            }
+            UpdateKind::ToolCallUpdate(call) => {
+                println!("tool   {} is {:?}", printable(&call.id), call.status)
+            }
             // A kind that this version has no type for is still there, as JSON.
-            _ => println!("other  {}", update.raw()),
+            _ => println!("other  {}", printable(&update.raw().to_string())),
         }
     }
     println!("ended  {}", turn.outcome().await?.stop_reason);
@@ -40,13 +50,13 @@ async fn main() -> Result<(), Error> {
 
 /// Allows everything once: for a demonstration, not for a sandbox that matters.
 async fn answer_permissions(session: Session) {
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     while let Some(event) = events.next().await {
         if let Event::Permission(request) = event {
             let title = request.tool_call().and_then(|call| call.title.clone()).unwrap_or_default();
             match request.reply(PermissionReply::Once) {
-                Ok(()) => println!("allow  {title}"),
-                Err(error) => println!("allow  {title}: {error}"),
+                Ok(()) => println!("allow  {}", printable(&title)),
+                Err(error) => println!("allow  {}: {error}", printable(&title)),
             }
         }
     }

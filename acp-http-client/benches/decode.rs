@@ -18,19 +18,26 @@ use futures::StreamExt;
 use serde::Deserialize;
 use sse_stream::SseStream;
 
-#[path = "../src/json.rs"]
+#[path = "../src/dialect.rs"]
+mod dialect;
+#[path = "../src/json/mod.rs"]
 mod json;
+#[path = "../src/options.rs"]
+mod options;
+#[path = "../src/printable.rs"]
+mod printable;
 #[path = "../src/rpc/mod.rs"]
 mod rpc;
 #[path = "../src/sse/mod.rs"]
 mod sse;
 
+use dialect::{Dialect, EventIds};
 use json::Typed;
+use options::Limits;
 use rpc::{Body, Message};
-use sse::{Cursor, Decoder, Fingerprint, Frame, Position, Sequenced};
+use sse::{Decoder, Fingerprint, Frame, Identity, Sequenced};
 
 const TCP_SEGMENT: usize = 1_460;
-const LIMIT: usize = 1 << 30;
 const SIZES: [usize; 4] = [2 << 20, 4 << 20, 8 << 20, 16 << 20];
 
 fn main() {
@@ -59,18 +66,19 @@ fn chunks(input: &[u8], size: usize) -> Vec<Bytes> {
 
 /// What the reader does with bytes: frames, sequence, messages, types.
 fn ours(chunks: &[Bytes]) -> usize {
-    let mut decoder = Decoder::new(LIMIT);
-    let mut cursor = Cursor::new(None);
+    let limits = Limits::default().message(1 << 30);
+    let mut decoder = Decoder::new(&limits);
+    let mut identity = Identity::new(EventIds::Sequence, None);
     let mut out = Vec::new();
     let mut count = 0;
     for chunk in chunks {
         decoder.push(chunk.clone());
         while let Some(frame) = decoder.next_frame() {
             let Frame::Event { id, data } = frame else { continue };
-            cursor.accept(Position::of(id.as_ref()), Fingerprint::of(&data), data, &mut out);
+            identity.accept(id.as_ref(), Fingerprint::of(&data), data, |_| false, &mut out);
             for sequenced in out.drain(..) {
                 let Sequenced::Item(data) = sequenced else { continue };
-                let Body::Update { params } = Message::parse(data).unwrap().body else { continue };
+                let Body::Update { params } = Message::parse(data, &limits).unwrap().body else { continue };
                 black_box(Typed::<SessionNotification>::read(params));
                 count += 1;
             }

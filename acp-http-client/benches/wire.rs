@@ -117,7 +117,8 @@ async fn our_updates(url: &str) -> Time {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let started = Start::now();
-    let turn = tokio::spawn(client.request::<Value>("session/prompt", &json!({"sessionId": "s-1"})));
+    let turn =
+        tokio::spawn(client.request::<Value>("session/prompt", &json!({"sessionId": "s-1"})).into_future());
     let mut count = 0;
     while count < UPDATES {
         if let Some(Event::Update(update)) = events.next().await {

@@ -1,17 +1,20 @@
-//! Tokens, and where they come from.
+//! Bearer tokens and token providers.
 
 use std::{error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc};
 
-use reqwest::header::HeaderValue;
+use http::HeaderValue;
 
-use crate::Error;
+use crate::{Error, tap::catch_async};
 
-/// A bearer token. It never shows itself in `Debug`, errors or traces.
+/// A bearer token. It is never part of `Debug` output, errors or traces.
 #[derive(Clone)]
 pub struct Token(HeaderValue);
 
 impl Token {
-    /// Takes a token with or without the word `Bearer` before it.
+    /// Makes a token from text, with or without the prefix `Bearer`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the token is empty or has characters that no header can carry.
     pub fn new(token: impl AsRef<str>) -> Result<Self, Error> {
         let token = token.as_ref().trim();
         let bare = match token.split_once(char::is_whitespace).unwrap_or((token, "")) {
@@ -22,7 +25,7 @@ impl Token {
             return Err(Error::Config("the token is empty".to_owned()));
         }
         let mut value = HeaderValue::from_str(&format!("Bearer {bare}"))
-            .map_err(|_| Error::Config("the token has characters that no header can carry".to_owned()))?;
+            .map_err(|_| Error::Config("the token has characters that a header cannot carry".to_owned()))?;
         value.set_sensitive(true);
         Ok(Self(value))
     }
@@ -39,29 +42,30 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Why a token is asked for.
+/// Why a token is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenUse {
-    /// A request is about to be sent: a token that was had before will do.
+    /// A request is about to be sent: a cached token is fine.
     Request,
-    /// The server has just refused the last token: a new one is needed.
+    /// The server rejected the last token: a new one is needed.
     Refresh,
 }
 
-/// What a token provider may fail with.
+/// The error of a token provider.
 pub type TokenError = Box<dyn StdError + Send + Sync>;
 
-/// Gives a token for each request.
+/// Provides a token for each request.
 ///
-/// It is asked before every POST, GET and DELETE, and once more with [`TokenUse::Refresh`] when the server
-/// answers 401; a second 401 is final. Cache in here if a token is costly.
+/// It is called before every POST, GET and DELETE, and once more with [`TokenUse::Refresh`] when the server
+/// responds with 401; a second 401 is final. Cache the token in the provider if it is expensive. A provider that
+/// panics fails the request with [`Error::Token`].
 pub trait TokenProvider: Send + Sync + 'static {
     /// The token to send.
     fn token(&self, reason: TokenUse) -> impl Future<Output = Result<Token, TokenError>> + Send;
 }
 
-/// A closure of the reason works as a provider.
+/// A closure that takes the reason is a provider.
 impl<F, R> TokenProvider for F
 where
     F: Fn(TokenUse) -> R + Send + Sync + 'static,
@@ -85,7 +89,12 @@ impl<P: TokenProvider> AnyTokenProvider for P {
     }
 }
 
-/// How requests are authorised: one setting that a connection and the layers above it can share.
+/// The cause of [`Error::Token`] when a provider panics.
+#[derive(Debug, thiserror::Error)]
+#[error("the token provider panicked")]
+struct ProviderPanicked;
+
+/// How requests are authorised. A connection and the layers above it can share it.
 #[derive(Clone, Default)]
 pub struct Auth(Kind);
 
@@ -108,24 +117,30 @@ impl Auth {
         Self(Kind::Fixed(token))
     }
 
-    /// A token from a provider for every request.
+    /// A token from the provider for every request.
     pub fn provider(provider: impl TokenProvider) -> Self {
         Self(Kind::Provider(Arc::new(provider)))
     }
 
     /// The value of the `Authorization` header for the next request.
+    ///
+    /// # Errors
+    /// [`Error::Token`] if the provider fails or panics.
     pub async fn header(&self, reason: TokenUse) -> Result<Option<HeaderValue>, Error> {
         match &self.0 {
             Kind::None => Ok(None),
             Kind::Fixed(token) => Ok(Some(token.authorization())),
-            Kind::Provider(provider) => match provider.token(reason).await {
-                Ok(token) => Ok(Some(token.authorization())),
-                Err(error) => Err(Error::Token(Arc::from(error))),
-            },
+            Kind::Provider(provider) => {
+                match catch_async("token provider", async { provider.token(reason).await }).await {
+                    Some(Ok(token)) => Ok(Some(token.authorization())),
+                    Some(Err(error)) => Err(Error::Token(Arc::from(error))),
+                    None => Err(Error::Token(Arc::new(ProviderPanicked))),
+                }
+            }
         }
     }
 
-    /// Whether asking again may give another token.
+    /// Whether a refresh may provide another token.
     pub fn can_refresh(&self) -> bool {
         matches!(self.0, Kind::Provider(_))
     }

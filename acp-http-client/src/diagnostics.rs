@@ -28,8 +28,10 @@ pub struct Diagnostics {
     pub gaps: u64,
     /// Events that came again and were dropped.
     pub repeats: u64,
-    /// Events that were no messages.
+    /// Events that were not messages.
     pub malformed: u64,
+    /// Events that were ignored as the event stream format requires: of another type than `message`, or blank.
+    pub ignored: u64,
     /// Messages over the limit that were skipped.
     pub oversize: u64,
     /// How often the server began anew.
@@ -104,6 +106,7 @@ impl Diagnostics {
             gaps: count(&core.stats.gaps),
             repeats: count(&core.stats.repeats),
             malformed: count(&core.stats.malformed),
+            ignored: count(&core.stats.ignored),
             oversize: count(&core.stats.oversize),
             restarts: count(&core.stats.restarts),
             subscribers: core.hub.subscriber_count(),

@@ -1,58 +1,90 @@
-//! What can go wrong, by what the caller can do about it.
+//! Errors, by what the caller can do about them.
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{ConnectionState, EndReason, Problem, RpcError};
+use crate::{ConnectionState, EndReason, Problem, RpcError, printable::Printable};
 
-/// A cause that can be shared by every call it ended.
+/// A cause that is shared by every request that failed with it.
 pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 
-/// Everything a call can fail with.
+/// Why a request failed.
+///
+/// `Display` is safe to print: text from the wire has its control characters escaped. The text itself is in the
+/// fields.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The client was set up with something it cannot use.
+    /// A setting of the client is invalid.
     #[error("invalid configuration: {0}")]
     Config(String),
-    /// The server could not be reached. Nothing was sent.
-    #[error("the server cannot be reached")]
+    /// The server is unreachable. Nothing was sent.
+    #[error("server is unreachable")]
     Unreachable(#[source] Cause),
-    /// The connection broke after the message may have been sent, and no stream can bring the answer.
-    #[error("the connection broke before `{method}` was answered")]
+    /// The id of a session cannot be sent in the header that names the session. Nothing was sent.
+    ///
+    /// Only servers with a stream for each session are concerned. Their ids have to be visible ASCII characters.
+    #[error("session id `{}` cannot be sent in a header", Printable(session_id.as_str()))]
+    InvalidSessionId {
+        /// The id.
+        session_id: String,
+    },
+    /// The connection was lost after the message may have been sent, and no stream can deliver the response.
+    #[error("connection was lost before the response to `{}`", Printable(method.as_str()))]
     ConnectionLost {
-        /// The method that was called.
+        /// The method of the message.
         method: String,
+        /// What failed.
+        #[source]
+        source: Cause,
+    },
+    /// The server responded with an HTTP status that means failure.
+    #[error("{0}")]
+    Http(Box<HttpError>),
+    /// The message is larger than the server accepts: it responded with 413.
+    #[error("`{}` is too large for the server ({size} bytes)", Printable(method.as_str()))]
+    PayloadTooLarge {
+        /// The method of the message.
+        method: String,
+        /// The size of the message in bytes.
+        size: usize,
+        /// The response of the server.
+        #[source]
+        source: Option<Box<HttpError>>,
+    },
+    /// The upload of a large message broke before the server had received all of it. It cannot have run.
+    ///
+    /// The connection may have been lost, or the server closed it because the message is too large for it and its
+    /// response was lost.
+    #[error("upload of `{}` broke after {sent} of {size} bytes", Printable(method.as_str()))]
+    UploadInterrupted {
+        /// The method of the message.
+        method: String,
+        /// How many bytes were handed over to the connection.
+        sent: usize,
+        /// The size of the message.
+        size: usize,
         /// What broke it.
         #[source]
         source: Cause,
     },
-    /// The server answered with an HTTP status that means failure.
-    #[error("{0}")]
-    Http(Box<HttpError>),
-    /// The message is larger than the server takes: it said so, or closed the connection before it had taken all of a
-    /// large one.
-    #[error("`{method}` is too large for the server ({size} bytes)")]
-    PayloadTooLarge {
-        /// The method that was called.
-        method: String,
-        /// The size of the message.
-        size: usize,
-        /// What the server answered, if that was heard.
-        #[source]
-        source: Option<Box<HttpError>>,
+    /// An agent request got no response: too many were waiting to be refused, see [`Limits`](crate::Limits).
+    #[error("more than {limit} agent requests are waiting to be refused")]
+    TooManyRequests {
+        /// The limit for refusals.
+        limit: usize,
     },
-    /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
-    #[error("the server redirects to {}", location.as_deref().unwrap_or("nowhere"))]
+    /// The server responded with a redirect. Redirects are not followed, so that the token goes to one server only.
+    #[error("server redirects to {}", Printable(location.as_deref().unwrap_or("nowhere")))]
     Redirected {
         /// The status.
         status: u16,
-        /// Where to.
+        /// The target, without its query.
         location: Option<String>,
     },
-    /// The server answered with success, but the body is not what was asked for: a login page, say.
-    #[error("the server answered {status} with {} instead of JSON-RPC", content_type.as_deref().unwrap_or("no content type"))]
+    /// The server responded with success, but the body is not JSON-RPC: the login page of a proxy, for example.
+    #[error("server responded {status} with {} instead of JSON-RPC", Printable(content_type.as_deref().unwrap_or("no content type")))]
     UnexpectedBody {
         /// The status.
         status: u16,
@@ -61,49 +93,49 @@ pub enum Error {
         /// The beginning of the body.
         start: String,
     },
-    /// The agent answered with an error.
+    /// The agent responded with an error.
     #[error("{error}")]
     Rpc {
-        /// The error as it came.
+        /// The error.
         error: RpcError,
-        /// The HTTP status it came with, if that meant failure too.
+        /// The HTTP status of the response, if it means failure too.
         status: Option<u16>,
     },
-    /// The answer does not fit its type. It is kept.
-    #[error("the answer to `{method}` cannot be read")]
+    /// The response does not fit its type.
+    #[error("response to `{}` does not fit its type", Printable(method.as_str()))]
     Decode {
         /// The method that was called.
         method: String,
-        /// The result as it came: JSON.
+        /// The result as JSON text.
         raw: Bytes,
         /// What does not fit.
         #[source]
         source: Arc<serde_json::Error>,
     },
-    /// The parameters cannot be written as JSON. Nothing was sent.
-    #[error("the parameters of `{method}` cannot be written as JSON")]
+    /// The parameters cannot be serialized. Nothing was sent.
+    #[error("parameters of `{}` cannot be serialized", Printable(method.as_str()))]
     Encode {
         /// The method that was called.
         method: String,
-        /// What cannot be written.
+        /// Why not.
         #[source]
         source: Arc<serde_json::Error>,
     },
     /// A message from the server is larger than the limit.
-    #[error("a message of at least {seen} bytes is over the limit of {limit}")]
+    #[error("message is at least {seen} bytes; the limit is {limit}")]
     MessageTooLarge {
-        /// The limit that is set.
+        /// The limit in bytes.
         limit: usize,
-        /// How much had arrived when the message was given up.
+        /// How many bytes had arrived when the rest was skipped.
         seen: usize,
         /// The id of the event, if it is known.
         event_id: Option<String>,
     },
-    /// Time ran out.
+    /// A timeout passed.
     #[error("{0}")]
     Timeout(Box<Timeout>),
-    /// The server restarted (its numbering began anew) while the call was waiting.
-    #[error("the server restarted before `{method}` was answered")]
+    /// The server restarted (its event ids began again) while the request was pending.
+    #[error("server restarted before the response to `{}`", Printable(method.as_str()))]
     ServerRestarted {
         /// The method that was called.
         method: String,
@@ -126,22 +158,24 @@ pub enum Error {
         /// Why.
         #[source]
         reason: EndReasonError,
-        /// Whether the call was under way when it ended; otherwise nothing was sent.
+        /// Whether the request was pending when it ended; otherwise nothing was sent.
         pending: bool,
     },
-    /// The program ended this call with a reason of its own, see [`Verdict`](crate::Verdict).
+    /// The application failed the request with a reason of its own, see [`Verdict`](crate::Verdict).
     #[error("{0}")]
     Interrupted(Cause),
     /// The token provider failed. Nothing was sent.
-    #[error("no token could be had")]
+    #[error("token provider failed")]
     Token(#[source] Cause),
 }
 
-/// A failure that HTTP reports.
+/// A response with an HTTP status that means failure.
+///
+/// `Display` is safe to print; the text of the server is in the fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HttpError {
-    /// What was being done: a JSON-RPC method, or `event stream`, or `close`.
+    /// What failed: a JSON-RPC method, `event stream` or `close`.
     pub what: String,
     /// The HTTP status.
     pub status: u16,
@@ -149,14 +183,14 @@ pub struct HttpError {
     pub content_type: Option<String>,
     /// The problem report in the body, if there was one.
     pub problem: Option<Problem>,
-    /// The beginning of the body, whatever it was.
+    /// The beginning of the body as text.
     pub body: String,
-    /// How long the server asks to wait.
+    /// How long the server asks to wait (`Retry-After`), at most five minutes.
     pub retry_after: Option<Duration>,
 }
 
 impl HttpError {
-    /// Reads what there is to know out of a response that failed.
+    /// Makes an error from the parts of a response.
     pub fn new(what: impl Into<String>, status: u16, content_type: Option<String>, body: &[u8]) -> Self {
         Self {
             what: what.into(),
@@ -168,7 +202,7 @@ impl HttpError {
         }
     }
 
-    /// Adds how long the server asks to wait.
+    /// Sets how long the server asks to wait.
     #[must_use]
     pub fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
         self.retry_after = retry_after;
@@ -178,12 +212,12 @@ impl HttpError {
 
 impl fmt::Display for HttpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` failed with HTTP {}", self.what, self.status)?;
+        write!(f, "`{}` failed with HTTP {}", Printable(self.what.as_str()), self.status)?;
         let problem = self.problem.as_ref();
         match problem.and_then(|problem| problem.detail.as_deref().or(problem.title.as_deref())) {
-            Some(text) => write!(f, ": {text}"),
+            Some(text) => write!(f, ": {}", Printable(text)),
             None if self.problem.is_none() && !self.body.trim().is_empty() => {
-                write!(f, ": {}", self.body.lines().next().unwrap_or_default())
+                write!(f, ": {}", Printable(self.body.lines().next().unwrap_or_default()))
             }
             None => Ok(()),
         }
@@ -192,21 +226,21 @@ impl fmt::Display for HttpError {
 
 impl StdError for HttpError {}
 
-/// A deadline that passed, with what is needed to tell why.
+/// A timeout that passed, with what is known about the connection.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Timeout {
     /// What was being waited for.
     pub phase: Phase,
-    /// What was being done: a JSON-RPC method, or `event stream`, or `close`.
+    /// What timed out: a JSON-RPC method, `event stream` or `close`.
     pub what: String,
-    /// How long it took until it was given up.
+    /// How long it had been waiting.
     pub elapsed: Duration,
-    /// How long ago the last message came on the event stream; `None` if none ever did.
+    /// How long ago the last message arrived on the event stream; `None` if none has.
     pub last_event_age: Option<Duration>,
     /// The state of the connection at that time.
     pub state: ConnectionState,
-    /// What had gone wrong before, if anything: a 504, say.
+    /// An earlier failure, such as a 504.
     pub cause: Option<Arc<Error>>,
 }
 
@@ -214,11 +248,11 @@ pub struct Timeout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// The first byte of a response to a notification or an answer.
+    /// The HTTP response to a notification or to a response of ours.
     Headers,
-    /// The answer to a request.
+    /// The response to a request.
     Answer,
-    /// The answer to a request whose POST had failed in a way that leaves open whether it ran.
+    /// The response to a request whose POST failed, so that it is unknown whether it ran.
     Confirmation,
     /// The event stream to open.
     StreamOpen,
@@ -232,8 +266,8 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Headers => "the response headers",
-            Self::Answer => "the answer",
-            Self::Confirmation => "the answer to a request that may have run",
+            Self::Answer => "the response",
+            Self::Confirmation => "the response to a request that may have run",
             Self::StreamOpen => "the event stream to open",
             Self::StreamIdle => "bytes on the event stream",
             Self::Close => "the server to confirm the close",
@@ -243,7 +277,8 @@ impl fmt::Display for Phase {
 
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` waited {:.1?} for {}", self.what, self.elapsed, self.phase)?;
+        let what = Printable(self.what.as_str());
+        write!(f, "`{what}` waited {:.1?} for {}", self.elapsed, self.phase)?;
         match self.last_event_age {
             Some(age) => write!(f, " (last event {age:.1?} ago, connection {})", self.state),
             None => write!(f, " (no event yet, connection {})", self.state),
@@ -268,17 +303,17 @@ impl StdError for EndReasonError {
 }
 
 impl Error {
-    /// The error of a call that was made after the end.
+    /// The error of a request that was made after the end.
     pub(crate) fn terminated(reason: EndReason) -> Self {
         Self::Terminated { reason: EndReasonError(reason), pending: false }
     }
 
-    /// The error of a call that was under way at the end.
+    /// The error of a request that was pending at the end.
     pub(crate) fn cut_off(reason: EndReason) -> Self {
         Self::Terminated { reason: EndReasonError(reason), pending: true }
     }
 
-    /// The same error for a call of which nothing was sent.
+    /// The same error for a request that was not sent.
     pub(crate) fn not_sent(self) -> Self {
         match self {
             Self::Terminated { reason, .. } => Self::Terminated { reason, pending: false },
@@ -286,26 +321,26 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed if it is made again, and making it again does no harm.
+    /// Whether the same request may succeed if it is repeated, and was certainly not executed.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Token(_) => true,
+            Self::Unreachable(_) | Self::Token(_) | Self::UploadInterrupted { .. } => true,
             Self::Http(error) => matches!(error.status, 429 | 503),
             _ => false,
         }
     }
 
-    /// Whether the connection has ended: every later call fails too.
+    /// Whether the connection has ended: every later request fails too.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Terminated { .. })
     }
 
-    /// Whether time ran out.
+    /// Whether a timeout passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout(_))
     }
 
-    /// Whether the server refused the token.
+    /// Whether the server rejected the token.
     pub fn is_unauthorized(&self) -> bool {
         match self {
             Self::Http(error) => error.status == 401,
@@ -316,18 +351,21 @@ impl Error {
         }
     }
 
-    /// Whether the call may have had its effect although it failed. Such a call is never repeated by itself.
+    /// Whether the request may have been executed although it failed. Such a request is never repeated by the client.
     pub fn maybe_executed(&self) -> bool {
         match self {
             Self::Config(_)
+            | Self::InvalidSessionId { .. }
             | Self::Unreachable(_)
             | Self::PayloadTooLarge { .. }
+            | Self::UploadInterrupted { .. }
+            | Self::TooManyRequests { .. }
             | Self::Redirected { .. }
             | Self::Encode { .. }
             | Self::Withdrawn { .. }
             | Self::TurnStillRunning { .. }
             | Self::Token(_) => false,
-            // Refused before it ran; any other error may end a call that had begun.
+            // Rejected before it ran. Any other error may end a request that had begun.
             Self::Rpc { error, .. } => !matches!(error.code, -32700 | -32600 | -32601 | -32602),
             Self::Http(error) => error.status == 408 || (error.status >= 500 && error.status != 503),
             Self::Terminated { pending, .. } => *pending,
@@ -335,12 +373,17 @@ impl Error {
         }
     }
 
+    /// How long the server asked to wait before the next request, at most five minutes.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.http()?.retry_after
+    }
+
     /// The problem report of the server, if there was one.
     pub fn problem(&self) -> Option<&Problem> {
         self.http()?.problem.as_ref()
     }
 
-    /// The failure that HTTP reported, if it was one.
+    /// The HTTP failure, if it was one.
     pub fn http(&self) -> Option<&HttpError> {
         match self {
             Self::Http(error) => Some(error),
@@ -353,7 +396,7 @@ impl Error {
         }
     }
 
-    /// The error answer of the agent, if it was one.
+    /// The error response of the agent, if it was one.
     pub fn rpc_error(&self) -> Option<&RpcError> {
         match self {
             Self::Rpc { error, .. } => Some(error),
@@ -369,7 +412,7 @@ impl Error {
         }
     }
 
-    /// The reason a program ended the call or the connection with, if it was of this type.
+    /// The reason of the application for ending the request or the connection, if it is of this type.
     pub fn custom<T: StdError + 'static>(&self) -> Option<&T> {
         match self {
             Self::Interrupted(reason) => reason.downcast_ref(),
@@ -390,6 +433,8 @@ mod tests {
     #[test]
     fn callers_can_ask_what_to_do() {
         let unreachable = Error::Unreachable(Arc::new(RpcError::internal("x")));
+        let source: Cause = Arc::new(RpcError::internal("x"));
+        let upload = Error::UploadInterrupted { method: "x".into(), sent: 1, size: 2, source };
         let table = [
             (unreachable, true, false),
             (http(400), false, false),
@@ -402,10 +447,39 @@ mod tests {
             (Error::Rpc { error: RpcError::method_not_found("x"), status: None }, false, false),
             (Error::MessageTooLarge { limit: 1, seen: 2, event_id: None }, false, true),
             (Error::ServerRestarted { method: "x".into() }, false, true),
+            (Error::InvalidSessionId { session_id: "é".into() }, false, false),
+            (Error::TooManyRequests { limit: 1 }, false, false),
+            (upload, true, false),
         ];
         for (error, retryable, maybe) in table {
             assert_eq!((error.is_retryable(), error.maybe_executed()), (retryable, maybe), "{error}");
         }
+    }
+
+    #[test]
+    fn errors_are_safe_to_print_and_keep_their_text() {
+        let evil = "\u{1b}]0;title\u{7}\r\u{9b}2J\u{202e}";
+        let body = serde_json::json!({"title": evil, "detail": evil}).to_string();
+        let errors = [
+            Error::Http(Box::new(HttpError::new(evil, 500, Some(evil.to_owned()), evil.as_bytes()))),
+            Error::Http(Box::new(HttpError::new("x", 500, None, body.as_bytes()))),
+            Error::Rpc { error: RpcError::new(1, evil), status: None },
+            Error::ServerRestarted { method: evil.to_owned() },
+            Error::Redirected { status: 302, location: Some(evil.to_owned()) },
+            Error::UnexpectedBody {
+                status: 200,
+                content_type: Some(evil.to_owned()),
+                start: evil.to_owned(),
+            },
+            Error::InvalidSessionId { session_id: evil.to_owned() },
+        ];
+        for error in errors {
+            let shown = error.to_string();
+            assert!(!shown.contains(['\u{1b}', '\u{7}', '\r', '\u{9b}', '\u{202e}']), "{shown:?}");
+            assert!(shown.contains("\\u{1b}]0;title"), "{shown:?}");
+        }
+        let error = Error::Http(Box::new(HttpError::new("x", 500, None, body.as_bytes())));
+        assert_eq!(error.problem().unwrap().detail.as_deref(), Some(evil));
     }
 
     #[test]

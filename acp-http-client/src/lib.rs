@@ -11,9 +11,11 @@ mod inbound;
 mod json;
 mod options;
 mod outbound;
+mod printable;
 mod problem;
 mod random;
 mod rpc;
+mod session_id;
 mod sse;
 mod state;
 mod tap;
@@ -32,12 +34,13 @@ pub use events::{
     Continuity, Event, EventSource, Events, Malformed, Meta, Notification, Order, Origin, Update,
 };
 pub use handler::{AgentHandler, AgentRequest, AgentRequests, Call, Responder};
-pub use json::{Json, Typed};
+pub use json::{Json, JsonError, Typed};
 pub use options::{Limits, Timeouts};
 pub use outbound::RequestOptions;
 pub use problem::Problem;
 pub use reqwest;
 pub use rpc::{MessageId, RpcError};
+pub use session_id::SessionId;
 pub use sse::{EventId, ReconnectPolicy};
 pub use state::{ConnectionState, EndReason};
 pub use tap::{Direction, Envelope, Inbound, Verdict};

@@ -2,20 +2,20 @@
 
 use std::{collections::HashMap, time::Duration};
 
-/// How long to wait, phase by phase. Nothing here ever applies to the body of an open event stream.
+/// Timeouts of each phase. None applies to the body of an open event stream as a whole.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// For TCP and TLS to connect. A [`reqwest::Client`] of your own brings its own.
+    /// For TCP and TLS to connect. A [`reqwest::Client`] of your own has its own timeout.
     pub connect: Duration,
-    /// For the headers of a notification's or an answer's response.
+    /// For the HTTP response to a notification or to a response of ours.
     pub headers: Duration,
-    /// For the answer to a request of a method without a time of its own; `None` waits for ever.
+    /// For the response to a request, for methods without a timeout of their own; `None` for none.
     pub request: Option<Duration>,
-    /// For the answers of single methods, see [`Timeouts::method`].
+    /// For the responses of single methods, see [`Timeouts::method`].
     methods: HashMap<String, Option<Duration>>,
-    /// For a request whose POST failed in a way that leaves open whether it ran: how long the stream may bring
-    /// no message of its session before the request fails.
+    /// For a request whose POST failed, so that it is unknown whether it ran: how long the stream may have no message
+    /// of its session before the request fails.
     pub confirmation: Option<Duration>,
     /// How long a response from a body is deferred for its echo on the event stream while its session is silent there.
     /// An event that is arriving then is waited for as long as its bytes come. Servers that keep their contract echo
@@ -40,9 +40,9 @@ pub struct Timeouts {
     pub retry_after: Duration,
     /// For the headers of the event stream.
     pub stream_open: Duration,
-    /// How long the event stream may be without a byte (comments count) before it is opened again; `None` never.
+    /// How long the event stream may be without a byte (comments count) before it is reopened; `None` for ever.
     pub stream_idle: Option<Duration>,
-    /// For the server to confirm `close()`.
+    /// For the response of the server to `close()`.
     pub close: Duration,
 }
 
@@ -53,7 +53,7 @@ impl Default for Timeouts {
             ("initialize", Some(Duration::from_secs(180))),
             ("session/new", Some(Duration::from_secs(120))),
             ("session/load", Some(Duration::from_secs(300))),
-            // A turn takes as long as it takes.
+            // A turn has no bound.
             ("session/prompt", None),
         ];
         Self {
@@ -79,40 +79,99 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Sets the time for one method; `None` waits for ever.
+    /// Sets the timeout of one method; `None` for none.
     #[must_use]
     pub fn method(mut self, method: impl Into<String>, time: impl Into<Option<Duration>>) -> Self {
         self.methods.insert(method.into(), time.into());
         self
     }
 
-    /// Sets the time for methods without one of their own; `None` waits for ever.
+    /// Sets the timeout of methods without one of their own; `None` for none.
     #[must_use]
     pub fn request(mut self, time: impl Into<Option<Duration>>) -> Self {
         self.request = time.into();
         self
     }
 
-    /// The time for the answer to this method.
+    /// The timeout of a method.
     pub fn for_method(&self, method: &str) -> Option<Duration> {
         self.methods.get(method).copied().unwrap_or(self.request)
     }
 }
 
-/// How much memory a connection may take.
+/// Bounds on what a server or an agent can make a connection store, parse or open.
+///
+/// What is beyond a limit is reported by an event or a typed error, and nothing else is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The largest message taken from the server, on the stream or in a body. Default 64 MiB.
+    /// The largest message in bytes, on the stream or in a response body. Default 64 MiB.
+    /// Beyond it: [`Error::MessageTooLarge`](crate::Error::MessageTooLarge).
     pub message: usize,
-    /// How many bytes may wait for one subscriber before events are dropped and counted. Default 64 MiB.
+    /// How many bytes the queue of one subscriber may hold. Default 64 MiB.
+    /// Beyond it: [`Event::Lagged`](crate::Event::Lagged).
     pub subscriber: usize,
-    /// How many requests of the agent may be open at once. Default 1024.
+    /// The longest id in bytes: of an event, of an agent request, of its session, and the name of its method.
+    /// Default 1 KiB. Beyond it: [`Event::Malformed`](crate::Event::Malformed).
+    pub id: usize,
+    /// How much memory JSON text may take once it is read into a `serde_json::Value`. Default 64 MiB.
+    /// The text itself is bounded by `message`, but small text can take ten times its size.
+    pub decoded: usize,
+    /// How many agent requests may be open at once, those whose response is being sent included. Default 1024.
+    /// Beyond it a request is refused with an error response.
     pub open_requests: usize,
+    /// How many bytes the parameters of all open agent requests may take. Default 64 MiB.
+    /// Beyond it a request is refused with an error response.
+    pub open_request_bytes: usize,
+    /// How many responses to agent requests are posted at once. Default 32. The others wait.
+    pub response_posts: usize,
+    /// How many refusals may wait to be posted. Default 1024.
+    /// Beyond it a request gets no response, and [`Event::AnswerLost`](crate::Event::AnswerLost) reports it.
+    pub refusals: usize,
+    /// How many cookies are stored. Default 50. Beyond it the oldest is removed.
+    pub cookies: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { message: 64 << 20, subscriber: 64 << 20, open_requests: 1024 }
+        Self {
+            message: 64 << 20,
+            subscriber: 64 << 20,
+            id: 1024,
+            decoded: 64 << 20,
+            open_requests: 1024,
+            open_request_bytes: 64 << 20,
+            response_posts: 32,
+            refusals: 1024,
+            cookies: 50,
+        }
     }
 }
+
+/// Gives each limit a setter of the same name.
+macro_rules! setters {
+    ($($name:ident),* $(,)?) => {
+        impl Limits {
+            $(
+                #[doc = concat!("Sets [`", stringify!($name), "`](Self#structfield.", stringify!($name), ").")]
+                #[must_use]
+                pub fn $name(mut self, limit: usize) -> Self {
+                    self.$name = limit;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters!(
+    message,
+    subscriber,
+    id,
+    decoded,
+    open_requests,
+    open_request_bytes,
+    response_posts,
+    refusals,
+    cookies
+);

@@ -1,9 +1,15 @@
-//! `application/problem+json`, kept whole.
+//! `application/problem+json`.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A problem report of a server (RFC 9457), with every member it had.
+use crate::printable::Printable;
+
+/// A problem report of a server (RFC 9457), with all its members.
+///
+/// `Display` is safe to print; the text of the server is in the fields.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Problem {
@@ -13,13 +19,13 @@ pub struct Problem {
     /// A short summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The HTTP status, as the body says it.
+    /// The HTTP status in the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// What happened this time.
+    /// A description of this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Which occurrence this was.
+    /// A URI for this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// Every other member.
@@ -32,7 +38,7 @@ fn about_blank() -> String {
 }
 
 impl Problem {
-    /// Reads a problem out of a body: any JSON object that has one of the standard members.
+    /// Reads a problem from a body: any JSON object that has one of the standard members.
     pub fn from_json(body: &[u8]) -> Option<Self> {
         let Value::Object(mut object) = serde_json::from_slice(body).ok()? else { return None };
         if !["type", "title", "status", "detail"].iter().any(|name| object.contains_key(*name)) {
@@ -64,6 +70,16 @@ impl Problem {
     }
 }
 
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let title = Printable(self.title.as_deref().unwrap_or(&self.kind));
+        match &self.detail {
+            Some(detail) => write!(f, "{title}: {}", Printable(detail.as_str())),
+            None => fmt::Display::fmt(&title, f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -86,6 +102,13 @@ mod tests {
         assert_eq!(problem.kind, "about:blank");
         assert_eq!(problem.extensions["title"], 7);
         assert_eq!(problem.extensions["status"], "x");
+    }
+
+    #[test]
+    fn a_problem_is_safe_to_print() {
+        let problem = Problem::from_json(br#"{"title":"T\u001b[2J","detail":"d\u0007"}"#).unwrap();
+        assert_eq!(problem.to_string(), "T\\u{1b}[2J: d\\u{7}");
+        assert_eq!(Problem::default().to_string(), "");
     }
 
     #[test]

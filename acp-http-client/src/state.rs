@@ -69,7 +69,7 @@ pub enum EndReason {
         /// What the last one met.
         last: Arc<Error>,
     },
-    /// A tap or a hook of the program panicked while a message passed, and nobody reads the stream any more.
+    /// A task of this crate panicked, and the stream is not read any more. Taps, hooks and handlers do not cause this.
     Panicked,
     /// The program ended it with a reason of its own, see [`Verdict`](crate::Verdict).
     Custom(Arc<dyn StdError + Send + Sync>),
@@ -110,7 +110,7 @@ impl fmt::Display for EndReason {
         match self {
             Self::Closed => f.write_str("closed by this client"),
             Self::Dropped => f.write_str("every handle was dropped"),
-            Self::Panicked => f.write_str("a tap or a hook panicked while a message passed"),
+            Self::Panicked => f.write_str("a task of the connection panicked"),
             Self::ServerGone(_) => f.write_str("the server does not know this connection any more"),
             Self::Unauthorized(_) => f.write_str("the server refuses the token"),
             Self::StreamRefused(_) => f.write_str("the server refuses the event stream"),

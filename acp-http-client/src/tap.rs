@@ -1,29 +1,31 @@
-//! Ways to look at messages as they pass.
+//! Functions of the application that see messages, and what happens when they panic.
 
 use std::{
     collections::BTreeMap,
     error::Error as StdError,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use bytes::Bytes;
+use futures::FutureExt;
 
 use crate::{Json, Origin};
 
-/// One message on its way, as an envelope tap sees it.
+/// One message as a [tap](crate::AcpHttpClientBuilder::tap) sees it.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Envelope<'a> {
-    /// Which way it goes.
+    /// Its direction.
     pub direction: Direction,
-    /// The id of the event that brought it; `None` for what is sent and for what came in a response body.
+    /// The id of its event; `None` for a message that is sent and for one in a response body.
     pub event_id: Option<&'a str>,
-    /// The message: JSON text, or whatever the server sent instead.
+    /// The bytes of the message: JSON text, unless the server sent something else.
     pub raw: &'a [u8],
 }
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From this client to the server.
@@ -32,7 +34,7 @@ pub enum Direction {
     Inbound,
 }
 
-/// A notification as the [hook](crate::AcpHttpClientBuilder::on_notification) sees it, before its subscribers.
+/// A notification as the [hook](crate::AcpHttpClientBuilder::on_notification) sees it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Inbound<'a> {
@@ -44,26 +46,55 @@ pub struct Inbound<'a> {
     pub origin: Origin,
 }
 
-/// What a hook wants to happen after a notification was delivered.
+/// What a hook decides. It takes effect after the notification was delivered.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Verdict {
     /// Nothing.
     Pass,
-    /// Pending calls fail at once with this reason: those of one session, or all of them.
+    /// Pending requests fail at once with this reason: those of one session, or all of them.
     FailCalls {
-        /// The session whose calls fail; `None` for all calls.
+        /// The session whose requests fail; `None` for all requests.
         session: Option<Arc<str>>,
         /// What they fail with, see [`Error::custom`](crate::Error::custom).
         reason: Arc<dyn StdError + Send + Sync>,
     },
-    /// The connection ends with this reason, and every call with it.
+    /// The connection ends with this reason, and every pending request fails.
     End(Arc<dyn StdError + Send + Sync>),
 }
 
-/// A function that sees every message once. It runs on the task that moves the message: keep it short.
+/// Runs code of the application; `None` if it panicked. A panic is logged and goes no further.
+pub(crate) fn catch<R>(what: &'static str, code: impl FnOnce() -> R) -> Option<R> {
+    // What the code owns belongs to the application; nothing of this crate is left half changed.
+    caught(what, catch_unwind(AssertUnwindSafe(code)))
+}
+
+/// [`catch`] for a future.
+pub(crate) async fn catch_async<R>(what: &'static str, future: impl Future<Output = R>) -> Option<R> {
+    caught(what, AssertUnwindSafe(future).catch_unwind().await)
+}
+
+fn caught<R>(what: &'static str, outcome: std::thread::Result<R>) -> Option<R> {
+    if outcome.is_err() {
+        tracing::error!(what, "code of the application panicked");
+    }
+    outcome.ok()
+}
+
+/// A function that sees every message once. It runs on the task that passes the message on.
 #[derive(Clone)]
-pub(crate) struct Tap(pub(crate) Arc<dyn Fn(Envelope<'_>) + Send + Sync>);
+pub(crate) struct Tap(Arc<dyn Fn(Envelope<'_>) + Send + Sync>);
+
+impl Tap {
+    pub(crate) fn new(tap: impl Fn(Envelope<'_>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tap))
+    }
+
+    /// Shows a message. It never panics.
+    pub(crate) fn call(&self, envelope: Envelope<'_>) {
+        let _ = catch("tap", || (self.0)(envelope));
+    }
+}
 
 impl fmt::Debug for Tap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,11 +102,10 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// How many answers may wait for their copy on the stream before the oldest is shown without it.
-const AWAITED_COPIES: usize = 1024;
+/// How many responses may wait for their echo on the stream before the oldest is shown without it.
+const AWAITED_ECHOES: usize = 1024;
 
-/// Sees to it that an answer which comes in a body and again on the stream is shown once, and in the place that
-/// the stream gives it where there is one.
+/// Ensures that a response which arrives in a body and is echoed on the stream is shown once, in stream order.
 #[derive(Debug, Default)]
 pub(crate) struct TapBook {
     /// Guards what was shown of each request number; held for a look-up.
@@ -84,32 +114,32 @@ pub(crate) struct TapBook {
 
 #[derive(Debug)]
 enum Shown {
-    /// The body was shown: its copy must not be.
+    /// The body was shown: its echo must not be.
     Body,
-    /// The body is kept back until its copy comes.
+    /// The body is shown when its echo arrives.
     Not(Bytes),
 }
 
 impl TapBook {
-    /// An answer came in a body. Gives what is to be shown now.
-    pub(crate) fn body(&self, number: u64, body: &Bytes, copy_expected: bool) -> Option<Bytes> {
+    /// A response arrived in a body. Returns what to show now.
+    pub(crate) fn body(&self, number: u64, body: &Bytes, echo_expected: bool) -> Option<Bytes> {
         let mut bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = if copy_expected { Shown::Not(body.clone()) } else { Shown::Body };
+        let shown = if echo_expected { Shown::Not(body.clone()) } else { Shown::Body };
         bodies.insert(number, shown);
-        let oldest = if bodies.len() > AWAITED_COPIES { bodies.pop_first() } else { None };
+        let oldest = if bodies.len() > AWAITED_ECHOES { bodies.pop_first() } else { None };
         match oldest {
-            Some((_, Shown::Not(kept))) if copy_expected => Some(kept),
-            _ => (!copy_expected).then(|| body.clone()),
+            Some((_, Shown::Not(kept))) if echo_expected => Some(kept),
+            _ => (!echo_expected).then(|| body.clone()),
         }
     }
 
-    /// The copy came on the stream: is it to be shown?
+    /// The echo arrived on the stream. Returns whether to show it.
     pub(crate) fn copy(&self, number: u64) -> bool {
         let mut bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
         !matches!(bodies.remove(&number), Some(Shown::Body))
     }
 
-    /// No copy will come any more: gives the bodies that were kept back.
+    /// No more echoes arrive. Returns the bodies that were not shown.
     pub(crate) fn end(&self) -> Vec<Bytes> {
         let bodies = std::mem::take(&mut *self.bodies.lock().unwrap_or_else(PoisonError::into_inner));
         let kept = bodies.into_values().filter_map(|shown| match shown {
@@ -120,12 +150,46 @@ impl TapBook {
     }
 }
 
-/// A function that decides what a notification means for the calls that are pending.
+/// A function that decides what a notification means for the pending requests.
 #[derive(Clone)]
-pub(crate) struct Hook(pub(crate) Arc<dyn Fn(&Inbound<'_>) -> Verdict + Send + Sync>);
+pub(crate) struct Hook(Arc<dyn Fn(&Inbound<'_>) -> Verdict + Send + Sync>);
+
+impl Hook {
+    pub(crate) fn new(hook: impl Fn(&Inbound<'_>) -> Verdict + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hook))
+    }
+
+    /// Asks for a verdict. It never panics: a hook that does passes the notification.
+    pub(crate) fn call(&self, inbound: &Inbound<'_>) -> Verdict {
+        catch("notification hook", || (self.0)(inbound)).unwrap_or(Verdict::Pass)
+    }
+}
 
 impl fmt::Debug for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Hook")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_of_the_application_goes_no_further() {
+        assert_eq!(catch("test", || 1), Some(1));
+        assert_eq!(catch("test", || -> u8 { panic!("a bug") }), None);
+        assert_eq!(catch_async("test", async { 1 }).await, Some(1));
+        let late = async {
+            tokio::task::yield_now().await;
+            panic!("a bug")
+        };
+        assert_eq!(catch_async::<u8>("test", late).await, None);
+        let tap = Tap::new(|_| panic!("a bug"));
+        tap.call(Envelope { direction: Direction::Inbound, event_id: None, raw: b"{}" });
+        let hook = Hook::new(|_| panic!("a bug"));
+        let params = Json::new(Bytes::from_static(b"{}"));
+        let verdict = hook.call(&Inbound { method: "m", params: &params, origin: Origin::Live });
+        assert!(matches!(verdict, Verdict::Pass));
     }
 }

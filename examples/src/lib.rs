@@ -4,8 +4,10 @@ use std::env;
 
 use mock_server::MockServer;
 
+pub mod agents;
 pub mod chat;
 mod postgres;
+pub mod remote_shell;
 
 pub use postgres::{Cluster, Schema};
 

@@ -173,6 +173,13 @@ impl Problem {
             .with("sessionId", id)
     }
 
+    /// 404: no such process or recording.
+    pub fn not_found(resource: &str, id: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", "Not Found")
+            .detail(format!("not found: {resource} {id}"))
+            .with("details", json!({ "id": id, "resource": resource }))
+    }
+
     /// 502: an input or output operation behind the server failed.
     pub fn stream_error(message: impl Into<String>) -> Self {
         Self::classed(StatusCode::BAD_GATEWAY, "stream_error", "Stream Error", message.into())

@@ -13,6 +13,8 @@ mod escape;
 #[path = "control/files.rs"]
 mod files;
 mod http_client;
+#[path = "control/processes.rs"]
+mod processes;
 #[path = "control/server.rs"]
 mod server;
 #[path = "control/size.rs"]

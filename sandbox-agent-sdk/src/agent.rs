@@ -169,7 +169,12 @@ impl AgentMode {
 
     /// The mode that a value of an option stands for.
     pub(crate) fn from_value(value: &ConfigValue) -> Self {
-        Self { id: value.value.clone(), name: Some(value.name.clone()), description: None, other: Map::new() }
+        Self {
+            id: value.value.clone(),
+            name: Some(value.name.clone()),
+            description: value.description.clone(),
+            other: Map::new(),
+        }
     }
 }
 

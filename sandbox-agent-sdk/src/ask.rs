@@ -1,6 +1,7 @@
 //! What an agent asks of people.
 
 mod form;
+mod handler;
 mod option;
 mod params;
 mod permission;
@@ -10,9 +11,11 @@ mod reply;
 mod unclaimed;
 
 pub use form::{FieldKind, FormChoice, FormField, QuestionForm, TextFormat};
+pub(crate) use handler::PermissionHandler;
+pub use handler::{DecidedBy, PermissionDecided};
 pub use option::{PermissionKind, PermissionOption};
 pub(crate) use params::{Admission, Params};
-pub use permission::{PermissionReply, PermissionRequest};
+pub use permission::{PermissionOutcome, PermissionReply, PermissionRequest};
 pub use policy::{PermissionDecision, PermissionFunction, PermissionPolicy};
 pub(crate) use question::{ELICITATION, ELICITATION_COMPLETE, REQUEST_QUESTION};
 pub use question::{QuestionKind, QuestionRequest, QuestionSupport};

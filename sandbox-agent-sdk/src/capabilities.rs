@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::login::LoginMethod;
 use crate::{Extensions, ServerKind};
 
 /// What was learnt when the connection was made: what the server and the agent can do.
@@ -14,6 +15,8 @@ pub struct Capabilities {
     pub agent: String,
     /// What the agent calls itself.
     pub agent_name: Option<String>,
+    /// What to call the agent in a user interface.
+    pub agent_title: Option<String>,
     /// The version of the agent.
     pub agent_version: Option<String>,
     /// What the server can do beyond the ordinary.
@@ -28,35 +31,54 @@ pub struct Capabilities {
     pub list_sessions: bool,
     /// Whether the agent closes sessions.
     pub close_session: bool,
+    /// Whether the agent deletes sessions from its list.
+    pub delete_session: bool,
+    /// Whether sessions can have directories besides the one they work in.
+    pub additional_directories: bool,
+    /// Whether the agent can log out.
+    pub logout: bool,
+    /// Whether sessions can have tool servers that are reached over HTTP.
+    pub mcp_http: bool,
+    /// Whether sessions can have tool servers that are reached over server-sent events.
+    pub mcp_sse: bool,
     /// Whether prompts may hold images.
     pub images: bool,
     /// Whether prompts may hold recordings.
     pub audio: bool,
     /// Whether prompts may hold embedded resources.
     pub embedded_resources: bool,
-    /// The ids of the ways to authenticate that the agent offers.
+    /// The ids of [`login_methods`](Self::login_methods).
     pub auth_methods: Vec<String>,
-    /// The whole answer, as it came.
+    /// The ways to log in that the agent offers.
+    pub login_methods: Vec<LoginMethod>,
+    /// The whole response, as it came.
     pub raw: Value,
 }
 
 impl Capabilities {
+    /// The member `_meta` of the agent's capabilities.
+    #[must_use]
+    pub fn meta(&self) -> Option<&Value> {
+        self.raw.pointer("/agentCapabilities/_meta")
+    }
+
     pub(crate) fn read(server: ServerKind, agent: &str, raw: Value) -> Self {
         let at = |pointer: &str| raw.pointer(pointer);
         let flag = |pointer: &str| at(pointer).and_then(Value::as_bool).unwrap_or(false);
         // An ability is an object, empty or not, where it is there, and absent or `null` where it is not.
-        let has = |name: &str| {
-            let ability =
-                at("/agentCapabilities/sessionCapabilities").and_then(|abilities| abilities.get(name));
+        let there = |ability: Option<&Value>| {
             ability.is_some_and(|ability| !ability.is_null() && ability != &Value::Bool(false))
         };
+        let has = |name: &str| {
+            there(at("/agentCapabilities/sessionCapabilities").and_then(|abilities| abilities.get(name)))
+        };
         let text = |pointer: &str| at(pointer).and_then(Value::as_str).map(str::to_owned);
-        let methods = at("/authMethods").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let ids = methods.iter().filter_map(|method| Some(method.get("id")?.as_str()?.to_owned()));
+        let login_methods = LoginMethod::read_all(&raw);
         Self {
             server,
             agent: agent.to_owned(),
             agent_name: text("/agentInfo/name"),
+            agent_title: text("/agentInfo/title"),
             agent_version: text("/agentInfo/version"),
             extensions: Extensions::from_initialize(&raw),
             load_session: flag("/agentCapabilities/loadSession"),
@@ -64,10 +86,16 @@ impl Capabilities {
             fork_session: has("fork"),
             list_sessions: has("list"),
             close_session: has("close"),
+            delete_session: has("delete"),
+            additional_directories: has("additionalDirectories"),
+            logout: there(at("/agentCapabilities/auth/logout")),
+            mcp_http: flag("/agentCapabilities/mcpCapabilities/http"),
+            mcp_sse: flag("/agentCapabilities/mcpCapabilities/sse"),
             images: flag("/agentCapabilities/promptCapabilities/image"),
             audio: flag("/agentCapabilities/promptCapabilities/audio"),
             embedded_resources: flag("/agentCapabilities/promptCapabilities/embeddedContext"),
-            auth_methods: ids.collect(),
+            auth_methods: login_methods.iter().map(|method| method.id.clone()).collect(),
+            login_methods,
             raw,
         }
     }

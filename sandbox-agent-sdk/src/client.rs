@@ -7,19 +7,24 @@
 //! connection, calls          one connection and the calls made over it
 //! pump                       the one task that turns messages into events
 //! router                     agent requests: whether they are ours, and which handler answers
+//! account, offers            logging out, deleting sessions; what this client can do
 //! hub                        who listens, which turn runs, which session has ended
+//! metering                   what turns use, and budgets that end them
 //! supports                   what the server and the agents behind it can do
 //! probe                      which kind of server it is
 //! ```
 
+mod account;
 mod calls;
 mod connection;
 mod handle;
 mod hub;
 mod lifecycle;
 mod list;
+mod metering;
 mod methods;
 mod names;
+mod offers;
 mod opening;
 mod probe;
 mod pump;
@@ -32,6 +37,8 @@ mod turn;
 pub use handle::SandboxAgentClient;
 pub(crate) use hub::{Hub, Observer};
 pub use list::SessionList;
+#[cfg(test)]
+pub(crate) use offers::client_capabilities;
 pub(crate) use opening::Others;
 pub use session::{Session, TurnState};
-pub use turn::{StopReason, Turn, TurnOutcome};
+pub use turn::{CollectedTurn, FileChange, IncompleteTurn, StopReason, Turn, TurnEvent, TurnOutcome};

@@ -4,6 +4,9 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::text::printable;
+use crate::turns::IncompleteTurn;
+use crate::usage::BudgetEvent;
 use crate::{SessionStatus, StoreError, TerminationInfo, TransitionError, UserAction};
 
 mod convert;
@@ -24,6 +27,9 @@ pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// Everything a call can fail with.
 ///
+/// `Display` is safe to print: text that came over the wire has its control characters
+/// [escaped](crate::text::printable). The fields hold it as it came.
+///
 /// | question | answered by |
 /// |---|---|
 /// | may I just try again? | [`is_retryable`](Self::is_retryable) |
@@ -36,7 +42,7 @@ pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 #[non_exhaustive]
 pub enum Error {
     /// The client, or a call, was set up with something it cannot use. Nothing was sent.
-    #[error("invalid configuration: {0}")]
+    #[error("invalid configuration: {}", printable(.0))]
     Config(String),
     /// There is no connection: it was never made, or it was given up. Nothing was sent.
     #[error("not connected")]
@@ -45,19 +51,32 @@ pub enum Error {
     #[error("already connected")]
     AlreadyConnected,
     /// The connection was given up by this program while the call was waiting.
-    #[error("disconnected before `{what}` was answered")]
+    #[error("disconnected before `{}` was answered", printable(.what))]
+    #[non_exhaustive]
     Disconnected {
         /// What was being done.
         what: String,
     },
     /// The session is busy with another turn. Nothing was sent.
-    #[error("session `{session_id}` is busy with another turn")]
+    #[error("session `{}` is busy with another turn", printable(.session_id))]
+    #[non_exhaustive]
     TurnInProgress {
         /// The session.
         session_id: String,
     },
+    /// The call was cancelled before it was sent.
+    #[error("`{what}` was cancelled before it was sent")]
+    #[non_exhaustive]
+    Withdrawn {
+        /// What was called.
+        what: String,
+    },
+    /// The budget of the session, or of the client, is spent. Nothing was sent.
+    #[error("{0}")]
+    BudgetSpent(Box<BudgetEvent>),
     /// Neither the server nor the agent has this method. From the second time on nothing is sent.
-    #[error("`{method}` is not supported")]
+    #[error("`{}` is not supported", printable(.method))]
+    #[non_exhaustive]
     Unsupported {
         /// The method.
         method: String,
@@ -84,7 +103,8 @@ pub enum Error {
     #[error("no token could be had")]
     Token(#[source] Cause),
     /// The connection broke after the message may have been sent.
-    #[error("the connection broke before `{what}` was answered")]
+    #[error("the connection broke before `{}` was answered", printable(.what))]
+    #[non_exhaustive]
     ConnectionLost {
         /// What was being done.
         what: String,
@@ -94,6 +114,7 @@ pub enum Error {
     },
     /// The connection ended for good, though not by this program. The agent may well be alive.
     #[error("the connection has ended: {reason}")]
+    #[non_exhaustive]
     ConnectionEnded {
         /// Why.
         reason: LostReason,
@@ -104,7 +125,8 @@ pub enum Error {
         source: Option<Arc<Error>>,
     },
     /// The server restarted (its numbering began anew) while the call was waiting.
-    #[error("the server restarted before `{what}` was answered")]
+    #[error("the server restarted before `{}` was answered", printable(.what))]
+    #[non_exhaustive]
     ServerRestarted {
         /// What was being done.
         what: String,
@@ -113,7 +135,8 @@ pub enum Error {
     #[error("{0}")]
     Http(Box<HttpError>),
     /// What was sent is larger than the server takes.
-    #[error("`{what}` is too large for the server{}", .size.map(|size| format!(" ({size} bytes)")).unwrap_or_default())]
+    #[error("`{}` is too large for the server{}", printable(.what), .size.map(|size| format!(" ({size} bytes)")).unwrap_or_default())]
+    #[non_exhaustive]
     PayloadTooLarge {
         /// What was being done.
         what: String,
@@ -125,8 +148,28 @@ pub enum Error {
         #[source]
         source: Option<Box<HttpError>>,
     },
+    /// The upload of a large message broke before the server had received all of it. It cannot have run.
+    #[error("upload of `{what}` broke after {sent} of {size} bytes")]
+    UploadInterrupted {
+        /// What was uploaded.
+        what: String,
+        /// How many bytes were handed over to the connection.
+        sent: u64,
+        /// The size of the message.
+        size: u64,
+        /// What broke it.
+        #[source]
+        source: Cause,
+    },
+    /// An agent request got no response: too many were waiting to be refused.
+    #[error("more than {limit} agent requests are waiting to be refused")]
+    TooManyRequests {
+        /// The limit for refusals.
+        limit: usize,
+    },
     /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
-    #[error("the server redirects to {}", .location.as_deref().unwrap_or("nowhere"))]
+    #[error("the server redirects to {}", printable(.location.as_deref().unwrap_or("nowhere")))]
+    #[non_exhaustive]
     Redirected {
         /// The status.
         status: u16,
@@ -134,7 +177,8 @@ pub enum Error {
         location: Option<String>,
     },
     /// The server answered with success, but the body is not what was asked for: a login page, say.
-    #[error("the server answered {status} with {} that cannot be read", .content_type.as_deref().unwrap_or("a body"))]
+    #[error("the server answered {status} with {} that cannot be read", printable(.content_type.as_deref().unwrap_or("a body")))]
+    #[non_exhaustive]
     UnexpectedBody {
         /// The status.
         status: u16,
@@ -145,6 +189,7 @@ pub enum Error {
     },
     /// The agent answered with an error.
     #[error("{error}")]
+    #[non_exhaustive]
     Rpc {
         /// The error as it came.
         error: RpcError,
@@ -152,7 +197,8 @@ pub enum Error {
         status: Option<u16>,
     },
     /// The answer does not fit its type. It is kept.
-    #[error("the answer to `{what}` cannot be read")]
+    #[error("the answer to `{}` cannot be read", printable(.what))]
+    #[non_exhaustive]
     Decode {
         /// What was being done.
         what: String,
@@ -163,7 +209,8 @@ pub enum Error {
         source: Cause,
     },
     /// The parameters cannot be written. Nothing was sent.
-    #[error("the parameters of `{what}` cannot be written")]
+    #[error("the parameters of `{}` cannot be written", printable(.what))]
+    #[non_exhaustive]
     Encode {
         /// What was being done.
         what: String,
@@ -173,6 +220,7 @@ pub enum Error {
     },
     /// A message from the server is larger than the limit.
     #[error("a message of at least {seen} bytes is over the limit of {limit}")]
+    #[non_exhaustive]
     MessageTooLarge {
         /// The limit that is set.
         limit: usize,
@@ -201,6 +249,9 @@ pub enum Error {
         /// How many bytes they take decoded, about.
         bytes: usize,
     },
+    /// Parts of a turn are missing, or it was cut short by its deadline. What was received is in it.
+    #[error("{0}")]
+    IncompleteTurn(#[source] Box<IncompleteTurn>),
     /// Time ran out.
     #[error("{0}")]
     Timeout(Box<Timeout>),
@@ -212,6 +263,7 @@ pub enum Error {
     Status(#[from] TransitionError),
     /// The session's status does not allow this. Nothing was sent.
     #[error("a session that is {status} does not allow this")]
+    #[non_exhaustive]
     NotAllowed {
         /// What was to be done.
         action: UserAction,
@@ -219,7 +271,8 @@ pub enum Error {
         status: SessionStatus,
     },
     /// Something on this side of the network failed: a local file, or a stream that the program gave.
-    #[error("`{what}` failed on this machine")]
+    #[error("`{}` failed on this machine", printable(.what))]
+    #[non_exhaustive]
     Local {
         /// What was being done.
         what: String,
@@ -261,7 +314,10 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Token(_) | Self::TurnInProgress { .. } => true,
+            Self::Unreachable(_)
+            | Self::Token(_)
+            | Self::TurnInProgress { .. }
+            | Self::UploadInterrupted { .. } => true,
             Self::Http(error) => matches!(error.status, 429 | 503),
             Self::Store(error) => error.is_retryable(),
             _ => false,
@@ -294,6 +350,7 @@ impl Error {
             | Self::MessageTooLarge { .. }
             | Self::DecodedTooLarge { .. }
             | Self::ListTooLong { .. }
+            | Self::IncompleteTurn(_)
             | Self::Timeout(_)
             | Self::InstallFailed(_)
             | Self::Local { .. } => true,
@@ -301,6 +358,8 @@ impl Error {
             | Self::NotConnected
             | Self::AlreadyConnected
             | Self::TurnInProgress { .. }
+            | Self::Withdrawn { .. }
+            | Self::BudgetSpent(_)
             | Self::Unsupported { .. }
             | Self::UnsupportedAgent(_)
             | Self::AgentNotInstalled(_)
@@ -308,6 +367,8 @@ impl Error {
             | Self::Unauthorized(_)
             | Self::Token(_)
             | Self::PayloadTooLarge { .. }
+            | Self::UploadInterrupted { .. }
+            | Self::TooManyRequests { .. }
             | Self::Redirected { .. }
             | Self::Encode { .. }
             | Self::Store(_)
@@ -321,7 +382,11 @@ impl Error {
     /// Whether time ran out.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Timeout(_))
+        match self {
+            Self::Timeout(_) => true,
+            Self::IncompleteTurn(turn) => turn.source.as_ref().is_some_and(|source| source.is_timeout()),
+            _ => false,
+        }
     }
 
     /// Whether the server refuses the token.
@@ -335,7 +400,11 @@ impl Error {
     #[must_use]
     pub fn is_login_required(&self) -> bool {
         // Servers use the same code for other things, so the words count as well.
-        self.rpc_error().is_some_and(|rpc| rpc.code == -32000 && rpc.message.to_lowercase().contains("auth"))
+        self.rpc_error().is_some_and(|rpc| {
+            let message = rpc.message.to_lowercase();
+            rpc.code == -32000
+                && ["auth", "api key", "log in", "login"].iter().any(|word| message.contains(word))
+        })
     }
 
     /// Whether what was asked about does not exist.

@@ -2,14 +2,18 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde_json::Value;
 
+use crate::usage::BudgetEvent;
 use crate::{
     AgentUnparsed, ConnectionState, Error, PermissionRequest, QuestionRequest, TerminationInfo, Unrecorded,
-    Update, requests::UnclaimedRequest,
+    Update,
+    requests::{PermissionDecided, UnclaimedRequest},
 };
 
 mod queue;
+mod serialize;
 mod stream;
 mod weight;
 
@@ -20,6 +24,8 @@ pub(crate) use weight::{Class, Weight};
 /// Something that happened: to the connection, to an agent, in a session.
 ///
 /// New kinds of events appear in new versions; a `match` needs an arm for them.
+///
+/// An event is serialised as an object with a `type`, such as `{"type": "update", …}`, to be sent to a browser, say.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
@@ -28,21 +34,34 @@ pub enum Event {
     /// A session ended. There is one such event for each end, whatever the server tells of it and how often.
     SessionEnded(Box<SessionEnded>),
     /// The agent printed something that is no message.
+    #[non_exhaustive]
     AgentUnparsed {
         /// What it printed.
         unparsed: AgentUnparsed,
         /// Whether it is new.
         origin: Origin,
     },
-    /// The agent asks for a permission. If nobody answers, it is cancelled: the request is answered when the last copy
-    /// of this event is dropped.
+    /// The agent asks for a permission. The event keeps the request open only in a [deciding](Events::deciding)
+    /// subscription.
     Permission(PermissionRequest),
-    /// The agent asks a question. If nobody answers, it is cancelled.
+    /// A permission request was decided by the policy, by the handler, or refused because there is neither.
+    PermissionDecided(PermissionDecided),
+    /// The agent asks a question. The event keeps the question open only in a [deciding](Events::deciding) subscription.
     Question(QuestionRequest),
     /// On a shared endpoint, an agent request that belongs to no pending call of this client. It is answered only if
     /// the application [claims](UnclaimedRequest::claim) it.
     UnclaimedRequest(UnclaimedRequest),
+    /// An agent request was refused because it cannot be decoded, or because too much is open.
+    RequestRejected {
+        /// The session that it names, if that can be read.
+        session_id: Option<String>,
+        /// Its method.
+        method: String,
+        /// Why.
+        reason: String,
+    },
     /// The user is done with what a question has sent them elsewhere for.
+    #[non_exhaustive]
     QuestionCompleted {
         /// The id of the [question](crate::QuestionKind::Url).
         id: String,
@@ -50,6 +69,7 @@ pub enum Event {
     /// The connection changed its state.
     Connection(ConnectionState),
     /// A lost event stream is open again.
+    #[non_exhaustive]
     Reconnected {
         /// Whether it is known what was missed meanwhile: it was fetched, or is told of as a [`Event::Gap`]. On
         /// servers that do not number their events it is not.
@@ -67,11 +87,15 @@ pub enum Event {
     Unrecorded(Unrecorded),
     /// Another program has taken a kept session up, and stores what happens in it from now on. This one has let go of it;
     /// what it had seen is stored once, by whoever is there to do it, or is missed by a gap in the store. The next prompt from here takes the session up again.
+    #[non_exhaustive]
     TakenOver {
         /// The id under which the session is kept.
         session_id: String,
     },
+    /// A [budget](crate::usage::Budget) is nearly spent, is spent, or cannot be checked.
+    Budget(Box<BudgetEvent>),
     /// The server sent something that cannot be read, and it was skipped.
+    #[non_exhaustive]
     Malformed {
         /// What is wrong with it.
         reason: String,
@@ -79,6 +103,7 @@ pub enum Event {
         start: String,
     },
     /// An answer to a request of the agent could not be delivered.
+    #[non_exhaustive]
     AnswerLost {
         /// What the agent had asked.
         method: String,
@@ -86,6 +111,7 @@ pub enum Event {
         error: Error,
     },
     /// A notification that this version has no type for.
+    #[non_exhaustive]
     Other {
         /// Its name.
         method: String,
@@ -108,6 +134,15 @@ impl Event {
         }
     }
 
+    /// A copy for a subscription: one that does not decide gets requests that it does not keep open.
+    pub(crate) fn copy_for(&self, deciding: bool) -> Self {
+        match self {
+            Self::Permission(request) if !deciding => Self::Permission(request.observed()),
+            Self::Question(request) if !deciding => Self::Question(request.observed()),
+            other => other.clone(),
+        }
+    }
+
     /// The session it belongs to, if it belongs to one.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
@@ -117,6 +152,9 @@ impl Event {
             Self::Permission(request) => request.session_id(),
             Self::Question(request) => request.session_id(),
             Self::UnclaimedRequest(request) => request.session_id(),
+            Self::Budget(budget) => budget.session_id.as_deref(),
+            Self::RequestRejected { session_id, .. } => session_id.as_deref(),
+            Self::PermissionDecided(decided) => decided.request.session_id(),
             Self::Other { params, .. } => {
                 let id = params.get("sessionId").or_else(|| params.get("session_id"));
                 id.and_then(Value::as_str)
@@ -127,7 +165,8 @@ impl Event {
 }
 
 /// A session that ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct SessionEnded {
     /// Which.
@@ -139,7 +178,8 @@ pub struct SessionEnded {
 }
 
 /// Whether an event tells of something new.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Origin {
     /// It happened while this client was there (or was away for a moment and caught up).
@@ -171,7 +211,7 @@ impl fmt::Display for Origin {
 }
 
 /// Events that are missing, by the numbers the server gave them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Gap {
     /// The first number that is missing.

@@ -59,7 +59,7 @@ pub enum Extension {
 
 impl Extension {
     /// Every ability, in the order in which servers name them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: &'static [Self] = &[
         Self::SessionDetach,
         Self::SessionTerminate,
         Self::SessionEndedNotification,
@@ -202,10 +202,10 @@ mod tests {
     #[test]
     fn everything_the_early_server_advertises_is_known() {
         let extensions = Extensions::from_initialize(&initialize_result());
-        for extension in Extension::ALL {
+        for extension in Extension::ALL.iter().copied() {
             assert!(extensions.supports(extension), "{extension:?}");
         }
-        let methods: Vec<_> = Extension::ALL.into_iter().filter_map(Extension::method).collect();
+        let methods: Vec<_> = Extension::ALL.iter().copied().filter_map(Extension::method).collect();
         assert_eq!(extensions.methods().collect::<Vec<_>>(), methods);
         assert_eq!(extensions.unknown().count(), 0);
     }
@@ -221,7 +221,7 @@ mod tests {
         ] {
             let extensions = Extensions::from_initialize(&result);
             assert!(extensions.is_empty(), "{result}");
-            assert!(!Extension::ALL.into_iter().any(|extension| extensions.supports(extension)));
+            assert!(!Extension::ALL.iter().copied().any(|extension| extensions.supports(extension)));
         }
     }
 

@@ -18,6 +18,12 @@ pub enum Feature {
     DetachSession,
     /// End a session.
     TerminateSession,
+    /// Delete a session from the agent's list.
+    DeleteSession,
+    /// Give a session directories besides the one it works in.
+    AdditionalDirectories,
+    /// Log out of the agent.
+    Logout,
     /// Change the mode of a session.
     SetMode,
     /// Change the model of a session.

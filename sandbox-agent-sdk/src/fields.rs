@@ -32,7 +32,24 @@ impl Fields {
     }
 
     pub(crate) fn string(&mut self, spellings: &[&str]) -> Option<String> {
-        self.take(spellings, |value| value.as_str().map(str::to_owned))
+        // With one spelling, the text is moved instead of copied: it may be megabytes.
+        let [name] = spellings else {
+            return self.take(spellings, |value| value.as_str().map(str::to_owned));
+        };
+        self.0.get(*name).filter(|value| value.is_string() || value.is_null())?;
+        match self.0.shift_remove(*name) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// An object by its name.
+    pub(crate) fn object(&mut self, name: &str) -> Option<Map<String, Value>> {
+        self.0.get(name).filter(|value| value.is_object())?;
+        match self.0.shift_remove(name) {
+            Some(Value::Object(members)) => Some(members),
+            _ => None,
+        }
     }
 
     pub(crate) fn bool(&mut self, spellings: &[&str]) -> Option<bool> {

@@ -4,31 +4,39 @@ mod agent;
 mod ask;
 mod capabilities;
 mod client;
-mod content;
-mod control;
+pub mod content;
+pub mod control;
 mod decoded;
 mod error;
 mod event;
 mod extensions;
-#[cfg(unix)]
-mod family;
 mod feature;
 mod fields;
 mod files;
 mod install;
 pub mod limits;
 #[cfg(unix)]
-mod local;
+pub mod local;
+pub mod login;
 mod mcp;
 mod metadata;
 mod model;
+mod network;
 mod new_session;
 mod open_enum;
 mod options;
+mod partial_json;
 mod plain_text;
+#[cfg(unix)]
+mod process_tree;
+#[cfg(all(feature = "providers", unix))]
+pub mod provider;
 mod random;
 pub mod requests;
 mod running;
+#[cfg(test)]
+mod schema_walk;
+mod secret;
 mod session_info;
 mod sessions;
 mod skills;
@@ -37,11 +45,15 @@ mod state;
 mod status;
 mod store;
 mod termination;
+pub mod text;
 mod thread;
 mod timestamp;
-mod tools;
+mod tool_calls;
+pub mod tools;
+pub mod turns;
 mod unparsed;
 mod update;
+pub mod usage;
 
 #[doc(inline)]
 pub use acp_http_client::{
@@ -56,6 +68,7 @@ pub use ask::{
 };
 pub use capabilities::Capabilities;
 pub use client::{SandboxAgentClient, Session, SessionList, StopReason, Turn, TurnOutcome, TurnState};
+#[doc(inline)]
 pub use content::{Content, Prompt};
 pub use control::{
     AgentDetail, Agents, Configuration, ControlPlane, ControlPlaneBuilder, ControlTimeouts, FileReader,
@@ -108,6 +121,7 @@ pub use tools::{AgentTools, FileAccess, FileError, LineRange, ReadText, Roots, T
 pub use tools::{TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput, Terminals};
 pub use unparsed::AgentUnparsed;
 pub use update::{
-    Chunk, Command, ConfigOption, ConfigValue, Missed, PlanEntry, ToolCall, ToolKind, ToolLocation,
-    ToolStatus, Update, UpdateKind,
+    Chunk, Command, Compaction, CompactionStatus, CompactionSummary, ConfigKind, ConfigOption, ConfigValue,
+    Missed, Notice, NoticeSeverity, Patched, PlanEntry, ToolCall, ToolKind, ToolLocation, ToolStatus, Update,
+    UpdateKind,
 };

@@ -69,7 +69,7 @@ impl Model {
         Self {
             id: value.value.clone(),
             name: Some(value.name.clone()),
-            description: None,
+            description: value.description.clone(),
             default_variant: None,
             variants: Vec::new(),
             other: Map::new(),

@@ -8,6 +8,9 @@ use serde_json::{Map, Value, json};
 use crate::metadata::NAMESPACE;
 use crate::{Error, McpCommand, McpServerConfig, McpTransport, SessionMetadata};
 
+/// The parameter for further directories.
+const DIRECTORIES: &str = "additionalDirectories";
+
 /// What a session is made of, or loaded with.
 ///
 /// ```
@@ -40,6 +43,24 @@ impl NewSession {
             thought_level: None,
             invalid: None,
         }
+    }
+
+    /// A further directory of the server's machine that the session may use, by its absolute path. The working
+    /// directory stays the base of relative paths.
+    ///
+    /// Agents that do not advertise it ignore such directories, so that the call fails with
+    /// [`Error::Unsupported`] instead: [`Feature::AdditionalDirectories`](crate::Feature::AdditionalDirectories).
+    pub fn additional_directory(mut self, directory: impl Into<String>) -> Self {
+        let directories = self.params.entry(DIRECTORIES).or_insert_with(|| json!([]));
+        if let Some(directories) = directories.as_array_mut() {
+            directories.push(directory.into().into());
+        }
+        self
+    }
+
+    /// Whether it has further directories.
+    pub(crate) fn has_additional_directories(&self) -> bool {
+        self.params.contains_key(DIRECTORIES)
     }
 
     /// The title people see.

@@ -22,7 +22,7 @@ macro_rules! open_enum {
         }
 
         impl $name {
-            /// The value as it is written on the wire.
+            /// The value as it is written on the wire. `Display` shows it safe to print.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {
@@ -49,7 +49,7 @@ macro_rules! open_enum {
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
+                crate::text::printable(self.as_str()).fmt(f)
             }
         }
 

@@ -7,8 +7,11 @@ use std::time::Duration;
 use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse};
 use futures::future::BoxFuture;
 
+use crate::ask::PermissionHandler;
 use crate::limits::Limits;
+use crate::secret::Secret;
 use crate::sessions::ReplayLimits;
+use crate::usage::Budget;
 use crate::{
     AgentTools, Attachment, Error, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
     RecorderOptions, SandboxAgentClient, SessionStore, TextFiles,
@@ -123,7 +126,7 @@ pub struct ClientOptions {
     pub(crate) agent: Option<String>,
     pub(crate) auto_connect: bool,
     pub(crate) server: Option<ServerKind>,
-    pub(crate) token: Option<String>,
+    pub(crate) token: Option<Secret>,
     pub(crate) provider: Option<SharedProvider>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) http: Option<reqwest::Client>,
@@ -133,6 +136,7 @@ pub struct ClientOptions {
     pub(crate) event_budget: usize,
     pub(crate) limits: Limits,
     pub(crate) permissions: PermissionPolicy,
+    pub(crate) permission_handler: Option<PermissionHandler>,
     pub(crate) questions: QuestionSupport,
     pub(crate) files: Option<Arc<dyn TextFiles>>,
     #[cfg(all(feature = "terminals", unix))]
@@ -144,6 +148,9 @@ pub struct ClientOptions {
     pub(crate) recorder: RecorderOptions,
     pub(crate) replay: ReplayLimits,
     pub(crate) attachment: Option<Attachment>,
+    pub(crate) budget: Option<Budget>,
+    pub(crate) notices: bool,
+    pub(crate) terminal_logins: bool,
 }
 
 impl ClientOptions {
@@ -164,6 +171,7 @@ impl ClientOptions {
             event_budget: 64 << 20,
             limits: Limits::default(),
             permissions: PermissionPolicy::Ask,
+            permission_handler: None,
             questions: QuestionSupport::Off,
             files: None,
             #[cfg(all(feature = "terminals", unix))]
@@ -175,6 +183,9 @@ impl ClientOptions {
             recorder: RecorderOptions::default(),
             replay: ReplayLimits::default(),
             attachment: None,
+            budget: None,
+            notices: true,
+            terminal_logins: false,
         }
     }
 
@@ -206,7 +217,7 @@ impl ClientOptions {
 
     /// The bearer token to send with every request.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(token.into());
+        self.token = Some(token.into().into());
         self.provider = None;
         self
     }
@@ -267,9 +278,39 @@ impl ClientOptions {
         self
     }
 
-    /// Who decides about permissions. By default the subscribers of events do; without any, requests are refused.
+    /// The policy that decides about permissions first. By default it leaves every decision to the
+    /// [handler](Self::permission_handler), to turns that are read by [`next_event`](crate::Turn::next_event) and to
+    /// [deciding](crate::Events::deciding) subscriptions; without any of these, requests are refused.
     pub fn permissions(mut self, policy: PermissionPolicy) -> Self {
         self.permissions = policy;
+        self
+    }
+
+    /// An asynchronous function that decides what the policy leaves open.
+    ///
+    /// It runs on a task of its own, one for each request, and may take its time: to ask a person, for example. The
+    /// request has the tool call with everything the agent reported of it before. When the request ends in another way
+    /// (the turn is cancelled, the agent dies), the future is dropped. If it returns [`PermissionDecision::Ask`] or
+    /// panics, the request is refused. While there is a handler, turns and subscriptions only see requests.
+    ///
+    /// # Examples
+    /// ```
+    /// use sandbox_agent_sdk::{PermissionDecision, PermissionReply, SandboxAgentClient, ToolKind};
+    ///
+    /// let options = SandboxAgentClient::builder("http://127.0.0.1:2468").permission_handler(|request| async move {
+    ///     match request.tool_call().and_then(|call| call.kind.clone()) {
+    ///         Some(ToolKind::Read | ToolKind::Search) => PermissionDecision::Reply(PermissionReply::Once),
+    ///         _ => PermissionDecision::Refuse,
+    ///     }
+    /// });
+    /// # drop(options);
+    /// ```
+    pub fn permission_handler<F, D>(mut self, handler: F) -> Self
+    where
+        F: Fn(PermissionRequest) -> D + Send + Sync + 'static,
+        D: Future<Output = PermissionDecision> + Send + 'static,
+    {
+        self.permission_handler = Some(PermissionHandler::new(handler));
         self
     }
 
@@ -322,6 +363,26 @@ impl ClientOptions {
             tools = tools.terminals(Terminals::new(terminals.clone()));
         }
         tools
+    }
+
+    /// Whether the program shows [notices](crate::UpdateKind::Notice) to its user. It does by default. Agents that are
+    /// told otherwise write what the user should know into their messages.
+    pub fn notices(mut self, shown: bool) -> Self {
+        self.notices = shown;
+        self
+    }
+
+    /// Whether the program can run a [login in a terminal](crate::login::LoginKind::Terminal). By default agents are
+    /// told that it cannot, and do not offer such logins.
+    pub fn terminal_logins(mut self, possible: bool) -> Self {
+        self.terminal_logins = possible;
+        self
+    }
+
+    /// Limits what all sessions of the client may use together.
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
     }
 
     /// The name and version under which this program introduces itself to agents.

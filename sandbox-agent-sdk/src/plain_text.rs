@@ -1,4 +1,6 @@
-//! Text from an agent, made safe to show.
+//! Lines of an agent's output, made safe to show.
+
+use crate::text::is_unsafe;
 
 /// Longer lines are cut when shown; the end of a minified script is no help to anybody.
 const LINE_CHARS: usize = 400;
@@ -22,9 +24,7 @@ pub(crate) fn plain_line(text: &str) -> String {
                 continue;
             }
             '\t' | '\n' => ' ',
-            // Overrides of the writing direction can make a line read as something else.
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => continue,
-            control if control.is_control() => continue,
+            other if is_unsafe(other) => continue,
             other => other,
         };
         if length == LINE_CHARS {

@@ -27,6 +27,8 @@ pub struct SessionInfo {
     pub title: Option<String>,
     /// The directory it works in.
     pub directory: Option<String>,
+    /// The further directories it may use, if the agent lists them.
+    pub additional_directories: Option<Vec<String>>,
     /// The model in use.
     pub model: Option<String>,
     /// The mode the agent works in.
@@ -98,6 +100,7 @@ impl TryFrom<Map<String, Value>> for SessionInfo {
             agent: fields.string(&["agent"]),
             title: fields.string(&["title"]),
             directory: fields.string(&["directory", "cwd"]),
+            additional_directories: fields.strings(&["additionalDirectories"]),
             model: fields.string(&["model"]),
             agent_mode: fields.string(&["agentMode", "agent_mode"]),
             permission_mode: fields.string(&["permissionMode", "permission_mode"]),
@@ -123,6 +126,7 @@ impl From<SessionInfo> for Map<String, Value> {
         put(&mut map, "agent", info.agent);
         put(&mut map, "title", info.title);
         put(&mut map, "directory", info.directory);
+        put(&mut map, "additionalDirectories", info.additional_directories);
         put(&mut map, "model", info.model);
         put(&mut map, "agentMode", info.agent_mode);
         put(&mut map, "permissionMode", info.permission_mode);

@@ -33,6 +33,7 @@ mod strangers;
 mod stream;
 mod taking_over;
 mod transcript;
+mod usage;
 
 pub use attachment::Attachment;
 pub use handle::Sessions;

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::usage::Cost;
 use crate::{AgentMode, Command, ConfigOption, Model, ModelList, SessionMetadata};
 
 mod cell;
@@ -47,6 +48,8 @@ pub struct SessionSnapshot {
     pub context_used: Option<u64>,
     /// How many tokens the model's context has room for.
     pub context_size: Option<u64>,
+    /// The running total of the cost, as the agent last reported it. [`Session::usage`](crate::Session::usage) adds up.
+    pub cost: Option<Cost>,
     /// The metadata it was made with, and what came back or was changed since.
     pub metadata: SessionMetadata,
     /// What this version does not know, as it came: whole members of the answers, and of a member that it knows (of

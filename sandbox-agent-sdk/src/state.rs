@@ -16,6 +16,7 @@ pub enum ConnectionState {
     Connected,
     /// The event stream was lost and is being opened again. Calls can still be made, and nothing is said about
     /// the agent by that.
+    #[non_exhaustive]
     Reconnecting {
         /// How many attempts in a row made no progress.
         attempt: u32,

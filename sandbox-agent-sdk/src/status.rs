@@ -124,7 +124,7 @@ pub enum ArchivedSessions {
 
 impl SessionStatus {
     /// Every status.
-    pub const ALL: [Self; 4] = [Self::Active, Self::Suspended, Self::Archived, Self::Error];
+    pub const ALL: &'static [Self] = &[Self::Active, Self::Suspended, Self::Archived, Self::Error];
 
     /// The status after an event.
     ///
@@ -245,7 +245,7 @@ impl FromStr for SessionStatus {
     type Err = UnknownStatus;
 
     fn from_str(text: &str) -> Result<Self, UnknownStatus> {
-        let found = Self::ALL.into_iter().find(|status| status.as_str() == text);
+        let found = Self::ALL.iter().copied().find(|status| status.as_str() == text);
         found.ok_or_else(|| UnknownStatus { text: text.to_owned() })
     }
 }
@@ -266,6 +266,7 @@ impl fmt::Display for ResumeRequirement {
 pub enum TransitionError {
     /// There is no such transition.
     #[error("a session cannot go from {from} to {to}")]
+    #[non_exhaustive]
     Forbidden {
         /// The status the session is in.
         from: SessionStatus,
@@ -274,6 +275,7 @@ pub enum TransitionError {
     },
     /// The session could be resumed if something were not missing.
     #[error("a session cannot go from {from} to {to}: {missing}")]
+    #[non_exhaustive]
     NotResumable {
         /// The status the session is in.
         from: SessionStatus,

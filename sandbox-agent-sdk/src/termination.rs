@@ -131,9 +131,12 @@ impl TerminationInfo {
             write!(f, ", exit code {code}")?;
         }
         if let Some(signal) = &self.signal {
-            write!(f, ", signal {}", plain_line(signal))?;
+            write!(f, ", killed by {}", plain_line(signal))?;
         }
+        let known = self.exit_code.is_some() || self.signal.is_some();
         match &self.message {
+            // The message of some servers is the exit status once more, as Rust's `Debug` prints it.
+            Some(message) if known && wait_status_in(message).is_some() => Ok(()),
             Some(message) => write!(f, ": {}", plain_line(message)),
             None => Ok(()),
         }
@@ -159,7 +162,7 @@ impl From<Map<String, Value>> for TerminationInfo {
         let exit_code = fields.integer(&["exitCode", "exit_code"]);
         let signal = fields.take(&["signal"], signal_name).or_else(|| {
             // Servers that do not send the signal's name put it into the message, in the words of Rust's
-            // `ExitStatus`: "signal: 9 (SIGKILL)".
+            // `ExitStatus`: "signal: 9 (SIGKILL)", or "unix_wait_status(9)".
             message.as_deref().filter(|_| exit_code.is_none()).and_then(signal_in)
         });
         let stderr = fields.take(&["stderr"], StderrOutput::from_value);
@@ -226,7 +229,18 @@ fn signal_name(value: &Value) -> Option<String> {
     Some(name.to_owned())
 }
 
+/// The wait status in a message such as "agent exited with status ExitStatus(unix_wait_status(9))".
+fn wait_status_in(message: &str) -> Option<u64> {
+    message.split_once("unix_wait_status(")?.1.split_once(')')?.0.parse().ok()
+}
+
 fn signal_in(message: &str) -> Option<String> {
+    if let Some(status) = wait_status_in(message) {
+        // The low seven bits of a wait status are the signal; a process that exited has none there.
+        return Some(status & 0x7f)
+            .filter(|signal| *signal != 0)
+            .and_then(|signal| signal_name(&signal.into()));
+    }
     let (_, after) = message.split_once("signal: ")?;
     let number: String = after.chars().take_while(char::is_ascii_digit).collect();
     if let Some(name) = after[number.len()..].strip_prefix(" (").and_then(|rest| rest.split(')').next())

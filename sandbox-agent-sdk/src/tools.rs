@@ -1,4 +1,4 @@
-//! What an agent may use of the machine this program runs on: files and terminals.
+//! Files and terminals of this machine for agents.
 
 mod agent_tools;
 mod files;
@@ -13,5 +13,6 @@ pub use files::{FileAccess, FileError, LineRange, ReadText, TextFiles, WriteText
 pub use roots::Roots;
 #[cfg(all(feature = "terminals", unix))]
 pub use terminals::{
-    TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput, Terminals,
+    Sandbox, SandboxError, TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput,
+    Terminals,
 };

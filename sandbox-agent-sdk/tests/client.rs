@@ -11,6 +11,10 @@ mod support;
 mod asking;
 #[path = "client/attacks.rs"]
 mod attacks;
+#[path = "client/deciding.rs"]
+mod deciding;
+#[path = "client/depth.rs"]
+mod depth;
 #[path = "client/early_requests.rs"]
 mod early_requests;
 #[path = "client/events.rs"]
@@ -31,8 +35,12 @@ mod naming;
 mod no_crashes;
 #[path = "client/open_requests.rs"]
 mod open_requests;
+#[path = "client/passing_on.rs"]
+mod passing_on;
 #[path = "client/permissions.rs"]
 mod permissions;
+#[path = "client/printing.rs"]
+mod printing;
 #[path = "client/questions.rs"]
 mod questions;
 #[path = "client/server_kinds.rs"]
@@ -44,6 +52,8 @@ mod sessions;
 mod shared_endpoint;
 #[path = "client/snapshots.rs"]
 mod snapshots;
+#[path = "client/stable.rs"]
+mod stable;
 #[path = "client/supporting.rs"]
 mod supporting;
 #[path = "client/termination.rs"]
@@ -51,5 +61,9 @@ mod termination;
 #[cfg(unix)]
 #[path = "client/tools.rs"]
 mod tools;
+#[path = "client/turn_events.rs"]
+mod turn_events;
 #[path = "client/turns.rs"]
 mod turns;
+#[path = "client/usage.rs"]
+mod usage;

@@ -20,13 +20,15 @@ mod health;
 mod limits;
 #[path = "control/parts.rs"]
 mod parts;
-#[path = "control/shell.rs"]
-mod shell;
+#[path = "control/processes.rs"]
+mod processes;
 #[path = "control/stalls.rs"]
 mod stalls;
 #[path = "control/stub.rs"]
 mod stub;
 #[path = "control/support.rs"]
 mod support;
+#[path = "control/terminals.rs"]
+mod terminals;
 #[path = "control/tokens.rs"]
 mod tokens;

@@ -31,5 +31,7 @@ mod taking_up;
 mod transcript;
 #[path = "kept/two_programs.rs"]
 mod two_programs;
+#[path = "kept/usage.rs"]
+mod usage;
 #[path = "kept/world.rs"]
 mod world;

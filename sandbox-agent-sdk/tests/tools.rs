@@ -11,6 +11,8 @@ mod support;
 mod answers;
 #[path = "tools/escapes.rs"]
 mod escapes;
+#[path = "tools/hostile_files.rs"]
+mod hostile_files;
 #[path = "tools/output.rs"]
 mod output;
 #[path = "tools/processes.rs"]
@@ -19,6 +21,8 @@ mod processes;
 mod reading;
 #[path = "tools/restrictions.rs"]
 mod restrictions;
+#[path = "tools/sandbox.rs"]
+mod sandbox;
 #[path = "tools/strays.rs"]
 mod strays;
 #[path = "tools/writing.rs"]

@@ -3,9 +3,12 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+pub mod agents;
 mod collect;
 mod limit;
+pub mod model;
 mod notice;
+mod npm;
 mod released;
 mod scenario;
 mod script;
@@ -15,7 +18,10 @@ mod wire;
 pub use collect::{Collected, collect_until, texts};
 pub use limit::{LIMIT, eventually, within};
 pub use notice::say_not_run;
-pub use released::{ReleasedServer, ReleasedSetup, Unavailable, binary, install_agent, is_alive};
+pub use npm::Unavailable;
+pub use released::{
+    ReleasedServer, ReleasedSetup, binary, install_agent, install_agent_as, is_alive, typescript_sdk,
+};
 pub use scenario::Scenario;
 pub use script::{acp_server, client, handshake, numbered, prompt, session};
 pub use sdk_examples::{Cluster, Schema};

@@ -3,5 +3,5 @@
 mod npm;
 mod process;
 
-pub use npm::{Unavailable, binary};
-pub use process::{ReleasedServer, ReleasedSetup, install_agent, is_alive};
+pub use npm::{binary, typescript_sdk};
+pub use process::{ReleasedServer, ReleasedSetup, install_agent, install_agent_as, is_alive};

@@ -117,7 +117,7 @@ fn events_so_far(events: &mut Events) -> Vec<Value> {
         Event::Malformed { start, .. } => Some(json!({ "malformed": start })),
         Event::Gap(gap) => Some(json!({ "gap": [gap.from, gap.to] })),
         Event::ServerRestarted => Some(json!("serverRestarted")),
-        Event::Reconnected { checked } => Some(json!({ "reconnected": checked })),
+        Event::Reconnected { checked, .. } => Some(json!({ "reconnected": checked })),
         _ => None,
     });
     told.collect()

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
 use super::{
@@ -13,6 +13,7 @@ use crate::{
     AgentHandler, AgentRequests, Auth, Dialect, Envelope, Error, HttpSender, Inbound, Limits,
     ReconnectPolicy, Timeouts, Token, TokenProvider, Verdict,
     handler::{AnyHandler, ChannelHandler, NoHandler},
+    rpc::Ids,
     tap::{Hook, Tap},
     transport::{Sender, Transport, TransportConfig, default_client},
 };
@@ -214,14 +215,14 @@ impl AcpHttpClientBuilder {
     /// A function that sees every message once, in both directions. It runs where the message passes: keep it
     /// short. An answer that comes both in a body and on the stream is seen in its place on the stream.
     pub fn tap(mut self, tap: impl Fn(Envelope<'_>) + Send + Sync + 'static) -> Self {
-        self.tap = Some(Tap(Arc::new(tap)));
+        self.tap = Some(Tap::new(tap));
         self
     }
 
     /// A function that sees every notification before its subscribers do and decides what it means for the calls
     /// that are pending: for layers above that know when an agent is dead.
     pub fn on_notification(mut self, hook: impl Fn(&Inbound<'_>) -> Verdict + Send + Sync + 'static) -> Self {
-        self.hook = Some(Hook(Arc::new(hook)));
+        self.hook = Some(Hook::new(hook));
         self
     }
 
@@ -244,9 +245,11 @@ impl AcpHttpClientBuilder {
             headers: self.headers?,
             auth: self.auth?,
             dialect: self.dialect.clone(),
-            message_limit: self.limits.message,
+            limits: self.limits.clone(),
             connection_id,
         });
+        let ids = Ids::new()
+            .map_err(|error| Error::Config(format!("the operating system has no randomness: {error}")))?;
         let options = Options {
             dialect: self.dialect,
             timeouts: self.timeouts,
@@ -260,7 +263,7 @@ impl AcpHttpClientBuilder {
             tap: self.tap,
             hook: self.hook,
         };
-        Ok(AcpHttpClient::from_core(Arc::new(Core::new(options, transport, bootstrap))))
+        Ok(AcpHttpClient::from_core(Arc::new(Core::new(options, transport, ids, bootstrap))))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     error::Cause,
     events::{Hub, Stored},
     handler::AnyHandler,
-    inbound::{Links, OpenCalls, flush},
+    inbound::{AgentRequestTable, Links, flush},
     outbound::{Gate, Notices, Outbox, Waiter, run_notices},
     rpc::{Ids, Pending, RpcOutcome},
     tap::{Hook, Tap, TapBook},
@@ -48,6 +48,7 @@ pub(crate) struct Stats {
     pub(crate) gaps: AtomicU64,
     pub(crate) repeats: AtomicU64,
     pub(crate) malformed: AtomicU64,
+    pub(crate) ignored: AtomicU64,
     pub(crate) oversize: AtomicU64,
     pub(crate) restarts: AtomicU64,
 }
@@ -64,7 +65,7 @@ pub(crate) struct Core {
     state: watch::Sender<ConnectionState>,
     pub(crate) gate: Gate,
     pub(crate) links: Links,
-    pub(crate) calls: OpenCalls,
+    pub(crate) calls: AgentRequestTable,
     pub(crate) tasks: Tasks,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) notices: Notices,
@@ -81,16 +82,16 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(options: Options, transport: Transport, bootstrap: bool) -> Self {
+    pub(crate) fn new(options: Options, transport: Transport, ids: Ids, bootstrap: bool) -> Self {
         Self {
             transport,
-            ids: Arc::new(Ids::new()),
+            ids: Arc::new(ids),
             pending: Mutex::default(),
             hub: Hub::default(),
             state: watch::Sender::new(ConnectionState::Connecting),
             gate: Gate::new(bootstrap),
             links: Links::new(),
-            calls: OpenCalls::default(),
+            calls: AgentRequestTable::new(&options.limits),
             tasks: Tasks::new(),
             outbox: Arc::default(),
             notices: Notices::default(),
@@ -193,6 +194,15 @@ impl Core {
         count
     }
 
+    /// Fails the calls of a session whose stream is refused. They may have run: only their responses are lost.
+    pub(crate) fn fail_session(&self, session: Option<&Arc<str>>, error: &Error) {
+        let waiters = self.pending().take_where(|waiter| waiter.session.as_ref() == session);
+        for waiter in waiters {
+            let method = waiter.method.to_string();
+            waiter.settle(Err(Error::ConnectionLost { method, source: Arc::new(error.clone()) }));
+        }
+    }
+
     pub(crate) fn interrupt(&self, session: Option<&str>, reason: Cause) -> usize {
         self.fail_calls(session, &Error::Interrupted(reason))
     }
@@ -226,9 +236,9 @@ impl Core {
     }
 
     pub(crate) fn tap(&self, direction: Direction, event_id: Option<&EventId>, raw: &Bytes) {
-        if let Some(Tap(tap)) = &self.options.tap {
-            let event_id = event_id.map(EventId::to_string);
-            tap(Envelope { direction, event_id: event_id.as_deref(), raw });
+        if let Some(tap) = &self.options.tap {
+            let event_id = event_id.map(EventId::as_text);
+            tap.call(Envelope { direction, event_id: event_id.as_deref(), raw });
         }
     }
 

@@ -1,4 +1,4 @@
-//! The kinds of events.
+//! The events of a connection.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -6,7 +6,7 @@ use agent_client_protocol_schema::v1::{ContentBlock, SessionNotification, Sessio
 use bytes::Bytes;
 use serde::Deserialize;
 
-use crate::{ConnectionState, Error, EventId, Json, MessageId, Typed};
+use crate::{ConnectionState, Error, EventId, Json, MessageId, SessionId, Typed, printable::Printable};
 
 /// Something that happened on a connection.
 #[derive(Debug, Clone)]
@@ -16,94 +16,94 @@ pub enum Event {
     Update(Update),
     /// Any other notification.
     Notification(Notification),
-    /// The agent asks something. The handler answers it; this only tells of it. A request from before this
-    /// client ([`Origin::Replayed`]) is told of and not answered.
+    /// An agent request. The handler responds to it; this event only reports it. A request from the backlog
+    /// ([`Origin::Replayed`]) gets no response.
     AgentRequest {
-        /// The id to answer under.
+        /// The id of the request.
         id: MessageId,
-        /// What is asked, with its parameters.
+        /// The method and the parameters.
         request: Notification,
     },
     /// The connection changed its state.
     State(ConnectionState),
-    /// A lost stream is open again.
+    /// A lost stream was reopened.
     Reconnected {
         /// Which stream.
         stream: Stream,
-        /// Whether anything can have been lost in between.
+        /// Whether events can have been lost in between.
         continuity: Continuity,
     },
-    /// The stream of a session cannot be had any more; its pending calls have failed with the error.
+    /// The stream of a session cannot be opened any more. Its pending requests have failed with the error.
     StreamLost {
         /// Which stream.
         stream: Stream,
         /// Why.
         error: Error,
     },
-    /// The server's numbering began anew: it was restarted. Its events are read from their beginning.
+    /// The server restarted: its event ids began again. Its events are read from the first.
     Restarted {
         /// Which stream.
         stream: Stream,
     },
-    /// Events that the server no longer has. They come before whatever follows them.
+    /// Events that the server no longer has. The missing events precede those that follow.
     Gap {
         /// Which stream.
         stream: Stream,
-        /// The first number that is missing.
+        /// The first missing number.
         from: u64,
-        /// The last number that is missing.
+        /// The last missing number.
         to: u64,
     },
-    /// This subscriber did not read, its byte budget was spent, and so many events were dropped here.
+    /// So many events were dropped here, because the queue of this subscriber was full.
     Lagged(u64),
-    /// An event that is no message. The stream goes on.
+    /// An event that is not a message. The next event follows.
     Malformed(Malformed),
-    /// A message over the limit was skipped. The stream goes on behind it.
+    /// A message over the limit was skipped. The next event follows.
     TooLarge {
-        /// What was skipped: always [`Error::MessageTooLarge`].
+        /// Always [`Error::MessageTooLarge`].
         error: Error,
     },
-    /// An answer to a request that this client did not make, or not any more.
+    /// A response to a request that this client did not make.
     UnmatchedResponse {
-        /// The id it answers.
+        /// The id of the request.
         id: MessageId,
         /// The whole message.
         raw: Json,
-        /// Whether it is new.
+        /// Whether it is live.
         origin: Origin,
     },
-    /// An answer to the agent could not be delivered.
+    /// A response to an agent request was not delivered.
     AnswerLost {
-        /// The agent's request.
+        /// The id of the request.
         id: MessageId,
-        /// What the agent had asked.
+        /// The method of the request.
         method: String,
-        /// Why; [`Error::maybe_executed`] says whether it may have arrived all the same.
+        /// Why. [`Error::maybe_executed`] says whether it may have arrived.
         error: Error,
     },
 }
 
-/// Where a message came from and when.
+/// Where a message came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Meta {
-    /// The id of the event that brought it.
+    /// The id of its event.
     pub event_id: Option<EventId>,
-    /// Whether it is new.
+    /// Whether it is live.
     pub origin: Origin,
-    /// The stream that brought it.
+    /// Its stream.
     pub stream: Stream,
 }
 
-/// Whether a message tells of something new.
+/// Whether a message is live or old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {
-    /// It happened while this client was there (or was away for a moment and caught up).
+    /// It was sent while this client was connected, or was fetched after a reconnect.
     Live,
-    /// It comes from the server's ring and is older than this client.
+    /// It comes from the replay buffer of the server and is older than this client.
     Replayed,
-    /// It is the history of a session that is being loaded.
+    /// It is part of the history of a session that is being loaded.
     History,
 }
 
@@ -121,16 +121,16 @@ impl fmt::Display for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection => f.write_str("connection"),
-            Self::Session(id) => write!(f, "session {id}"),
+            Self::Session(id) => write!(f, "session {}", Printable(&**id)),
         }
     }
 }
 
-/// What is known about the time a stream was away.
+/// What is known about the time in which a stream was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Continuity {
-    /// Events are numbered: what is missing is fetched, or reported as a [`Event::Gap`].
+    /// Events have ids: missing ones are fetched, or reported as an [`Event::Gap`].
     Checked,
     /// The server was asked to continue behind the last event, whose id identifies it. Nothing is missing if the server
     /// honours that.
@@ -161,10 +161,10 @@ pub struct Update {
 
 impl Update {
     /// The session it belongs to.
-    pub fn session_id(&self) -> Option<Arc<str>> {
+    pub fn session_id(&self) -> Option<SessionId> {
         match self.content.known() {
-            Some(notification) => Some(notification.session_id.0.clone()),
-            None => peek_session(self.content.raw().as_bytes()).map(Arc::from),
+            Some(notification) => Some(notification.session_id.clone().into()),
+            None => peek_session(self.content.raw().as_bytes()).map(|id| SessionId::from(&*id)),
         }
     }
 
@@ -185,7 +185,7 @@ impl Update {
     }
 }
 
-/// A notification, with its parameters as they came.
+/// A notification with its parameters.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Notification {
@@ -197,7 +197,9 @@ pub struct Notification {
     pub meta: Meta,
 }
 
-/// An event that is no message.
+/// An event that is not a message.
+///
+/// `Display` is safe to print; the text of the server is in the fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Malformed {
@@ -205,12 +207,12 @@ pub struct Malformed {
     pub event_id: Option<EventId>,
     /// What is wrong with it.
     pub reason: String,
-    /// Its beginning.
+    /// The beginning of its data.
     pub start: String,
 }
 
 impl Malformed {
-    /// How much of an event that is no message is shown.
+    /// How much of the data is stored.
     const START_CHARS: usize = 1024;
 
     pub(crate) fn new(event_id: Option<EventId>, data: &[u8], reason: impl Into<String>) -> Self {
@@ -220,7 +222,13 @@ impl Malformed {
     }
 }
 
-/// The session that parameters name, whatever else is in them.
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "malformed event: {}", Printable(self.reason.as_str()))
+    }
+}
+
+/// The session that parameters name.
 pub(crate) fn peek_session(params: &[u8]) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -234,7 +242,7 @@ pub(crate) fn peek_session(params: &[u8]) -> Option<Cow<'_, str>> {
     serde_json::from_slice::<Peek<'_>>(params).ok()?.session_id
 }
 
-/// Whether an update with these parameters tells what was said or done in a session.
+/// Whether an update with these parameters is part of a conversation.
 pub(crate) fn is_conversation(params: &[u8]) -> bool {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -260,7 +268,7 @@ pub(crate) fn is_conversation(params: &[u8]) -> bool {
     })
 }
 
-/// The session, if it is the first member and written without escapes, as servers do.
+/// The session, if it is the first member and has no escapes, as most servers write it.
 fn first_session(params: &[u8]) -> Option<&str> {
     let rest = params.strip_prefix(br#"{"sessionId":""#)?;
     let end = memchr::memchr2(b'"', b'\\', rest)?;
@@ -281,10 +289,10 @@ pub(crate) fn peek_message_session(message: &[u8]) -> Option<Arc<str>> {
     serde_json::from_slice::<Message>(message).ok()?.params?.session_id
 }
 
-/// An event as it waits for its subscribers: an update is read on their tasks, not on the reader's.
+/// An event in the queue of a subscriber. Updates are parsed on the task of the subscriber.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// An update's parameters as they came.
+    /// The parameters of an update.
     Update {
         params: Bytes,
         meta: Meta,
@@ -293,7 +301,7 @@ pub(crate) enum Stored {
 }
 
 impl Stored {
-    /// What the event counts for in a subscriber's budget.
+    /// How much the event counts in the budget of a subscriber.
     pub(crate) fn weight(&self) -> usize {
         const OVERHEAD: usize = 128;
         let payload = match self {
@@ -335,19 +343,18 @@ impl Stored {
 
 fn read(params: Bytes, meta: Meta) -> Event {
     let mut content = Typed::read(params);
-    if content.is_broken() {
-        let bytes = content.raw().as_bytes();
-        if std::str::from_utf8(bytes).is_ok() {
-            return Event::Malformed(Malformed::new(
-                meta.event_id,
-                bytes,
-                "the parameters of an update are not JSON",
-            ));
-        }
-        // A byte that is not UTF-8 is replaced, as the event stream format wants it.
+    let bytes = content.raw().as_bytes();
+    if content.unreadable().is_some() && std::str::from_utf8(bytes).is_err() {
+        // A byte that is not UTF-8 is replaced, as the event stream format requires.
         content = Typed::read(Bytes::from(String::from_utf8_lossy(bytes).into_owned()));
     }
-    Event::Update(Update { content, meta })
+    match content.unreadable() {
+        Some(error) => {
+            let reason = format!("the parameters of an update cannot be read: {error}");
+            Event::Malformed(Malformed::new(meta.event_id, content.raw().as_bytes(), reason))
+        }
+        None => Event::Update(Update { content, meta }),
+    }
 }
 
 #[cfg(test)]
@@ -355,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_found_wherever_it_stands_and_however_it_is_written() {
+    fn a_session_is_found_at_any_position_and_with_escapes() {
         let table = [
             (r#"{"sessionId":"s-1","update":{}}"#, Some("s-1")),
             (r#"{"sessionId":"","update":{}}"#, Some("")),
@@ -372,5 +379,12 @@ mod tests {
             assert_eq!(peek_session(params.as_bytes()).as_deref(), session, "{params}");
         }
         assert_eq!(peek_session(b"{\"sessionId\":\"\xff\"}"), None);
+    }
+
+    #[test]
+    fn a_malformed_event_and_a_stream_are_safe_to_print() {
+        let malformed = Malformed::new(None, b"x", "unknown variant `\u{1b}[2J`");
+        assert_eq!(malformed.to_string(), "malformed event: unknown variant `\\u{1b}[2J`");
+        assert_eq!(Stream::Session("\u{9b}2J".into()).to_string(), "session \\u{9b}2J");
     }
 }

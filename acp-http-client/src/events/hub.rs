@@ -11,17 +11,17 @@ use futures::{Stream, task::AtomicWaker};
 
 use super::{Event, Stored};
 
-/// Gives every event to every subscriber. It never waits for one.
+/// Sends every event to every subscriber. It never waits for one.
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
-    /// Guards the list of queues and whether more will come; held for a push.
+    /// Guards the list of queues and whether more events follow; held for a push.
     subscribers: Mutex<Subscribers>,
 }
 
 #[derive(Debug, Default)]
 struct Subscribers {
     queues: Vec<Arc<Queue>>,
-    /// The last event, once there will be no more.
+    /// The last event, once no more follow.
     ended: Option<Event>,
 }
 
@@ -44,7 +44,7 @@ impl Hub {
         if subscribers.queues.is_empty() {
             return;
         }
-        // A queue whose reader is gone has only this reference left.
+        // A queue without a reader has only this reference left.
         subscribers.queues.retain(|queue| Arc::strong_count(queue) > 1);
         match &subscribers.queues[..] {
             [] => {}
@@ -57,7 +57,7 @@ impl Hub {
         }
     }
 
-    /// Publishes the last event there will be.
+    /// Publishes the last event.
     pub(crate) fn end(&self, event: Event) {
         let mut subscribers = lock(&self.subscribers);
         for queue in subscribers.queues.drain(..) {
@@ -67,14 +67,15 @@ impl Hub {
         subscribers.ended = Some(event);
     }
 
-    /// How many subscriptions are being read.
+    /// How many subscriptions there are.
     pub(crate) fn subscriber_count(&self) -> usize {
         lock(&self.subscribers).queues.iter().filter(|queue| Arc::strong_count(queue) > 1).count()
     }
 }
 
-/// The events of a connection, from the moment of subscribing on. It ends after
-/// [`ConnectionState::Terminated`](crate::ConnectionState::Terminated).
+/// A subscription to the events of a connection, from the time of subscribing.
+///
+/// It ends after [`ConnectionState::Terminated`](crate::ConnectionState::Terminated).
 #[derive(Debug)]
 #[must_use = "a subscription that is not read only counts what it misses"]
 pub struct Events {
@@ -87,7 +88,7 @@ impl Events {
         futures::StreamExt::next(self).await
     }
 
-    /// The next event if there is one already.
+    /// The next event if one is queued.
     pub fn try_recv(&mut self) -> Option<Event> {
         self.queue.pop().event()
     }
@@ -101,7 +102,7 @@ impl Stream for Events {
             return Poll::Ready(popped.event());
         }
         self.queue.waker.register(context.waker());
-        // An event may have come between the look and the registration.
+        // An event may have been pushed before the waker was registered.
         match self.queue.pop() {
             Popped::Empty => Poll::Pending,
             popped => Poll::Ready(popped.event()),
@@ -112,7 +113,7 @@ impl Stream for Events {
 #[derive(Debug)]
 struct Queue {
     budget: usize,
-    /// Guards what waits for the reader; held for a push or a pop.
+    /// Guards the queued events; held for a push or a pop.
     state: Mutex<QueueState>,
     waker: AtomicWaker,
 }
@@ -127,9 +128,9 @@ struct QueueState {
 #[derive(Debug)]
 enum Item {
     Own(Stored),
-    /// An event that other subscribers have too.
+    /// An event that is shared with other subscribers.
     Shared(Arc<Stored>),
-    /// So many events were dropped at this place.
+    /// So many events were dropped here.
     Lagged(u64),
 }
 
@@ -143,7 +144,7 @@ impl Item {
     }
 }
 
-/// What a look into a queue finds.
+/// The front of a queue.
 enum Popped {
     Event(Event),
     Empty,
@@ -169,7 +170,7 @@ impl Queue {
         let Some(event) = item.event() else { return };
         let weight = event.weight();
         let fits = state.bytes == 0 || state.bytes + weight <= self.budget;
-        // Nobody may miss the end.
+        // The end is never dropped.
         if fits || event.is_the_end() {
             state.bytes += weight;
             state.items.push_back(item);
@@ -182,8 +183,7 @@ impl Queue {
         self.waker.wake();
     }
 
-    /// Whether there is an event and whether more will come are seen under one lock, so that the last one is not
-    /// missed.
+    /// Takes the first event. Whether more follow is read under the same lock, so that the last is not missed.
     fn pop(&self) -> Popped {
         let mut state = lock(&self.state);
         let Some(item) = state.items.pop_front() else {
@@ -194,7 +194,7 @@ impl Queue {
         Popped::Event(match item {
             Item::Lagged(count) => Event::Lagged(count),
             Item::Own(event) => event.into_event(),
-            // The last subscriber to read an event takes it whole.
+            // The last subscriber that reads an event takes it without a copy.
             Item::Shared(event) => match Arc::try_unwrap(event) {
                 Ok(event) => event.into_event(),
                 Err(event) => event.to_event(),
@@ -208,7 +208,7 @@ impl Queue {
     }
 }
 
-/// A panic while a list is held leaves the list whole.
+/// A panic under the lock cannot leave a list half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_falls_behind_is_told_where_and_how_much_it_missed() {
+    fn a_reader_that_falls_behind_learns_where_and_how_much_it_missed() {
         let hub = Hub::default();
         let weight = gap(0).weight();
         let mut events = hub.subscribe(2 * weight);
@@ -244,6 +244,20 @@ mod tests {
         assert!(matches!(events.try_recv(), Some(Event::Lagged(3))));
         assert_eq!(number(events.try_recv()), Some(6));
         assert!(events.try_recv().is_none());
+    }
+
+    #[test]
+    fn a_queue_holds_its_budget_and_no_event_more() {
+        let weight = gap(0).weight();
+        for (budget, held) in [(2 * weight - 1, 1), (2 * weight, 2), (2 * weight + 1, 2)] {
+            let hub = Hub::default();
+            let mut events = hub.subscribe(budget);
+            (1..=3).for_each(|n| hub.publish(gap(n)));
+            for n in 1..=held {
+                assert_eq!(number(events.try_recv()), Some(n), "{budget}");
+            }
+            assert!(matches!(events.try_recv(), Some(Event::Lagged(missed)) if missed == 3 - held));
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a connection tells its subscribers.
+//! The events of a connection and their subscribers.
 
 mod event;
 mod hub;

@@ -1,19 +1,19 @@
-//! Answers that can be given without asking anybody. They fail closed.
+//! Responses that need no decision. They fail closed.
 
 use agent_client_protocol_schema::v1::CLIENT_METHOD_NAMES;
 use bytes::Bytes;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 
-use crate::RpcError;
+use crate::{Json, RpcError, json};
 
-/// What goes back to the agent: a result as JSON text, or an error.
+/// A response to the agent: a result as JSON text, or an error.
 pub(crate) type Answer = Result<Box<RawValue>, RpcError>;
 
 pub(crate) fn to_answer<T: serde::Serialize>(result: Result<T, RpcError>) -> Answer {
     serde_json::value::to_raw_value(&result?).map_err(RpcError::internal)
 }
 
-/// The answer when whoever had to decide went away or the turn was cancelled.
+/// The response when the request or its turn was cancelled, or the responder was dropped.
 pub(crate) fn cancelled(method: &str) -> Answer {
     if method == CLIENT_METHOD_NAMES.session_request_permission {
         to_answer(Ok(json!({"outcome": {"outcome": "cancelled"}})))
@@ -24,9 +24,10 @@ pub(crate) fn cancelled(method: &str) -> Answer {
     }
 }
 
-/// The answer to a permission request that nobody decides: reject if the agent offers that, else cancel.
+/// The response to a permission request without a decision: reject if the agent offers that, otherwise cancel.
 pub(crate) fn refuse_permission(params: &[u8]) -> Answer {
-    let params: Value = serde_json::from_slice(params).unwrap_or_default();
+    // Options that cannot be read are none: the request is cancelled.
+    let params = json::decode(params, Json::DECODED_LIMIT).unwrap_or_default();
     let options = params["options"].as_array().map(Vec::as_slice).unwrap_or_default();
     let kinds = ["reject_once", "reject_always"];
     let reject = kinds.iter().find_map(|kind| options.iter().find(|option| option["kind"] == **kind));
@@ -36,7 +37,7 @@ pub(crate) fn refuse_permission(params: &[u8]) -> Answer {
     }
 }
 
-/// The answer to a request that no handler took.
+/// The response to a request without a handler.
 pub(crate) fn unhandled(method: &str, params: &Bytes) -> Answer {
     if method == CLIENT_METHOD_NAMES.session_request_permission {
         refuse_permission(params)
@@ -47,10 +48,12 @@ pub(crate) fn unhandled(method: &str, params: &Bytes) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
-    fn permissions_that_nobody_decides_are_refused() {
+    fn permissions_without_a_decision_are_refused() {
         let table = [
             (
                 json!({"options": [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]}),

@@ -1,4 +1,4 @@
-//! Requests of the agent as a stream, for programs that would rather pull.
+//! Agent requests as a stream.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{AcpHttpClient, Json, MessageId, RpcError};
 
-/// One request of the agent, untyped.
+/// One agent request, untyped.
 #[derive(Debug, Clone)]
 pub struct AgentRequest {
     id: MessageId,
@@ -58,7 +58,7 @@ impl AgentRequest {
         &self.params
     }
 
-    /// Whether the protocol knows the method.
+    /// Whether the method is part of the protocol.
     pub(crate) fn is_known(&self) -> bool {
         let names = CLIENT_METHOD_NAMES;
         [
@@ -76,9 +76,9 @@ impl AgentRequest {
     }
 }
 
-/// The requests of the agent, each with the means to answer it.
+/// A stream of agent requests, each with a responder.
 #[derive(Debug)]
-#[must_use = "requests that are not read are never answered"]
+#[must_use = "requests that are not read get no response"]
 pub struct AgentRequests {
     receiver: mpsc::Receiver<(AgentRequest, Responder)>,
 }
@@ -98,8 +98,9 @@ impl Stream for AgentRequests {
     }
 }
 
-/// Answers one request, once. Dropping it answers too: permissions and questions are cancelled, everything
-/// else gets an error.
+/// Sends the response to one agent request.
+///
+/// Dropping it responds too: permissions and questions are cancelled, everything else gets an error.
 #[must_use = "dropping a responder cancels the request"]
 pub struct Responder {
     method: Arc<str>,
@@ -107,32 +108,33 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Answers with a result. `false` means that nobody waits for it any more: the request was cancelled.
+    /// Responds with a result. Returns `false` if the request was cancelled.
     pub fn respond<T: Serialize>(mut self, result: &T) -> bool {
         self.send(Some(to_answer(Ok(result))))
     }
 
-    /// Answers with an error. `false` means that nobody waits for it any more: the request was cancelled.
+    /// Responds with an error. Returns `false` if the request was cancelled.
     pub fn error(mut self, error: RpcError) -> bool {
         self.send(Some(Err(error)))
     }
 
-    /// Waits until nobody wants the answer any more: the turn was cancelled, the agent took the request back, or the
-    /// connection has ended.
+    /// Waits until the response is not needed any more: the turn or the request was cancelled, or the connection has
+    /// ended.
     pub async fn closed(&mut self) {
         if let Some(sender) = &mut self.sender {
             sender.closed().await;
         }
     }
 
-    /// Whether nobody wants the answer any more.
+    /// Whether the response is not needed any more.
     pub fn is_closed(&self) -> bool {
         self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
-    /// Leaves the request to somebody else: where several clients share an endpoint, each sees what the agent asks
-    /// of one of them, and the first answer counts. No answer is sent, now or when the request comes again, and
-    /// the request is not open here any more. `false` means that it was cancelled before.
+    /// Leaves the request to another client of a shared endpoint.
+    ///
+    /// Each client of a shared endpoint receives all agent requests, and the first response counts. No response is
+    /// sent, neither now nor when the request is repeated. Returns `false` if the request was cancelled.
     pub fn ignore(mut self) -> bool {
         self.send(None)
     }
@@ -155,7 +157,7 @@ impl fmt::Debug for Responder {
     }
 }
 
-/// Passes requests on to [`AgentRequests`]; each waits on its own task, so a slow reader blocks nobody.
+/// Passes requests to [`AgentRequests`]. Each waits on a task of its own, so a slow reader blocks nothing else.
 pub(crate) struct ChannelHandler {
     /// Guards the sender, which is dropped with the connection so that the stream ends.
     sender: Mutex<Option<mpsc::Sender<(AgentRequest, Responder)>>>,
@@ -176,7 +178,7 @@ impl AnyHandler for ChannelHandler {
             let (answer, answered) = oneshot::channel();
             let responder = Responder { method: method.clone(), sender: Some(answer) };
             match sender {
-                // If the reader is gone, the responder comes back in the error and cancels as it drops.
+                // If the reader is gone, the error contains the responder, which cancels when it is dropped.
                 Some(sender) => drop(sender.send((request, responder)).await),
                 None => drop(responder),
             }

@@ -1,4 +1,4 @@
-//! What the agent asks of the client.
+//! Agent requests: handlers, the channel, default responses.
 
 pub(crate) mod answers;
 mod channel;

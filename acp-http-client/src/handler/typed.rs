@@ -1,4 +1,4 @@
-//! The handler trait: one method for each thing an agent may ask.
+//! The handler trait: one method for each agent request of the protocol.
 
 use std::{fmt, future::Future, ops::Deref, pin::Pin, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{AcpHttpClient, Json, RpcError};
 
-/// One request of the agent, with the client at hand: a handler may call any of its methods.
+/// One agent request with typed parameters and the client that received it.
 #[derive(Debug, Clone)]
 pub struct Call<T> {
     /// The parameters.
@@ -22,7 +22,7 @@ pub struct Call<T> {
 }
 
 impl<T> Call<T> {
-    /// The parameters as they came.
+    /// The parameters as JSON.
     pub fn raw(&self) -> &Json {
         &self.raw
     }
@@ -41,12 +41,12 @@ impl<T> Deref for Call<T> {
     }
 }
 
-/// Answers what the agent asks of the client.
+/// Responds to agent requests.
 ///
-/// Every method has a default: permissions are rejected or cancelled, everything else is answered with
-/// "method not found". Each request runs on a task of its own, so a handler may take its time, may call the
-/// client, and many may be open at once. When the turn is cancelled, the future is dropped and the agent gets
-/// the answer the protocol asks for.
+/// Every method has a default: permissions are rejected or cancelled, everything else gets "method not found".
+/// Each request runs on a task of its own, so a handler may take long and may call the client, and many may be open
+/// at once. When the turn is cancelled, the future is dropped and the agent gets the response that the protocol
+/// defines. A handler that panics responds with an internal error.
 pub trait AgentHandler: Send + Sync + 'static {
     /// `session/request_permission`.
     fn request_permission(
@@ -123,8 +123,8 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.elicitation_create)
     }
 
-    /// Everything else: extension methods, and requests whose parameters this version cannot read (a permission
-    /// option of a new kind, say). Whatever is returned is the result.
+    /// Everything else: extension methods, and requests whose parameters do not fit their types, such as a permission
+    /// option of a new kind. The value is the result.
     fn other(
         &self,
         request: AgentRequest,
@@ -135,7 +135,7 @@ pub trait AgentHandler: Send + Sync + 'static {
 
 fn default_other(request: &AgentRequest) -> Result<serde_json::Value, RpcError> {
     if request.is_known() && request.method() != METHODS.session_request_permission {
-        return Err(RpcError::invalid_params("the parameters cannot be read"));
+        return Err(RpcError::invalid_params("the parameters do not fit the method"));
     }
     let answer = unhandled(request.method(), request.params_bytes())?;
     serde_json::from_str(answer.get()).map_err(RpcError::internal)
@@ -146,14 +146,14 @@ async fn not_found<T, R>(call: Call<T>, method: &'static str) -> Result<R, RpcEr
     Err(RpcError::method_not_found(method))
 }
 
-/// The answer, or `None` if the request is left to somebody else.
+/// The response, or `None` if another client responds.
 pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
 
 /// A handler behind a pointer.
 pub(crate) trait AnyHandler: Send + Sync {
     fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture;
 
-    /// The connection has ended: no request will come any more.
+    /// The connection has ended, and no more requests follow.
     fn end(&self) {}
 }
 
@@ -199,7 +199,7 @@ fn read<T: DeserializeOwned>(request: &AgentRequest) -> Option<Call<T>> {
     Some(Call { params, raw: request.params().clone(), client: request.client().clone() })
 }
 
-/// Stands in where the program sets no handler.
+/// The handler of a client without one.
 #[derive(Debug)]
 pub(crate) struct NoHandler;
 

@@ -66,6 +66,7 @@ impl Link {
         let settings = Settings {
             barrier: dialect.barrier,
             event_ids: dialect.event_ids,
+            limits: options.limits.clone(),
             backlog: first && resume_from.is_none() && dialect.shared,
             resume_from,
             order: times.order,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::backlog::Backlog;
 use crate::{
-    Barrier, Continuity, EventId, EventIds, Order, Origin,
+    Barrier, Continuity, EventId, EventIds, Limits, Order, Origin,
     events::{is_conversation, peek_session},
     rpc::{Body, Ids, Message, MessageError, RpcOutcome},
     sse::{Fingerprint, Flow, Identity, Sequenced},
@@ -20,6 +20,7 @@ pub(crate) type Moment = Duration;
 pub(crate) struct Settings {
     pub(crate) barrier: Barrier,
     pub(crate) event_ids: EventIds,
+    pub(crate) limits: Limits,
     /// Whether the first opening may replay messages from before this client.
     pub(crate) backlog: bool,
     pub(crate) resume_from: Option<String>,
@@ -170,11 +171,17 @@ pub(crate) struct OrderedCore {
     barrier: Barrier,
     /// When the first response came in a body.
     first_body: Option<Moment>,
+    /// Whether the first request introduced this client, so that its echo stands before everything that is live.
+    introduced: bool,
+    /// Requests that were accepted before the first opening, whose responses the buffer may have lost by then.
+    accepted_before_opening: bool,
     stream: Stream,
     opened_before: bool,
     /// When the stream was first lost since an event showed that the server is the same one. What was sent later may
     /// have reached another incarnation.
     lost_at: Option<Moment>,
+    /// When something was last lost, or may have been.
+    in_doubt_at: Option<Moment>,
     deferred: Vec<Deferred>,
     waiting: Vec<Waiting>,
     loads: Vec<Load>,
@@ -192,9 +199,12 @@ impl OrderedCore {
             released: Vec::new(),
             barrier: settings.barrier,
             first_body: None,
+            introduced: false,
+            accepted_before_opening: false,
             stream: Stream::NotOpened,
             opened_before: false,
             lost_at: None,
+            in_doubt_at: None,
             deferred: Vec::new(),
             waiting: Vec::new(),
             loads: Vec::new(),
@@ -226,6 +236,10 @@ impl OrderedCore {
         self.last_bytes = now;
         self.partial = None;
         if !std::mem::replace(&mut self.opened_before, true) {
+            match self.identity.is_sequence() {
+                true => self.accepted_before_opening = !self.waiting.is_empty(),
+                false => self.unconfirm(now),
+            }
             return None;
         }
         if continuity == Continuity::Unverified {
@@ -252,10 +266,16 @@ impl OrderedCore {
         pending: impl Fn(u64) -> bool,
         out: &mut Vec<Effect>,
     ) -> Flow {
+        if std::mem::take(&mut self.accepted_before_opening)
+            && id.as_ref().and_then(EventId::as_number).is_none_or(|number| number > 1)
+        {
+            // The buffer does not begin at the beginning.
+            self.unconfirm(now);
+        }
         let print = Fingerprint::of(&data);
-        let ids = self.ids.clone();
+        let (ids, limits) = (&self.ids, &self.settings.limits);
         let fresh = |(_, data): &Item| {
-            let message = Message::parse(data.clone()).ok();
+            let message = Message::parse(data.clone(), limits).ok();
             let number = message.and_then(|message| match message.body {
                 Body::Response { id, .. } => ids.number(id.as_json()),
                 _ => None,
@@ -300,9 +320,11 @@ impl OrderedCore {
         self.deferred.push(Deferred { response, arrived: now, last: now, gapped: false });
     }
 
-    /// A POST was accepted without a response in its body.
-    pub(crate) fn accepted(&mut self, now: Moment, number: u64, session: Option<Arc<str>>) {
-        self.waiting.push(Waiting { number, session, since: now, unconfirmed: None, hopeless: false });
+    /// A POST that began at `since` was accepted without a response in its body.
+    pub(crate) fn accepted(&mut self, now: Moment, since: Moment, number: u64, session: Option<Arc<str>>) {
+        // What may have been lost after the POST began may have been its response.
+        let unconfirmed = self.in_doubt_at.filter(|doubt| *doubt >= since).map(|_| now);
+        self.waiting.push(Waiting { number, session, since: now, unconfirmed, hopeless: false });
     }
 
     /// A POST broke after it may have been sent, `since` when it began.
@@ -374,7 +396,7 @@ impl OrderedCore {
     fn apply(&mut self, now: Moment, sequenced: &mut Vec<Sequenced<Item>>, out: &mut Vec<Effect>) {
         for sequenced in sequenced.drain(..) {
             match sequenced {
-                Sequenced::Item((id, data)) => match Message::parse(data.clone()) {
+                Sequenced::Item((id, data)) => match Message::parse(data.clone(), &self.settings.limits) {
                     Ok(message) => self.message(now, id, message, out),
                     Err(error) => out.push(Effect::Malformed { event_id: id, data, error }),
                 },
@@ -417,7 +439,13 @@ impl OrderedCore {
             Body::Response { id, .. } => self.ids.number(id.as_json()),
             _ => None,
         };
-        if self.backlog.is_open() {
+        if self.backlog.is_open() && self.echo_ends_backlog() {
+            let origin = if ours.is_some() { Origin::Live } else { Origin::Replayed };
+            if ours.is_some() {
+                self.end_backlog(out);
+            }
+            self.deliver(now, Ordered { event_id: id, origin, message }, out);
+        } else if self.backlog.is_open() {
             let mut released = std::mem::take(&mut self.released);
             self.backlog.push(id, message, ours.is_some(), &mut released);
             for ordered in released.drain(..) {
@@ -492,6 +520,7 @@ impl OrderedCore {
     }
 
     fn unconfirm(&mut self, now: Moment) {
+        self.in_doubt_at = Some(now);
         for waiting in &mut self.waiting {
             waiting.unconfirmed.get_or_insert(now);
         }
@@ -579,10 +608,26 @@ impl OrderedCore {
         waiting.unconfirmed?.checked_add(self.settings.unconfirmed?)
     }
 
+    /// This client introduces itself with its first request.
+    pub(crate) fn introducing(&mut self) {
+        self.introduced = true;
+    }
+
+    /// Whether the echo of our first response ends the backlog, so that nothing is live before it.
+    fn echo_ends_backlog(&self) -> bool {
+        self.introduced && self.barrier == Barrier::Echo
+    }
+
     fn backlog_deadline(&self) -> Option<Moment> {
         let Stream::Open { since } = self.stream else { return None };
-        let (quiet, limit) = (self.settings.backlog_quiet, self.settings.backlog_limit);
-        self.backlog.deadline(since, self.last_bytes, quiet, limit)
+        let settings = &self.settings;
+        let deadline =
+            self.backlog.deadline(since, self.last_bytes, settings.backlog_quiet, settings.backlog_limit)?;
+        match self.echo_ends_backlog() {
+            // A server that breaks the promise of echoes is found out by a silence behind its first response.
+            true => self.first_body.map(|body| body.max(self.last_bytes).max(since) + settings.order),
+            false => Some(deadline),
+        }
     }
 
     /// The backlog is over without an echo of ours. Where echoes are known to come, what is held is older than our

@@ -210,7 +210,7 @@ impl Reader {
 
     /// Reads until the stream ends or has to be opened again.
     async fn read(&mut self, mut stream: EventStream) -> Stop {
-        let mut decoder = Decoder::new(self.core.options.limits.message);
+        let mut decoder = Decoder::new(&self.core.options.limits);
         let opened = Instant::now();
         let mut last_bytes = opened;
         let idle = self.core.options.timeouts.stream_idle;
@@ -276,6 +276,11 @@ impl Reader {
             let flow = match frame {
                 Frame::Event { id, data } => self.take_event(id, data),
                 Frame::Id(id) => self.skip(Some(&id)),
+                Frame::Ignored { id } => self.ignore(id.as_ref()),
+                Frame::IdTooLong { size, start } => {
+                    router::id_too_long(&self.core, size, &start);
+                    Flow::Continue
+                }
                 Frame::Retry(delay) => {
                     self.backoff.retry_field(delay);
                     Flow::Continue
@@ -325,6 +330,12 @@ impl Reader {
         flow
     }
 
+    /// Skips an event that is not a message.
+    fn ignore(&mut self, id: Option<&EventId>) -> Flow {
+        self.core.stats.ignored.fetch_add(1, Ordering::Relaxed);
+        id.map_or(Flow::Continue, |id| self.skip(Some(id)))
+    }
+
     fn tick(&mut self) {
         let now = self.link.moment(Instant::now());
         self.link.core().tick(now, &mut self.effects);
@@ -348,7 +359,8 @@ impl Reader {
     /// Skips an event that is too large, and fails the call that it answers.
     fn skip_oversize(&mut self, id: Option<EventId>, seen: usize, head: &Bytes) -> Flow {
         let limit = self.core.options.limits.message;
-        let error = Error::MessageTooLarge { limit, seen, event_id: id.as_ref().map(EventId::to_string) };
+        let error =
+            Error::MessageTooLarge { limit, seen, event_id: id.as_ref().map(|id| id.as_text().into_owned()) };
         tracing::warn!(?id, limit, stream = %self.link.source(), "a message is over the limit and was skipped");
         self.core.stats.oversize.fetch_add(1, Ordering::Relaxed);
         self.link.message_arrived(self.now);

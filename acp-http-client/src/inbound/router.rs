@@ -10,17 +10,16 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use super::{
-    Link, LinkState, open_calls,
+    Link, LinkState, agent_requests,
     order::{Effect, Lost, Ordered, Response},
 };
 use crate::{
     Direction, EndReason, Error, Event, EventId, Inbound, Json, Malformed, MessageId, Meta, Notification,
-    Order, Origin, Phase, Timeout, Typed, Update, Verdict,
+    Order, Origin, Phase, Timeout, Verdict,
     client::Core,
-    events::Stored,
+    events::{Stored, peek_session},
     outbound::Settled,
     rpc::{Body, MessageError, RpcOutcome},
-    tap::Hook,
 };
 
 /// Does what the ordered core of a stream decided. Nothing here waits.
@@ -76,12 +75,16 @@ fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
             notify(core, method, params, Meta { event_id, origin, stream: link.source().clone() });
         }
         Body::Request { id, method, params } => {
+            let session = peek_session(&params).map_or(0, |session| session.len());
+            if let Err(error) = MessageError::check_length("the session id", session, &core.options.limits) {
+                return report(core, event_id, &message.raw, &error);
+            }
             let meta = Meta { event_id: event_id.clone(), origin, stream: link.source().clone() };
             let request =
                 Notification { method: method.to_string(), params: Json::new(params.clone()), meta };
             core.publish(Event::AgentRequest { id: id.clone(), request });
             if origin == Origin::Live {
-                open_calls::dispatch(core, event_id, id, &method, params);
+                agent_requests::dispatch(core, event_id, id, &method, params);
             }
         }
     }
@@ -137,7 +140,7 @@ fn notify(core: &Arc<Core>, method: Cow<'static, str>, params: Bytes, meta: Meta
     }
     let verdict = judge(core, &method, meta.origin, &params);
     if method == CLIENT_METHOD_NAMES.session_update {
-        core.publish(Event::Update(Update { content: Typed::read(params), meta }));
+        core.hub.publish(Stored::Update { params, meta });
     } else {
         let params = Json::new(params);
         core.publish(Event::Notification(Notification { method: method.into_owned(), params, meta }));
@@ -148,7 +151,7 @@ fn notify(core: &Arc<Core>, method: Cow<'static, str>, params: Bytes, meta: Meta
 /// Asks the layer above what a notification means for the calls that are pending.
 fn judge(core: &Core, method: &str, origin: Origin, params: &Bytes) -> Verdict {
     match &core.options.hook {
-        Some(Hook(hook)) => hook(&Inbound { method, params: &Json::new(params.clone()), origin }),
+        Some(hook) => hook.call(&Inbound { method, params: &Json::new(params.clone()), origin }),
         None => Verdict::Pass,
     }
 }
@@ -176,10 +179,20 @@ fn cancel_call(core: &Core, params: &Bytes) {
     }
 }
 
-/// Reports an event that is no message.
+/// Reports an event that is not a message.
 fn malformed(core: &Core, event_id: Option<EventId>, data: &Bytes, error: &MessageError) {
-    core.stats.malformed.fetch_add(1, Ordering::Relaxed);
     core.tap(Direction::Inbound, event_id.as_ref(), data);
-    tracing::debug!(?event_id, %error, "an event is no message");
+    report(core, event_id, data, error);
+}
+
+/// Reports an event whose id is over the limit. The event itself is delivered without an id.
+pub(super) fn id_too_long(core: &Core, size: usize, start: &[u8]) {
+    let limit = core.options.limits.id;
+    report(core, None, start, &MessageError::TooLong { what: "the id of the event", size, limit });
+}
+
+fn report(core: &Core, event_id: Option<EventId>, data: &[u8], error: &MessageError) {
+    core.stats.malformed.fetch_add(1, Ordering::Relaxed);
+    tracing::debug!(?event_id, %error, "malformed event");
     core.publish(Event::Malformed(Malformed::new(event_id, data, error.to_string())));
 }

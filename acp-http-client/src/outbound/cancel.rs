@@ -33,10 +33,20 @@ pub(crate) async fn cancel(core: &Arc<Core>, session: Arc<str>, body: Bytes) -> 
     if cancelled.running.is_empty() && !cancelled.withdrawn.is_empty() {
         return Ok(());
     }
+    cancel_turns(core, session, body, cancelled.running).await
+}
+
+/// Cancels turns that were marked as cancelled before: nothing that was sent later is touched.
+pub(super) async fn cancel_turns(
+    core: &Arc<Core>,
+    session: Arc<str>,
+    body: Bytes,
+    running: Vec<u64>,
+) -> Result<(), Error> {
     core.tap_outbound(&body);
     let sent = send(core, &session, &body).await;
-    if !cancelled.running.is_empty() {
-        core.tasks.spawn(repeat(core.clone(), session, body, cancelled.running));
+    if !running.is_empty() {
+        core.tasks.spawn(repeat(core.clone(), session, body, running));
     }
     sent.map_err(PostFailure::into_error)
 }

@@ -1,6 +1,6 @@
 //! One request, from its POST to its response.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES as METHODS;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use tokio::time::{Duration, Instant};
 
 use super::{
     outbox::Slot,
-    ticket::{Settled, Ticket},
+    ticket::{Posting, Settled, Ticket},
 };
 use crate::{
     Barrier, Error, Order, Phase, Timeout,
@@ -93,8 +93,6 @@ pub(crate) struct Draft {
     pub(crate) body: Bytes,
 }
 
-type Posting = Pin<Box<dyn Future<Output = Result<Posted, PostFailure>> + Send>>;
-
 /// A request on its way.
 pub(crate) struct Exchange {
     core: Arc<Core>,
@@ -165,7 +163,8 @@ impl Exchange {
             self.core.outbox.begin_turn(session, self.ticket.number());
         }
         let result = self.exchange(body, is_turn, replays).await;
-        if is_turn {
+        // A turn that ran into its time limit is cancelled with its ticket.
+        if is_turn && !self.ticket.is_waiting() {
             self.core.outbox.end_turn(self.ticket.number());
         }
         let succeeded = matches!(&result, Ok(settled) if settled.outcome.is_ok());
@@ -201,10 +200,14 @@ impl Exchange {
             self.link.input(|core, _| core.loading(self.ticket.number(), session, replay));
         }
         self.ticket.start();
+        if *self.method == *METHODS.initialize && !self.core.was_answered() {
+            self.link.input(|core, _| core.introducing());
+        }
         self.core.tap_outbound(&body);
         // Where the response comes at the end of the POST, the next message leaves when this one was handed over whole.
         let status_comes_first = self.core.options.dialect.barrier == Barrier::SameStream;
-        let (mut posting, mut handover) = self.post(&body);
+        let mut handover = Some(Handover::default());
+        self.ticket.posting = Some(self.post(&body, handover.clone().unwrap_or_default()));
         let mut retries = 0;
         let settled = loop {
             let handed_over = async {
@@ -223,11 +226,15 @@ impl Exchange {
             tokio::select! {
                 biased;
                 outcome = &mut self.ticket.receiver => break self.on_settled(outcome.ok())?,
-                outcome = finished(&mut posting) => {
-                    posting = None;
+                outcome = finished(&mut self.ticket.posting) => {
+                    self.ticket.posting = None;
                     if let Some(delay) = self.retry_after(&outcome).filter(|_| retries < RETRIES) {
                         retries += 1;
-                        (posting, handover) = self.post_later(&body, delay);
+                        let again = self.post(&body, handover.clone().unwrap_or_default());
+                        self.ticket.posting = Some(Box::pin(async move {
+                            tokio::time::sleep(delay).await;
+                            again.await
+                        }));
                         continue;
                     }
                     handover = None;
@@ -241,7 +248,7 @@ impl Exchange {
             }
         };
         self.forget();
-        if let Some(posting) = posting {
+        if let Some(posting) = self.ticket.posting.take() {
             self.core.tasks.spawn(async move {
                 let _ = tokio::time::timeout(FINISH, posting).await;
             });
@@ -249,29 +256,16 @@ impl Exchange {
         Ok(settled)
     }
 
-    fn post(&self, body: &Bytes) -> (Option<Posting>, Option<Handover>) {
-        let handover = Handover::default();
+    fn post(&self, body: &Bytes, handover: Handover) -> Posting {
         let post = Post {
             what: self.method.clone(),
             body: body.clone(),
             session: self.session.clone(),
             bootstrap: false,
             kind: Sent::Request,
-            handover: handover.clone(),
+            handover,
         };
-        (Some(Box::pin(self.core.clone().post(post))), Some(handover))
-    }
-
-    /// Posts the message again after the delay that the server asked for.
-    fn post_later(&self, body: &Bytes, delay: Duration) -> (Option<Posting>, Option<Handover>) {
-        let (posting, handover) = self.post(body);
-        let posting = posting.map(|posting| -> Posting {
-            Box::pin(async move {
-                tokio::time::sleep(delay).await;
-                posting.await
-            })
-        });
-        (posting, handover)
+        Box::pin(self.core.clone().post(post))
     }
 
     /// How long to wait before a message is sent again that the server refused unread.
@@ -294,7 +288,9 @@ impl Exchange {
         let until = self.deadline.map_or(until, |deadline| deadline.min(until));
         tokio::select! {
             biased;
-            outcome = &mut self.ticket.receiver => return Err(self.not_sent(outcome.ok())),
+            outcome = &mut self.ticket.receiver => {
+                return Err(self.link.failure().unwrap_or_else(|| self.not_sent(outcome.ok())));
+            }
             () = self.link.opened() => {}
             // Without its stream the message is sent all the same: the server keeps its events.
             () = tokio::time::sleep_until(until) => {}
@@ -368,7 +364,8 @@ impl Exchange {
             Ok(Posted::Accepted) => {
                 self.core.mark_answered();
                 self.ticket.mark_unconfirmed(None);
-                self.link.input(|core, now| core.accepted(now, number, session));
+                let since = self.link.moment(self.started);
+                self.link.input(|core, now| core.accepted(now, since, number, session));
                 Ok(None)
             }
             Err(PostFailure::Unknown(error)) if self.link.state() != LinkState::Ended => {
@@ -396,7 +393,7 @@ impl Exchange {
         content_type: Option<String>,
         body: Bytes,
     ) -> Result<RpcOutcome, Error> {
-        let message = Message::parse(body.clone()).ok();
+        let message = Message::parse(body.clone(), &self.core.options.limits).ok();
         let outcome = message.and_then(|message| match message.body {
             Body::Response { id, outcome } => {
                 let ours = self.core.ids.number(id.as_json()) == Some(self.ticket.number());

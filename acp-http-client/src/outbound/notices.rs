@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -13,7 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::{Waiter, cancel::cancel};
+use super::{Waiter, cancel::cancel_turns, ticket::Posting};
 use crate::{
     Error,
     client::Core,
@@ -29,28 +30,30 @@ const CONCURRENT: usize = 16;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A queue of cancels, filled from `Drop`, where nothing can be awaited.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Notices {
     /// Guards the queue; held for a push or a pop.
     queue: Mutex<VecDeque<Notice>>,
     notify: Notify,
 }
 
-#[derive(Debug)]
 struct Notice {
     number: u64,
+    /// The POST of the turn, whose end is the end of the turn.
+    posting: Option<Posting>,
     /// The session whose turn it was.
     turn: Option<Arc<str>>,
 }
 
 impl Notices {
-    pub(crate) fn cancel(&self, number: u64, waiter: Waiter) {
+    pub(super) fn cancel(&self, number: u64, waiter: Waiter, posting: Option<Posting>) {
         let prompt = *waiter.method == *AGENT_METHOD_NAMES.session_prompt;
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.len() == QUEUE {
             queue.pop_front();
         }
-        queue.push_back(Notice { number, turn: waiter.session.filter(|_| prompt) });
+        let turn = waiter.session.filter(|_| prompt);
+        queue.push_back(Notice { number, posting: posting.filter(|_| turn.is_some()), turn });
         drop(queue);
         self.notify.notify_one();
     }
@@ -79,14 +82,30 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-async fn send(core: Arc<Core>, notice: Notice) {
-    if tokio::time::timeout(TIMEOUT, deliver(&core, notice)).await.is_err() {
-        tracing::debug!("a cancel was not confirmed in time");
+async fn send(core: Arc<Core>, mut notice: Notice) {
+    let number = notice.number;
+    let posting = notice.posting.take();
+    let delivering = async {
+        if tokio::time::timeout(TIMEOUT, deliver(&core, notice)).await.is_err() {
+            tracing::debug!("a cancel was not confirmed in time");
+        }
+    };
+    let Some(posting) = posting else { return delivering.await };
+    let ending = tokio::time::timeout(core.options.timeouts.cancel, posting);
+    let (_, ended) = tokio::join!(delivering, ending);
+    if ended.is_ok() {
+        core.outbox.end_turn(number);
     }
 }
 
-async fn deliver(core: &Arc<Core>, Notice { number, turn }: Notice) {
-    let (request, turn) = tokio::join!(cancel_request(core, number), cancel_turn(core, turn));
+impl fmt::Debug for Notices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Notices")
+    }
+}
+
+async fn deliver(core: &Arc<Core>, Notice { number, turn, .. }: Notice) {
+    let (request, turn) = tokio::join!(cancel_request(core, number), cancel_turn(core, number, turn));
     for error in [request.err(), turn.err()].into_iter().flatten() {
         tracing::debug!(%error, "a cancel was not delivered");
     }
@@ -110,11 +129,11 @@ async fn cancel_request(core: &Arc<Core>, number: u64) -> Result<(), Error> {
 }
 
 /// Cancels the turn, for which the protocol has a message of its own.
-async fn cancel_turn(core: &Arc<Core>, turn: Option<Arc<str>>) -> Result<(), Error> {
-    let Some(session) = turn else { return Ok(()) };
+async fn cancel_turn(core: &Arc<Core>, number: u64, turn: Option<Arc<str>>) -> Result<(), Error> {
+    let Some(session) = turn.filter(|_| core.outbox.is_running(number)) else { return Ok(()) };
     let notification = CancelNotification::new(session.clone());
     let body = encode(AGENT_METHOD_NAMES.session_cancel, &notification)?;
-    cancel(core, session, body).await
+    cancel_turns(core, session, body, vec![number]).await
 }
 
 fn encode(method: &str, params: &impl Serialize) -> Result<Bytes, Error> {

@@ -1,10 +1,15 @@
 //! One pending request.
 
-use std::sync::Arc;
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use tokio::{sync::oneshot, time::Instant};
 
-use crate::{Error, Order, client::Core, rpc::RpcOutcome};
+use crate::{
+    Barrier, Error, Order,
+    client::Core,
+    rpc::RpcOutcome,
+    transport::{PostFailure, Posted},
+};
 
 /// A response to one of our requests.
 #[derive(Debug, Clone)]
@@ -37,15 +42,19 @@ impl Waiter {
 
 /// The right to a response. Dropping it removes the request from the table and, if the request was sent and not
 /// answered, cancels it.
-#[derive(Debug)]
 pub(crate) struct Ticket {
     core: Arc<Core>,
     number: u64,
     pub(crate) receiver: oneshot::Receiver<Result<Settled, Error>>,
+    /// The POST, while it is open.
+    pub(super) posting: Option<Posting>,
     /// Whether the request may have reached the server.
     sent: bool,
     cancel_on_drop: bool,
 }
+
+/// A POST under way.
+pub(super) type Posting = Pin<Box<dyn Future<Output = Result<Posted, PostFailure>> + Send>>;
 
 impl Ticket {
     pub(crate) fn register(
@@ -60,7 +69,7 @@ impl Ticket {
         let since = Instant::now();
         let waiter = Waiter { method, session, since, ordered, unconfirmed: false, lost: None, sender };
         core.pending().register(number, waiter);
-        Self { core: core.clone(), number, receiver, sent: false, cancel_on_drop }
+        Self { core: core.clone(), number, receiver, posting: None, sent: false, cancel_on_drop }
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -98,10 +107,14 @@ impl Drop for Ticket {
         let Some(waiter) = self.take() else { return };
         let link = self.core.links.get(&self.core, waiter.session.as_ref());
         link.input(|core, _| core.forget(self.number));
-        if !self.sent {
+        if self.sent && self.cancel_on_drop {
+            // From now on: a prompt that follows waits for the end of this turn, and is not hit by its cancel.
+            self.core.outbox.abandon(self.number);
+            // Where the stream brings no response, the end of the turn is the end of its POST.
+            let echoed = matches!(link.core().barrier(), Barrier::Echo | Barrier::SameStream);
+            self.core.notices.cancel(self.number, waiter, self.posting.take().filter(|_| !echoed));
+        } else {
             self.core.outbox.end_turn(self.number);
-        } else if self.cancel_on_drop {
-            self.core.notices.cancel(self.number, waiter);
         }
     }
 }

@@ -6,16 +6,21 @@ use agent_client_protocol_schema::v1 as schema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// An error answer, kept as it came: code, message and data.
+use crate::printable::Printable;
+
+/// An error response: code, message and data as they were received.
+///
+/// `Display` is safe to print; the text of the other side is in the fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcError {
-    /// The number that says what kind of error this is.
+    /// The kind of error.
     pub code: i64,
-    /// One sentence for people.
+    /// A sentence for people.
     #[serde(default)]
     pub message: String,
-    /// Whatever else the other side had to say.
+    /// Further data. Data that is nested too deep, or larger than [`Limits::decoded`](crate::Limits#structfield.decoded),
+    /// is replaced by a string that says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
@@ -25,11 +30,11 @@ impl RpcError {
     pub const METHOD_NOT_FOUND: i64 = -32601;
     /// The parameters do not fit the method.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// Something went wrong on the answering side.
+    /// The side that serves the request failed.
     pub const INTERNAL_ERROR: i64 = -32603;
     /// The request was cancelled by the side that made it.
     pub const REQUEST_CANCELLED: i64 = -32800;
-    /// The agent wants the user to authenticate first.
+    /// The agent requires authentication first.
     pub const AUTH_REQUIRED: i64 = -32000;
 
     /// An error with a code and a message.
@@ -44,22 +49,22 @@ impl RpcError {
         self
     }
 
-    /// The answer to a method that this side does not offer.
+    /// The response to a method that this side does not offer.
     pub fn method_not_found(method: &str) -> Self {
         Self::new(Self::METHOD_NOT_FOUND, format!("method not found: {method}"))
     }
 
-    /// The answer to parameters that cannot be read.
+    /// The response to invalid parameters.
     pub fn invalid_params(detail: impl fmt::Display) -> Self {
         Self::new(Self::INVALID_PARAMS, format!("invalid params: {detail}"))
     }
 
-    /// The answer when this side failed.
+    /// The response when this side failed.
     pub fn internal(detail: impl fmt::Display) -> Self {
         Self::new(Self::INTERNAL_ERROR, format!("internal error: {detail}"))
     }
 
-    /// The answer to a request that was cancelled.
+    /// The response to a request that was cancelled.
     pub fn cancelled() -> Self {
         Self::new(Self::REQUEST_CANCELLED, "request cancelled")
     }
@@ -67,7 +72,7 @@ impl RpcError {
 
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (code {})", self.message, self.code)
+        write!(f, "{} (code {})", Printable(self.message.as_str()), self.code)
     }
 }
 

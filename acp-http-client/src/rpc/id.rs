@@ -2,16 +2,18 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU64, Ordering},
-    time::SystemTime,
 };
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// The id of a request as it stands on the wire: any JSON value, compared by its text, so that `1` and `"1"`
-/// differ and a number of any size comes back as it was.
+use crate::printable::{Printable, PrintableJson};
+
+/// The id of a request: any JSON value, compared by its text.
+///
+/// `1` and `"1"` differ, and a number of any size is sent back unchanged. `Display` is safe to print; the text itself
+/// is in [`as_json`](Self::as_json).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Box<str>);
 
@@ -28,13 +30,13 @@ impl MessageId {
 
 impl fmt::Debug for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        fmt::Display::fmt(&PrintableJson(&self.0), f)
     }
 }
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.trim_matches('"'))
+        fmt::Display::fmt(&Printable(self.0.trim_matches('"')), f)
     }
 }
 
@@ -53,7 +55,7 @@ impl<'de> Deserialize<'de> for MessageId {
     }
 }
 
-/// Makes ids that no other client has: rings replay old answers, and servers match answers by id alone.
+/// Makes ids that no other client uses: replay buffers hold old responses, and servers match responses by id alone.
 #[derive(Debug)]
 pub(crate) struct Ids {
     /// The opening quote and the random part, up to the number.
@@ -62,11 +64,11 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    pub(crate) fn new() -> Self {
-        // Two keyed hashes of things that differ between processes; the keys come from the system's randomness.
-        let unique = (SystemTime::now(), std::process::id());
-        let (high, low) = (RandomState::new().hash_one(unique), RandomState::new().hash_one(unique));
-        Self { prefix: format!("\"{high:016x}{:08x}-", low as u32), next: AtomicU64::new(1) }
+    /// Takes the random part from the operating system.
+    pub(crate) fn new() -> Result<Self, getrandom::Error> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random)?;
+        Ok(Self { prefix: format!("\"{:032x}-", u128::from_ne_bytes(random)), next: AtomicU64::new(1) })
     }
 
     pub(crate) fn next(&self) -> u64 {
@@ -82,15 +84,15 @@ impl Ids {
         MessageId(format!("{}{number}\"", self.prefix).into())
     }
 
-    /// The number of an id that this client made, or `None` for anybody else's.
+    /// The number of an id that this client made; `None` for other ids.
     pub(crate) fn number(&self, json: &str) -> Option<u64> {
         json.strip_prefix(&self.prefix)?.strip_suffix('"')?.parse().ok()
     }
 
-    /// Looks for one of our ids in the beginning of a message that was too large to be read.
+    /// Finds one of our ids at the beginning of a message that was too large to be read.
     pub(crate) fn find(&self, head: &[u8]) -> Option<u64> {
         let start = memchr::memmem::find(head, self.prefix.as_bytes())?;
-        // Only as the `id` of the message: an update may speak of our ids as well.
+        // Only as the `id` of the message: an update may contain our ids as well.
         let before = head[..start].trim_ascii_end().strip_suffix(b":")?.trim_ascii_end();
         if !before.ends_with(b"\"id\"") {
             return None;
@@ -106,8 +108,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_unique_strings_and_find_their_way_back() {
-        let (ids, others) = (Ids::new(), Ids::new());
+    fn ids_are_unique_strings_and_are_recognised() {
+        let (ids, others) = (Ids::new().unwrap(), Ids::new().unwrap());
         let number = ids.next();
         let id = ids.id(number);
         assert_eq!(ids.number(id.as_json()), Some(number));
@@ -120,12 +122,21 @@ mod tests {
 
     #[test]
     fn an_id_is_found_in_the_beginning_of_a_message() {
-        let ids = Ids::new();
+        let ids = Ids::new().unwrap();
         let text = format!("{{\"id\":{},\"result\":\"xxxx", ids.id(42).as_json());
         assert_eq!(ids.find(text.as_bytes()), Some(42));
         assert_eq!(ids.find(b"{\"id\":\"other-42\""), None);
         let mention = format!("{{\"method\":\"x\",\"params\":{{\"about\":{}", ids.id(42).as_json());
         assert_eq!(ids.find(mention.as_bytes()), None);
+    }
+
+    #[test]
+    fn an_id_is_safe_to_print_and_keeps_its_text() {
+        let json = "\"a\u{9b}2J\u{202e}\"";
+        let id = MessageId::from_json(json);
+        assert_eq!(id.to_string(), "a\\u{9b}2J\\u{202e}");
+        assert_eq!(format!("{id:?}"), "\"a\\u009b2J\\u202e\"");
+        assert_eq!(id.as_json(), json);
     }
 
     #[test]

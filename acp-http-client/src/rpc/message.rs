@@ -1,4 +1,4 @@
-//! One JSON-RPC message: read without copying its payload, written in one go.
+//! One JSON-RPC message: parsed without copying its payload, serialized at once.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::{MessageId, RpcError};
+use crate::{Limits, json};
 
-/// A message that was received. Payloads are slices of the text it came in.
+/// A message that was received. Payloads are slices of its text.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     /// The whole message, as UTF-8.
@@ -18,8 +19,8 @@ pub(crate) struct Message {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
-    /// A `session/update` as servers write it, told by its beginning and its end. Its parameters are read by whoever
-    /// gets it, and may turn out not to be JSON.
+    /// A `session/update` in the form that servers write, recognised by its structure. Its parameters are one object
+    /// with balanced brackets. They are parsed by the subscriber, and may turn out not to be JSON.
     Update {
         params: Bytes,
     },
@@ -42,16 +43,26 @@ pub(crate) enum Body {
 pub(crate) type RpcOutcome = Result<Bytes, RpcError>;
 
 /// Why an event is not a message.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MessageError {
     #[error("not a JSON object: {0}")]
     NotAnObject(String),
     #[error("neither a request, a notification nor a response")]
     NotRpc,
+    #[error("{what} is {size} bytes long; the limit is {limit}")]
+    TooLong { what: &'static str, size: usize, limit: usize },
 }
 
-/// What an update begins with, whether its members are in the usual order or sorted, and what it ends with: the end
-/// of its parameters and of the message, so that no `id` can stand behind them.
+impl MessageError {
+    /// An error if something is longer than the limit for ids.
+    pub(crate) fn check_length(what: &'static str, size: usize, limits: &Limits) -> Result<(), Self> {
+        let limit = limits.id;
+        if size > limit { Err(Self::TooLong { what, size, limit }) } else { Ok(()) }
+    }
+}
+
+/// The beginning of an update, whether its members are in the usual order or sorted, and its end: that of the
+/// parameters and of the message.
 const UPDATE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","method":"session/update","params":{"#;
 const UPDATE_TAIL: &[u8] = b"}}";
 
@@ -72,7 +83,7 @@ struct Envelope<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Tells `null` from absent.
+/// Distinguishes `null` from an absent member.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -93,25 +104,31 @@ impl Message {
         }
     }
 
-    /// Reads one message. Bytes that are not UTF-8 are replaced, as the event stream format wants it.
-    pub(crate) fn parse(data: Bytes) -> Result<Self, MessageError> {
+    /// Parses one message. Bytes that are not UTF-8 are replaced, as the event stream format requires.
+    pub(crate) fn parse(data: Bytes, limits: &Limits) -> Result<Self, MessageError> {
         if data.starts_with(UPDATE_HEAD) && data.ends_with(UPDATE_TAIL) {
             let params = data.slice(UPDATE_HEAD.len() - 1..data.len() - 1);
-            return Ok(Self { raw: data, body: Body::Update { params } });
+            // Otherwise other members follow the parameters.
+            if object_len(&params) == Some(params.len()) {
+                return Ok(Self { raw: data, body: Body::Update { params } });
+            }
         }
         let raw = match std::str::from_utf8(&data) {
             Ok(_) => data,
             Err(_) => Bytes::from(String::from_utf8_lossy(&data).into_owned()),
         };
-        let body = Self::parse_body(&raw)?;
+        let body = Self::parse_body(&raw, limits)?;
         Ok(Self { raw, body })
     }
 
-    fn parse_body(raw: &Bytes) -> Result<Body, MessageError> {
+    fn parse_body(raw: &Bytes, limits: &Limits) -> Result<Body, MessageError> {
         let envelope: Envelope<'_> =
             serde_json::from_slice(raw).map_err(|error| MessageError::NotAnObject(error.to_string()))?;
         let slice =
             |value: Option<&RawValue>| value.map_or(NULL, |value| raw.slice_ref(value.get().as_bytes()));
+        MessageError::check_length("the id", envelope.id.map_or(0, |id| id.get().len()), limits)?;
+        let method = envelope.method.as_deref().unwrap_or_default();
+        MessageError::check_length("the method", method.len(), limits)?;
         let id = envelope.id.map(|id| MessageId::from_json(id.get()));
         match (id, envelope.method) {
             (Some(id), Some(method)) => {
@@ -122,7 +139,7 @@ impl Message {
             }
             (Some(id), None) => match (envelope.error.filter(|error| error.get() != "null"), envelope.result)
             {
-                (Some(error), _) => Ok(Body::Response { id, outcome: Err(read_error(error)) }),
+                (Some(error), _) => Ok(Body::Response { id, outcome: Err(read_error(error, limits)) }),
                 (None, Some(result)) => Ok(Body::Response { id, outcome: Ok(slice(Some(result))) }),
                 (None, None) => Err(MessageError::NotRpc),
             },
@@ -131,7 +148,45 @@ impl Message {
     }
 }
 
-/// The methods that come most often need no memory of their own.
+/// The length of the object that text begins with, if its brackets are balanced.
+///
+/// Strings are skipped and nothing else is checked.
+fn object_len(text: &[u8]) -> Option<usize> {
+    let (mut depth, mut at) = (0usize, 0);
+    loop {
+        match text.get(at)? {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            b'"' => at += string_len(&text[at + 1..])?,
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// The length of the rest of a string with its closing quote.
+fn string_len(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        // Most strings are short, and a search pays only for long ones.
+        let near = text[at..].iter().take(16).position(|byte| matches!(byte, b'"' | b'\\'));
+        at += match near {
+            Some(near) => near,
+            None => memchr::memchr2(b'"', b'\\', &text[at..])?,
+        };
+        if text[at] == b'"' {
+            return Some(at + 1);
+        }
+        at = at.saturating_add(2).min(text.len());
+    }
+}
+
+/// The most frequent methods need no allocation.
 fn known(method: Cow<'_, str>) -> Cow<'static, str> {
     match method.as_ref() {
         "session/update" => Cow::Borrowed("session/update"),
@@ -140,12 +195,31 @@ fn known(method: Cow<'_, str>) -> Cow<'static, str> {
     }
 }
 
-/// Reads an error object leniently: whatever is there is kept.
-fn read_error(raw: &RawValue) -> RpcError {
-    serde_json::from_str(raw.get()).unwrap_or_else(|_| {
-        let data = serde_json::from_str(raw.get()).ok();
-        RpcError { code: 0, message: "the error object cannot be read".to_owned(), data }
-    })
+/// Reads an error object leniently. Data that is too deep or too large is replaced by a string that says so.
+fn read_error(raw: &RawValue, limits: &Limits) -> RpcError {
+    #[derive(Deserialize)]
+    struct Fields<'a> {
+        code: i64,
+        #[serde(default)]
+        message: String,
+        #[serde(default, borrow, deserialize_with = "present")]
+        data: Option<&'a RawValue>,
+    }
+    let data = |raw: &RawValue| {
+        let decoded = json::decode(raw.get().as_bytes(), limits.decoded);
+        decoded.unwrap_or_else(|error| format!("error data was omitted: {error}").into())
+    };
+    match serde_json::from_str::<Fields<'_>>(raw.get()) {
+        Ok(Fields { code, message, data: raw }) => {
+            let raw = raw.filter(|raw| raw.get() != "null");
+            RpcError { code, message, data: raw.map(data) }
+        }
+        Err(_) => RpcError {
+            code: 0,
+            message: "the error object is not a JSON-RPC error".to_owned(),
+            data: Some(data(raw)),
+        },
+    }
 }
 
 /// A message to be sent.
@@ -200,11 +274,12 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Body, MessageError> {
-        Message::parse(Bytes::copy_from_slice(text.as_bytes())).map(|message| message.body)
+        Message::parse(Bytes::copy_from_slice(text.as_bytes()), &Limits::default())
+            .map(|message| message.body)
     }
 
     #[test]
-    fn the_three_kinds_are_told_apart() {
+    fn the_three_kinds_are_distinguished() {
         assert!(matches!(
             parse(r#"{"jsonrpc":"2.0","id":"p-1","method":"fs/read_text_file","params":{"a":1}}"#),
             Ok(Body::Request { id, method, params })
@@ -225,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_told_by_its_looks_and_anything_odd_the_slow_way() {
+    fn an_update_in_the_usual_form_is_recognised_and_any_other_form_is_parsed() {
         let update = r#"{"sessionId":"s","update":{"sessionUpdate":"x"}}"#;
         let usual = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{update}}}"#);
         assert!(matches!(parse(&usual), Ok(Body::Update { params }) if params == update.as_bytes()));
@@ -233,6 +308,81 @@ mod tests {
         assert!(matches!(parse(&spaced), Ok(Body::Notification { .. })));
         let request = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{update},"id":1}}"#);
         assert!(matches!(parse(&request), Ok(Body::Request { .. })));
+    }
+
+    #[test]
+    fn members_after_the_parameters_are_no_part_of_them() {
+        let params = r#"{"sessionId":"s","update":{"text":"a } \" {[ \\"}}"#;
+        let head = r#"{"jsonrpc":"2.0","method":"session/update","params":"#;
+        for member in [r#""x":{}"#, r#""x":{"y":{"z":"}"}}"#, r#""_meta":{"a":[{}]}"#] {
+            let text = format!("{head}{params},{member}}}");
+            assert!(
+                matches!(parse(&text), Ok(Body::Notification { params: read, .. }) if read == params.as_bytes()),
+                "{text}"
+            );
+            let text = format!("{head}{params},\"id\":7,{member}}}");
+            assert!(matches!(parse(&text), Ok(Body::Request { id, .. }) if id.as_json() == "7"), "{text}");
+        }
+        for broken in [r#"{"a":"}}"#, r#"{"a":{}}}}"#, r#"{"a":"\"}}"#, r#"{"a":1}{"b":2}}"#] {
+            let text = format!("{head}{broken}");
+            assert!(matches!(parse(&text), Err(MessageError::NotAnObject(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_object_is_found_behind_strings_of_any_length() {
+        for size in [0, 1, 15, 16, 17, 100] {
+            for text in [
+                "x".repeat(size),
+                "\\\"".repeat(size),
+                "\\\\".repeat(size),
+                format!("{}}}", "é".repeat(size)),
+            ] {
+                let object = format!("{{\"a\":[\"{text}\",{{}}]}}");
+                assert_eq!(
+                    object_len(format!("{object},\"b\":1}}").as_bytes()),
+                    Some(object.len()),
+                    "{object}"
+                );
+                for cut in 0..object.len() {
+                    assert_eq!(object_len(&object.as_bytes()[..cut]), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ids_and_methods_have_a_limit() {
+        let limits = Limits::default().id(10);
+        let parse = |text: &str| Message::parse(Bytes::copy_from_slice(text.as_bytes()), &limits);
+        for (size, fits) in [(9, true), (10, true), (11, false)] {
+            let id = "1".repeat(size);
+            for text in [format!(r#"{{"id":{id},"method":"m"}}"#), format!(r#"{{"id":{id},"result":1}}"#)] {
+                assert_eq!(parse(&text).is_ok(), fits, "{text}");
+            }
+            let text = format!(r#"{{"method":"{}"}}"#, "m".repeat(size));
+            assert_eq!(parse(&text).is_ok(), fits, "{text}");
+        }
+        let error = parse(r#"{"id":"0123456789","method":"m"}"#).unwrap_err();
+        assert_eq!(error, MessageError::TooLong { what: "the id", size: 12, limit: 10 });
+    }
+
+    #[test]
+    fn error_data_has_a_limit_and_the_error_is_kept() {
+        let limits = Limits::default().decoded(10 * size_of::<serde_json::Value>());
+        let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+        for (data, omitted) in
+            [("[1,2,3,4,5,6,7,8,9]", false), ("[1,2,3,4,5,6,7,8,9,10]", true), (&*deep, true)]
+        {
+            let text = format!(r#"{{"id":1,"error":{{"code":-7,"message":"no","data":{data}}}}}"#);
+            let Ok(Message { body: Body::Response { outcome: Err(error), .. }, .. }) =
+                Message::parse(Bytes::from(text), &limits)
+            else {
+                panic!("an error response")
+            };
+            assert_eq!((error.code, error.message.as_str()), (-7, "no"));
+            assert_eq!(error.data.unwrap().is_string(), omitted, "{data}");
+        }
     }
 
     #[test]
@@ -258,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_error_and_no_panic() {
+    fn text_that_is_not_a_message_is_an_error() {
         for text in [
             "42",
             "\"x\"",
@@ -279,8 +429,11 @@ mod tests {
 
     #[test]
     fn a_byte_that_is_not_utf8_is_replaced() {
-        let message =
-            Message::parse(Bytes::from_static(b"{\"method\":\"x\",\"params\":\"a\xffb\"}")).unwrap();
+        let message = Message::parse(
+            Bytes::from_static(b"{\"method\":\"x\",\"params\":\"a\xffb\"}"),
+            &Limits::default(),
+        )
+        .unwrap();
         assert!(
             matches!(message.body, Body::Notification { params, .. } if params == "\"a\u{fffd}b\"".as_bytes())
         );
@@ -289,7 +442,7 @@ mod tests {
     #[test]
     fn payloads_are_slices_of_the_message() {
         let raw = Bytes::from_static(br#"{"method":"x","params":{"big":"payload"}}"#);
-        let message = Message::parse(raw.clone()).unwrap();
+        let message = Message::parse(raw.clone(), &Limits::default()).unwrap();
         let Body::Notification { params, .. } = message.body else { panic!("a notification") };
         assert!(raw.as_ptr_range().contains(&params.as_ptr()));
     }

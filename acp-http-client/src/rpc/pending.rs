@@ -1,8 +1,8 @@
-//! The requests that wait for an answer.
+//! The pending requests.
 
 use std::collections::HashMap;
 
-/// A table from the number of a request to whoever waits for it. It knows neither tasks nor clocks.
+/// A table from the number of a request to its waiter. It knows neither tasks nor clocks.
 #[derive(Debug)]
 pub(crate) struct Pending<W> {
     waiters: HashMap<u64, W>,
@@ -19,10 +19,10 @@ impl<W> Pending<W> {
         self.waiters.insert(number, waiter);
     }
 
-    /// Takes the waiter out: an answer settles once.
+    /// Removes the waiter: a request settles once.
     pub(crate) fn take(&mut self, number: u64) -> Option<W> {
         let waiter = self.waiters.remove(&number);
-        // A burst of requests must not keep its memory for ever.
+        // Frees the memory of a burst of requests.
         if self.waiters.is_empty() && self.waiters.capacity() > 1024 {
             self.waiters.shrink_to_fit();
         }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_settles_once() {
+    fn a_request_settles_once() {
         let mut pending = Pending::default();
         pending.register(1, "a");
         assert_eq!(pending.take(1), Some("a"));
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_can_be_ended_together_or_by_choice() {
+    fn waiters_are_removed_together_or_by_a_predicate() {
         let mut pending = Pending::default();
         for number in 0..10 {
             pending.register(number, number);

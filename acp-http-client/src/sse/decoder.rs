@@ -6,23 +6,29 @@ use bytes::{Buf, Bytes, BytesMut};
 use memchr::memchr2;
 
 use super::EventId;
+use crate::Limits;
 
-/// How much of an oversize event is kept, so that the request it answers can still be told.
+/// How much of an oversize event is stored, enough to find the id of the request it responds to.
 const HEAD_BYTES: usize = 4096;
-/// How much of a line is kept while its content is being thrown away; an `id` field fits easily.
-const SKIPPED_LINE_BYTES: usize = 1024;
+/// The longest name of a field that is read, with its colon and the space behind it.
+const FIELD_NAME_BYTES: usize = 8;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// One thing the stream said.
+/// One item of an event stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// A dispatched event: its `data`, and its `id` if the block had one.
     Event { id: Option<EventId>, data: Bytes },
     /// A block that carried an `id` but no data (or whose data was too large and already reported).
     Id(EventId),
+    /// An event that is not a message: its `event` field has another type than `message`, or its data is blank.
+    /// Servers send such events to keep a connection alive.
+    Ignored { id: Option<EventId> },
+    /// An `id` field over the limit. Its event has no id.
+    IdTooLong { size: usize, start: Bytes },
     /// A `retry` field.
     Retry(Duration),
-    /// An event grew past the limit. What follows of it is skipped; `id` is known if it came first.
+    /// An event grew past the limit. The rest of it is skipped; `id` is known if it came first.
     TooLarge { id: Option<EventId>, seen: usize, head: Bytes },
     /// As much again was skipped, and the event still has no end.
     Endless,
@@ -30,22 +36,25 @@ pub(crate) enum Frame {
 
 /// Turns chunks of any size into [`Frame`]s.
 ///
-/// `push` a chunk, then call `next_frame` until it gives `None`. Lines may end with LF, CRLF or CR, a leading
-/// byte order mark is dropped, and the bytes of `data` are passed on as they came.
+/// `push` a chunk, then call `next_frame` until it returns `None`. Lines may end with LF, CRLF or CR, a leading
+/// byte order mark is dropped, and the bytes of `data` are passed on unchanged.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     limit: usize,
+    id_limit: usize,
     chunk: Bytes,
-    /// The beginning of a line whose end has not been seen.
+    /// The beginning of a line without its end.
     line: BytesMut,
-    /// The current line is not kept beyond its beginning, and says nothing when it ends.
-    overlong: bool,
+    /// Only the beginning of the current line is stored: how many bytes it has.
+    overlong: Option<usize>,
     /// A CR ended the last line: an LF that follows belongs to it.
     after_cr: bool,
     /// How many bytes of a byte order mark have matched, or `None` once the stream has begun.
     bom: Option<usize>,
     id: Option<EventId>,
     data: Data,
+    /// Whether the `event` field of the current block names another type than `message`.
+    named: bool,
     skipping: bool,
     /// How much of the event has been skipped.
     skipped: usize,
@@ -62,16 +71,18 @@ enum Data {
 }
 
 impl Decoder {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self {
-            limit,
+            limit: limits.message,
+            id_limit: limits.id,
             chunk: Bytes::new(),
             line: BytesMut::new(),
-            overlong: false,
+            overlong: None,
             after_cr: false,
             bom: Some(0),
             id: None,
             data: Data::None,
+            named: false,
             skipping: false,
             skipped: 0,
         }
@@ -96,7 +107,7 @@ impl Decoder {
             self.after_cr = false;
             let frame = match memchr2(b'\n', b'\r', &self.chunk) {
                 Some(end) => {
-                    let frame = if self.line.is_empty() && !self.overlong {
+                    let frame = if self.line.is_empty() && self.overlong.is_none() {
                         self.whole_line(end)
                     } else {
                         self.end_of_line(end)
@@ -116,7 +127,7 @@ impl Decoder {
         }
     }
 
-    /// Whether an event has begun whose end has not come. Comments are not part of any.
+    /// Whether an event has begun and not ended. Comments are not part of any.
     pub(crate) fn is_within_event(&self) -> bool {
         let in_line = self.line.first().is_some_and(|first| *first != b':');
         in_line || self.skipping || self.id.is_some() || !matches!(self.data, Data::None)
@@ -131,7 +142,7 @@ impl Decoder {
                     self.bom = (matched + 1 < BOM.len()).then_some(matched + 1);
                 }
                 Some(_) => {
-                    // Not a mark after all: what matched so far belongs to the first line.
+                    // Not a mark: what matched so far belongs to the first line.
                     self.line.extend_from_slice(&BOM[..matched]);
                     self.bom = None;
                 }
@@ -141,29 +152,42 @@ impl Decoder {
 
     /// Takes the part of a line that has no end yet.
     fn grow_line(&mut self, part: &[u8]) -> Option<Frame> {
-        if self.skipping || self.overlong {
-            let room = SKIPPED_LINE_BYTES.saturating_sub(self.line.len()).min(part.len());
+        if self.skipping || self.overlong.is_some() {
+            let size = self.overlong.unwrap_or(self.line.len()) + part.len();
+            let room = self.field_limit().saturating_sub(self.line.len()).min(part.len());
             self.line.extend_from_slice(&part[..room]);
-            self.overlong |= room < part.len();
+            self.overlong = (size > self.line.len()).then_some(size);
             let before = self.skipped;
             self.skipped += part.len();
             return (self.skipping && before <= self.limit && self.skipped > self.limit)
                 .then_some(Frame::Endless);
         }
         self.line.extend_from_slice(part);
-        let seen = self.data.len() + self.line.len();
-        if seen <= self.limit {
+        let (name, value) = split_field(&self.line);
+        let frame = if name == b"data" {
+            let seen = self.data.len() + value.len();
+            if seen <= self.limit {
+                return None;
+            }
+            Some(self.too_large(seen))
+        } else if self.line.len() <= self.field_limit() {
             return None;
-        }
-        let frame = is_data(&self.line).then(|| self.too_large(seen));
-        self.overlong = true;
-        self.line = BytesMut::from(self.line.truncated(SKIPPED_LINE_BYTES));
+        } else {
+            None
+        };
+        self.overlong = Some(self.line.len());
+        self.line = BytesMut::from(self.line.truncated(self.field_limit()));
         frame
     }
 
-    /// A line that lies in one chunk, as most do: only its data is worth a reference to the chunk.
+    /// How much is stored of a line that is not data, or whose data is skipped: an `id` field within the limit.
+    fn field_limit(&self) -> usize {
+        self.id_limit.saturating_add(FIELD_NAME_BYTES)
+    }
+
+    /// A line that lies in one chunk, as most do. Only data is worth a reference to the chunk.
     fn whole_line(&mut self, end: usize) -> Option<Frame> {
-        match Field::of(&self.chunk[..end]) {
+        match Field::of(&self.chunk[..end], self.id_limit) {
             Field::Data(at) if !self.skipping => self.add_data(self.chunk.slice(at..end)),
             field => self.take_field(field),
         }
@@ -171,13 +195,15 @@ impl Decoder {
 
     /// The end of a line that began in an earlier chunk.
     fn end_of_line(&mut self, end: usize) -> Option<Frame> {
-        if std::mem::take(&mut self.overlong) {
-            self.line.clear();
-            return None;
+        if let Some(size) = self.overlong.take() {
+            let line = std::mem::take(&mut self.line);
+            let (name, value) = split_field(&line);
+            let size = (size + end).saturating_sub(line.len() - value.len());
+            return (name == b"id").then(|| id_too_long(value, size));
         }
         self.line.extend_from_slice(&self.chunk[..end]);
         let line = std::mem::take(&mut self.line).freeze();
-        match Field::of(&line) {
+        match Field::of(&line, self.id_limit) {
             Field::Data(at) if !self.skipping => self.add_data(line.slice(at..)),
             field => self.take_field(field),
         }
@@ -188,6 +214,8 @@ impl Decoder {
             Field::Blank => return self.dispatch(),
             Field::Retry(delay) => return Some(Frame::Retry(delay)),
             Field::Id(id) => self.id = Some(id),
+            Field::IdTooLong(frame) => return Some(frame),
+            Field::Event { named } => self.named = named,
             Field::Data(_) | Field::Nothing => {}
         }
         None
@@ -216,13 +244,17 @@ impl Decoder {
 
     fn dispatch(&mut self) -> Option<Frame> {
         let id = self.id.take();
-        let data = std::mem::take(&mut self.data);
+        let named = std::mem::take(&mut self.named);
         self.skipping = false;
-        match data {
-            Data::None => id.map(Frame::Id),
-            Data::Line(data) => Some(Frame::Event { id, data }),
-            Data::Lines(lines) => Some(Frame::Event { id, data: lines.freeze() }),
+        let data = match std::mem::take(&mut self.data) {
+            Data::None => return id.map(Frame::Id),
+            Data::Line(data) => data,
+            Data::Lines(lines) => lines.freeze(),
+        };
+        if named || data.trim_ascii_start().is_empty() {
+            return Some(Frame::Ignored { id });
         }
+        Some(Frame::Event { id, data })
     }
 }
 
@@ -248,31 +280,43 @@ impl Data {
     }
 }
 
-/// What a line says.
+/// The content of a line.
 enum Field {
     /// The end of a block.
     Blank,
-    /// Data, from this place on.
+    /// Data, from this index on.
     Data(usize),
     Id(EventId),
+    IdTooLong(Frame),
+    /// The type of the event, and whether it is another one than `message`.
+    Event {
+        named: bool,
+    },
     Retry(Duration),
-    /// Comments, `event` and unknown fields carry nothing for a JSON-RPC stream.
+    /// A comment or an unknown field.
     Nothing,
 }
 
 impl Field {
-    fn of(line: &[u8]) -> Self {
+    fn of(line: &[u8], id_limit: usize) -> Self {
         if line.is_empty() {
             return Self::Blank;
         }
         let (name, value) = split_field(line);
         match name {
             b"data" => Self::Data(line.len() - value.len()),
-            b"id" if !value.contains(&0) => Self::Id(EventId::read(value)),
+            b"id" if value.contains(&0) => Self::Nothing,
+            b"id" if value.len() > id_limit => Self::IdTooLong(id_too_long(value, value.len())),
+            b"id" => Self::Id(EventId::read(value)),
+            b"event" => Self::Event { named: !matches!(value, b"" | b"message") },
             b"retry" => parse_retry(value).map_or(Self::Nothing, Self::Retry),
             _ => Self::Nothing,
         }
     }
+}
+
+fn id_too_long(value: &[u8], size: usize) -> Frame {
+    Frame::IdTooLong { size, start: Bytes::copy_from_slice(value.truncated(HEAD_BYTES)) }
 }
 
 fn joined(mut lines: BytesMut, value: &[u8]) -> BytesMut {
@@ -290,10 +334,6 @@ fn split_field(line: &[u8]) -> (&[u8], &[u8]) {
             (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
         }
     }
-}
-
-fn is_data(line: &[u8]) -> bool {
-    split_field(line).0 == b"data"
 }
 
 fn parse_retry(value: &[u8]) -> Option<Duration> {
@@ -319,8 +359,14 @@ mod tests {
 
     const LIMIT: usize = 1 << 20;
 
+    const ID_LIMIT: usize = 32;
+
+    fn limits(message: usize) -> Limits {
+        Limits::default().message(message).id(ID_LIMIT)
+    }
+
     fn decode(input: &[u8], chunk: usize, limit: usize) -> Vec<Frame> {
-        let mut decoder = Decoder::new(limit);
+        let mut decoder = Decoder::new(&limits(limit));
         let mut frames = Vec::new();
         for part in input.chunks(chunk.max(1)) {
             decoder.push(Bytes::copy_from_slice(part));
@@ -347,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_is_kept_in_any_chunking() {
+    fn the_standard_is_followed_in_any_chunking() {
         let table: &[(&str, &[Frame])] = &[
             ("data: a\n\n", &[event(None, "a")]),
             ("data:a\n\n", &[event(None, "a")]),
@@ -358,7 +404,17 @@ mod tests {
             ("id: 1\nevent: message\ndata: a\n\n", &[event(Some("1"), "a")]),
             ("data: a\nid: 1\n\ndata: b\n\n", &[event(Some("1"), "a"), event(None, "b")]),
             ("data: a\ndata: b\ndata\n\n", &[event(None, "a\nb\n")]),
-            ("data\n\n", &[event(None, "")]),
+            ("data\n\n", &[Frame::Ignored { id: None }]),
+            ("id: 3\ndata:\ndata: \n\n", &[Frame::Ignored { id: Some("3".into()) }]),
+            (
+                "event: ping\nid: 3\ndata: {}\n\ndata: a\n\n",
+                &[Frame::Ignored { id: Some("3".into()) }, event(None, "a")],
+            ),
+            ("data: {}\nevent: ping\n\n", &[Frame::Ignored { id: None }]),
+            ("event: ping\nevent: message\ndata: a\n\n", &[event(None, "a")]),
+            ("event:\ndata: a\n\nevent\ndata: b\n\n", &[event(None, "a"), event(None, "b")]),
+            ("event: ping\n\ndata: a\n\n", &[event(None, "a")]),
+            ("event: ping\nid: 4\n\n", &[Frame::Id("4".into())]),
             (": comment\n\n:\n\n", &[]),
             ("id: 4\n\ndata: x\n\n", &[Frame::Id("4".into()), event(None, "x")]),
             ("id: 1\0\ndata: a\n\n", &[event(None, "a")]),
@@ -380,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_utf8_is_passed_on_as_it_came() {
+    fn invalid_utf8_is_passed_on_unchanged() {
         let expected = Frame::Event { id: None, data: Bytes::from_static(b"a\xffb") };
         all_chunkings(b"data: a\xffb\n\n", &[expected]);
     }
@@ -411,7 +467,7 @@ mod tests {
 
     #[test]
     fn an_unterminated_event_is_reported_at_the_limit_and_takes_no_more_memory() {
-        let mut decoder = Decoder::new(LIMIT);
+        let mut decoder = Decoder::new(&limits(LIMIT));
         decoder.push(Bytes::from_static(b"id: 3\ndata: "));
         assert_eq!(decoder.next_frame(), None);
         let part = Bytes::from(vec![b'x'; 64 * 1024]);
@@ -427,11 +483,56 @@ mod tests {
             matches!(&reports[..], [Frame::TooLarge { head, .. }, Frame::Endless] if head.len() == HEAD_BYTES),
             "{reports:?}"
         );
-        assert!(decoder.line.len() <= SKIPPED_LINE_BYTES);
+        assert!(decoder.line.len() <= decoder.field_limit());
     }
 
     #[test]
-    fn a_comment_of_any_length_is_not_kept() {
+    fn data_at_the_limit_passes_in_any_chunking_and_one_byte_more_does_not() {
+        for (size, passes) in [(19, true), (20, true), (21, false)] {
+            let input = format!("data: {}\n\n", "x".repeat(size));
+            for chunk in 1..=input.len() {
+                let frames = decode(input.as_bytes(), chunk, 20);
+                assert_eq!(
+                    matches!(frames[..], [Frame::Event { .. }]),
+                    passes,
+                    "{size} in {chunk}: {frames:?}"
+                );
+                assert_eq!(matches!(frames[..], [Frame::TooLarge { .. }]), !passes);
+            }
+        }
+    }
+
+    #[test]
+    fn an_id_over_the_limit_is_reported_and_its_event_is_not_lost() {
+        for (size, fits) in [(ID_LIMIT - 1, true), (ID_LIMIT, true), (ID_LIMIT + 1, false), (500, false)] {
+            let id = "i".repeat(size);
+            let input = format!("id: {id}\ndata: a\n\ndata: b\n\n");
+            for chunk in 1..=input.len() {
+                let mut frames = decode(input.as_bytes(), chunk, LIMIT);
+                if !fits {
+                    let Frame::IdTooLong { size: seen, start } = frames.remove(0) else {
+                        panic!("{frames:?}")
+                    };
+                    assert!(seen == size && id.as_bytes().starts_with(&start), "{size} in {chunk}: {seen}");
+                }
+                let expected = event(fits.then_some(&*id), "a");
+                assert_eq!(frames, [expected, event(None, "b")], "{size} in {chunk}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_id_at_the_limit_is_read_behind_data_that_is_too_large() {
+        let id = "i".repeat(ID_LIMIT);
+        let input = format!("data: {}\nid: {id}\n\ndata: ok\n\n", "x".repeat(150));
+        for chunk in 1..=input.len() {
+            let frames = decode(input.as_bytes(), chunk, 100);
+            assert_eq!(frames[1..], [Frame::Id(id.as_str().into()), event(None, "ok")], "in {chunk}");
+        }
+    }
+
+    #[test]
+    fn a_comment_of_any_length_is_not_stored() {
         let mut input = vec![b':'; 100];
         input.extend_from_slice(b"\n\ndata: a\n\n");
         for chunk in 1..=input.len() {

@@ -1,17 +1,21 @@
 //! The ids of events.
 
-use std::fmt;
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use serde::{Serialize, Serializer};
 
-/// The id of an event: a number with most servers, any text with some.
+use crate::printable::Printable;
+
+/// The id of an event: a number on most servers, any text on some. It is cheap to clone.
+///
+/// `Display` is safe to print; the id itself is in [`as_text`](Self::as_text).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct EventId(Kind);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Kind {
     Number(u64),
-    Text(Box<str>),
+    Text(Arc<str>),
 }
 
 impl EventId {
@@ -27,7 +31,15 @@ impl EventId {
         matches!(&self.0, Kind::Text(text) if text.is_empty())
     }
 
-    /// The number it is, if it is one.
+    /// The id as the server sent it. Bytes that are not UTF-8 are replaced.
+    pub fn as_text(&self) -> Cow<'_, str> {
+        match &self.0 {
+            Kind::Number(number) => Cow::Owned(number.to_string()),
+            Kind::Text(text) => Cow::Borrowed(text),
+        }
+    }
+
+    /// The id as a number, if it is written as a counter writes numbers.
     pub fn as_number(&self) -> Option<u64> {
         match self.0 {
             Kind::Number(number) => Some(number),
@@ -36,8 +48,8 @@ impl EventId {
     }
 }
 
-/// The number an id stands for, if it is written the way a counter writes it. The largest number has no successor,
-/// and no counter gets there.
+/// The number of an id that is written without sign and leading zeros. The largest number has no successor and is
+/// none.
 fn number(value: &[u8]) -> Option<u64> {
     let digits = value.first().is_some_and(u8::is_ascii_digit) && (value == b"0" || value[0] != b'0');
     let text = std::str::from_utf8(value).ok().filter(|_| digits)?;
@@ -60,7 +72,7 @@ impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Number(number) => number.fmt(f),
-            Kind::Text(text) => f.write_str(text),
+            Kind::Text(text) => fmt::Display::fmt(&Printable(&**text), f),
         }
     }
 }
@@ -73,7 +85,7 @@ impl fmt::Debug for EventId {
 
 impl Serialize for EventId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(&self.as_text())
     }
 }
 
@@ -95,7 +107,16 @@ mod tests {
         ];
         for (text, number) in table {
             let id = EventId::from(text);
-            assert_eq!((id.to_string().as_str(), id.as_number()), (text, number));
+            assert_eq!((&*id.as_text(), id.as_number()), (text, number));
+            assert_eq!(id.to_string(), text);
         }
+    }
+
+    #[test]
+    fn an_id_is_safe_to_print() {
+        let id = EventId::from("a\u{1b}]0;x\u{7}");
+        assert_eq!(format!("{id} {id:?}"), "a\\u{1b}]0;x\\u{7} a\\u{1b}]0;x\\u{7}");
+        assert_eq!(id.as_text(), "a\u{1b}]0;x\u{7}");
+        assert_eq!(serde_json::to_value(&id).unwrap(), "a\u{1b}]0;x\u{7}");
     }
 }

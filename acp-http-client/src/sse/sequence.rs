@@ -182,6 +182,8 @@ impl<T> Sequence<T> {
         self.openings += 1;
         self.last_at_opening = self.held.last_key_value().map_or(0, |(n, _)| *n).max(self.last.unwrap_or(0));
         self.assumed_repeat = false;
+        // An event of a reported gap that another opening brings may be one of another incarnation.
+        self.gaps.clear();
         if self.hole != Hole::None {
             self.hole = Hole::Refetching;
         }

@@ -1,4 +1,4 @@
-//! How HTTP clients reach a server: TLS, whom they trust, keep-alive.
+//! How HTTP clients are built: TLS, trusted certificates, keep-alive.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use url::Url;
 
 use crate::{Error, Timeouts};
 
-/// A peer that went away without a word is found out within this time and half of it again.
+/// The interval of keep-alive probes. A peer that is gone is detected after this time and half of it again.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// The HTTP client that is used unless the program brings its own.
+/// The HTTP client that is used unless the application passes its own.
 pub(crate) fn default_client(
     timeouts: &Timeouts,
     endpoint: &Url,
@@ -22,24 +22,22 @@ pub(crate) fn default_client(
     if cfg!(not(any(feature = "rustls-tls", feature = "native-tls"))) && endpoint.scheme() == "https" {
         return Err(Error::Config("https needs the feature `rustls-tls` or `native-tls`".to_owned()));
     }
-    builder.build().map_err(|error| Error::Config(format!("the HTTP client cannot be made: {error}")))
+    builder.build().map_err(|error| Error::Config(format!("the HTTP client cannot be built: {error}")))
 }
 
-/// What this crate's own HTTP client is made with: TLS as the features say, no redirects.
+/// A builder with the settings of this crate's own HTTP client: TLS by the features, no redirects.
 ///
-/// Start from it when you bring a client of your own. With the feature `rustls-tls`, `reqwest` has rustls but no
-/// cryptography provider of its own, so that `reqwest::Client::new()` panics unless your program chose one; this
-/// builder brings ring along and installs nothing for the whole process. Its TLS is set up already: certificates
-/// that are added to it are not seen, so take [`http_client_builder_trusting`] for those.
+/// Use it as the start for an HTTP client of your own. It installs nothing for the whole process. Its TLS is
+/// configured already, and certificates that are added to the builder are ignored: use
+/// [`http_client_builder_trusting`] for those.
 pub fn http_client_builder() -> reqwest::ClientBuilder {
     tls::platform(plain_builder())
 }
 
-/// As [`http_client_builder`], and trusts the certificates in this PEM text too: those of a company's own authority,
-/// say.
+/// As [`http_client_builder`], and also trusts the certificates in this PEM text, such as a private authority.
 ///
 /// # Errors
-/// [`Error::Config`] if there is no certificate in the text, or one that cannot be read.
+/// [`Error::Config`] if the text has no certificate or an invalid one.
 pub fn http_client_builder_trusting(pem: &[u8]) -> Result<reqwest::ClientBuilder, Error> {
     tls::trusting(plain_builder(), pem)
 }
@@ -55,11 +53,12 @@ fn plain_builder() -> reqwest::ClientBuilder {
         .http2_adaptive_window(true)
 }
 
-fn unusable(reason: impl std::fmt::Display) -> Error {
-    Error::Config(format!("the certificates to trust cannot be used: {reason}"))
+fn invalid(reason: impl std::fmt::Display) -> Error {
+    Error::Config(format!("the certificates to trust are invalid: {reason}"))
 }
 
-/// rustls with ring: it builds in seconds, and no process-wide provider is installed or needed.
+/// rustls with the provider that is the default of rustls and of reqwest. Other users of either in the same process
+/// work with their defaults, and no process-wide provider is installed or needed.
 #[cfg(feature = "rustls-tls")]
 mod tls {
     use std::sync::{Arc, OnceLock};
@@ -71,39 +70,38 @@ mod tls {
     };
     use rustls_platform_verifier::Verifier;
 
-    use super::{Error, unusable};
+    use super::{Error, invalid};
 
     pub(super) fn platform(builder: ClientBuilder) -> ClientBuilder {
-        // Reading the platform's certificates takes longer than everything else a client does at its start.
+        // Reading the certificates of the platform is the slowest part of building a client.
         static TLS: OnceLock<Option<ClientConfig>> = OnceLock::new();
         let config = TLS.get_or_init(|| {
-            let trusting_nobody = |error: rustls::Error| {
-                // A machine without certificates can still talk plain HTTP.
-                tracing::warn!(%error, "the certificates of the platform cannot be read");
+            let without_roots = |error: rustls::Error| {
+                // A machine without certificates can still use plain HTTP.
+                tracing::warn!(%error, "reading the certificates of the platform failed");
                 let config = versions()?.with_root_certificates(RootCertStore::empty());
                 Ok::<_, rustls::Error>(finished(config))
             };
-            config([]).or_else(trusting_nobody).ok()
+            config([]).or_else(without_roots).ok()
         });
         match config {
             Some(config) => builder.tls_backend_preconfigured(config.clone()),
-            // ring offers the default protocol versions, so this is not reached; reqwest would say what is missing.
+            // The provider supports the default protocol versions, so this is not reached.
             None => builder,
         }
     }
 
     pub(super) fn trusting(builder: ClientBuilder, pem: &[u8]) -> Result<ClientBuilder, Error> {
-        let roots: Vec<_> =
-            CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(unusable)?;
+        let roots: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
         if roots.is_empty() {
-            return Err(unusable("there is none in the text"));
+            return Err(invalid("the text has none"));
         }
-        // The verifier passes over what it cannot read; here it is said.
+        // The verifier ignores invalid certificates; here they are an error.
         let mut store = RootCertStore::empty();
         for root in &roots {
-            store.add(root.clone()).map_err(unusable)?;
+            store.add(root.clone()).map_err(invalid)?;
         }
-        Ok(builder.tls_backend_preconfigured(config(roots).map_err(unusable)?))
+        Ok(builder.tls_backend_preconfigured(config(roots).map_err(invalid)?))
     }
 
     fn config(
@@ -117,7 +115,7 @@ mod tls {
     type Builder<State> = rustls::ConfigBuilder<ClientConfig, State>;
 
     fn versions() -> Result<Builder<rustls::WantsVerifier>, rustls::Error> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
     }
 
@@ -132,16 +130,16 @@ mod tls {
 mod tls {
     use reqwest::{Certificate, ClientBuilder};
 
-    use super::{Error, unusable};
+    use super::{Error, invalid};
 
     pub(super) fn platform(builder: ClientBuilder) -> ClientBuilder {
         builder
     }
 
     pub(super) fn trusting(builder: ClientBuilder, pem: &[u8]) -> Result<ClientBuilder, Error> {
-        let roots = Certificate::from_pem_bundle(pem).map_err(unusable)?;
+        let roots = Certificate::from_pem_bundle(pem).map_err(invalid)?;
         if roots.is_empty() {
-            return Err(unusable("there is none in the text"));
+            return Err(invalid("the text has none"));
         }
         Ok(builder.tls_certs_merge(roots))
     }
@@ -151,14 +149,14 @@ mod tls {
 mod tls {
     use reqwest::ClientBuilder;
 
-    use super::{Error, unusable};
+    use super::{Error, invalid};
 
     pub(super) fn platform(builder: ClientBuilder) -> ClientBuilder {
         builder
     }
 
     pub(super) fn trusting(_builder: ClientBuilder, _pem: &[u8]) -> Result<ClientBuilder, Error> {
-        Err(unusable("that needs the feature `rustls-tls` or `native-tls`"))
+        Err(invalid("TLS needs the feature `rustls-tls` or `native-tls`"))
     }
 }
 
@@ -167,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_that_cannot_be_used_are_a_typed_error() {
+    fn invalid_certificates_are_a_typed_error() {
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for pem in ["", "no certificate", broken, "-----BEGIN CERTIFICATE-----\n"] {
             let error = http_client_builder_trusting(pem.as_bytes()).expect_err(pem);

@@ -1,32 +1,29 @@
-//! What POST, GET and DELETE share: endpoint, token, headers, cookies, connection id.
+//! Common parts of POST, GET and DELETE: endpoint, token, headers, cookies, connection id.
 
 use std::{
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::OnceLock,
+    time::{Duration, SystemTime},
 };
 
 use bytes::{Bytes, BytesMut};
-use reqwest::{
-    Method, RequestBuilder, Response, StatusCode,
-    cookie::{CookieStore, Jar},
-    header::{COOKIE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, SET_COOKIE},
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
+    header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, LOCATION, SET_COOKIE},
 };
+use reqwest::{RequestBuilder, Response};
 use url::Url;
 
-use super::{HttpSendError, sender::Sender};
-use crate::{Auth, Dialect, Error, HttpError, TokenUse, error::Cause};
+use super::{HttpSendError, cookies::Cookies, retry_after::retry_after, sender::Sender};
+use crate::{Auth, Dialect, Error, HttpError, Limits, TokenUse, error::Cause};
 
-/// How much of an error body is kept.
+/// How much of an error body is read.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
-/// How much of a body that is not JSON-RPC is shown.
+/// How much of a body that is not JSON-RPC is stored.
 const START_CHARS: usize = 1024;
-/// How long the beginning of such a body may take.
-const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How long reading the beginning of such a body may take.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a transport is made of.
+/// The settings of a transport.
 #[derive(Debug)]
 pub(crate) struct TransportConfig {
     pub(crate) http: Sender,
@@ -35,19 +32,18 @@ pub(crate) struct TransportConfig {
     pub(crate) headers: HeaderMap,
     pub(crate) auth: Auth,
     pub(crate) dialect: Dialect,
-    pub(crate) message_limit: usize,
+    pub(crate) limits: Limits,
     pub(crate) connection_id: Option<HeaderValue>,
 }
 
-/// Sends requests to the one endpoint of a connection.
+/// Sends requests to the endpoint of a connection.
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub(super) config: TransportConfig,
     /// The endpoint with the query of the first POST.
     pub(super) bootstrap: Url,
     connection_id: OnceLock<(HeaderName, HeaderValue)>,
-    cookies: Jar,
-    has_cookies: AtomicBool,
+    cookies: Cookies,
 }
 
 impl Transport {
@@ -62,16 +58,10 @@ impl Transport {
         {
             let _ = connection_id.set((name, id.clone()));
         }
-        Self {
-            config,
-            bootstrap,
-            connection_id,
-            cookies: Jar::default(),
-            has_cookies: AtomicBool::new(false),
-        }
+        Self { cookies: Cookies::new(config.limits.cookies), config, bootstrap, connection_id }
     }
 
-    /// The connection id that the server handed out.
+    /// The connection id that the server assigned.
     pub(crate) fn connection_id(&self) -> Option<&HeaderValue> {
         self.connection_id.get().map(|(_, id)| id)
     }
@@ -88,24 +78,22 @@ impl Transport {
         }
     }
 
-    /// A request with everything that goes with each of them.
+    /// A request with the headers that every request has.
     pub(super) fn request(&self, method: Method, url: &Url, auth: Option<HeaderValue>) -> RequestBuilder {
         let mut headers = self.config.headers.clone();
         if let Some(auth) = auth {
-            headers.insert(reqwest::header::AUTHORIZATION, auth);
+            headers.insert(AUTHORIZATION, auth);
         }
         if let Some((name, id)) = self.connection_id.get() {
             headers.insert(name.clone(), id.clone());
         }
-        if self.has_cookies.load(Ordering::Acquire)
-            && let Some(cookies) = self.cookies.cookies(url)
-        {
+        if let Some(cookies) = self.cookies.header(url) {
             headers.insert(COOKIE, cookies);
         }
         self.config.http.request(method, url.clone()).headers(headers)
     }
 
-    /// Sends what `build` makes; on 401, once more with a refreshed token.
+    /// Sends the request that `build` makes; on 401, once more with a refreshed token.
     pub(super) async fn send(
         &self,
         build: impl Fn(Option<HeaderValue>) -> RequestBuilder,
@@ -122,12 +110,11 @@ impl Transport {
         Ok(response)
     }
 
-    /// Keeps cookies and the connection id.
+    /// Stores cookies and the connection id.
     fn learn(&self, response: &Response) {
         let headers = response.headers();
         if headers.contains_key(SET_COOKIE) {
-            self.cookies.set_cookies(&mut headers.get_all(SET_COOKIE).iter(), &self.config.endpoint);
-            self.has_cookies.store(true, Ordering::Release);
+            self.cookies.store(headers.get_all(SET_COOKIE).iter(), &self.config.endpoint);
         }
         if self.connection_id.get().is_none() && response.status().is_success() {
             let names = self.config.dialect.id_headers();
@@ -140,12 +127,12 @@ impl Transport {
     }
 }
 
-/// A request that brought no response.
+/// A request without a response.
 #[derive(Debug)]
 pub(super) enum SendError {
-    /// It never left: no token, no connection.
+    /// It was not sent: no token, no connection.
     NotSent(Error),
-    /// It may have arrived.
+    /// It may have been received.
     Lost(Cause),
 }
 
@@ -164,7 +151,19 @@ impl From<HttpSendError> for SendError {
     }
 }
 
-/// The error for a request that brought no response and has no stream to wait for.
+/// The header value that names a session.
+///
+/// Only visible ASCII characters and spaces between them arrive everywhere as they were sent. No dialect defines an
+/// encoding for others, and a server that cannot read the header takes the request for one about the connection.
+pub(super) fn session_header(session: &str) -> Result<HeaderValue, Error> {
+    let plain = session.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let header = HeaderValue::from_str(session).ok().filter(|_| plain && session.trim() == session);
+    header
+        .filter(|_| !session.is_empty())
+        .ok_or_else(|| Error::InvalidSessionId { session_id: session.to_owned() })
+}
+
+/// The error for a request without a response, and without a stream that may deliver it.
 pub(super) fn lost(what: &str, error: SendError) -> Error {
     match error {
         SendError::NotSent(error) => error,
@@ -172,7 +171,7 @@ pub(super) fn lost(what: &str, error: SendError) -> Error {
     }
 }
 
-/// Turns a response that is no success into an error, keeping its body.
+/// Makes an error from a response that is not a success, with the beginning of its body.
 pub(super) async fn refused(what: &str, response: Response) -> Error {
     let status = response.status();
     let headers = response.headers();
@@ -181,20 +180,20 @@ pub(super) async fn refused(what: &str, response: Response) -> Error {
     if status.is_redirection() {
         return Error::Redirected { status: status.as_u16(), location: text(LOCATION).map(without_query) };
     }
-    let content_type = text(reqwest::header::CONTENT_TYPE);
-    let retry_after = text(RETRY_AFTER).and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+    let content_type = text(CONTENT_TYPE);
+    let retry_after = retry_after(headers, SystemTime::now());
     let body = read_start(response, ERROR_BODY_BYTES).await;
     Error::Http(Box::new(
         HttpError::new(what, status.as_u16(), content_type, &body).with_retry_after(retry_after),
     ))
 }
 
-/// A redirect may carry a token in its query, and an error must not.
+/// Removes the query, which may contain a token.
 fn without_query(location: String) -> String {
     location.split(['?', '#']).next().unwrap_or_default().to_owned()
 }
 
-/// The error for a success whose body is something else than was asked for.
+/// The error for a success whose body is not JSON-RPC or not an event stream.
 pub(super) async fn unexpected(response: Response) -> Error {
     let status = response.status().as_u16();
     let content_type = content_type(&response);
@@ -204,14 +203,14 @@ pub(super) async fn unexpected(response: Response) -> Error {
 }
 
 pub(super) fn content_type(response: &Response) -> Option<String> {
-    let value = response.headers().get(reqwest::header::CONTENT_TYPE)?;
+    let value = response.headers().get(CONTENT_TYPE)?;
     value.to_str().ok().map(str::to_owned)
 }
 
-/// Reads the beginning of a body, for a bounded time; what goes wrong after that does not matter.
+/// Reads the beginning of a body for a bounded time. Failures are ignored.
 async fn read_start(mut response: Response, limit: usize) -> Bytes {
     let mut body = BytesMut::new();
-    let until = tokio::time::Instant::now() + START_PATIENCE;
+    let until = tokio::time::Instant::now() + START_TIMEOUT;
     while body.len() < limit {
         match tokio::time::timeout_at(until, response.chunk()).await {
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),

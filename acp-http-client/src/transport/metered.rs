@@ -18,7 +18,7 @@ use super::handover::Handover;
 /// A body goes out in pieces of this size.
 const PIECE: usize = 64 * 1024;
 
-/// Counts what was taken of a body.
+/// Counts how much of a body the connection has taken.
 #[derive(Debug, Default)]
 pub(super) struct Metered {
     taken: Arc<AtomicUsize>,
@@ -37,9 +37,10 @@ impl Metered {
         reqwest::Body::wrap(Pieces { rest: bytes.clone(), taken, handover })
     }
 
-    /// Whether some of the last body was never taken.
-    pub(super) fn left_over(&self, bytes: &Bytes) -> bool {
-        self.taken.load(Ordering::Acquire) < bytes.len()
+    /// How much of the last body was taken, if it was not all of it.
+    pub(super) fn incomplete(&self, bytes: &Bytes) -> Option<usize> {
+        let taken = self.taken.load(Ordering::Acquire);
+        (taken < bytes.len()).then_some(taken)
     }
 }
 

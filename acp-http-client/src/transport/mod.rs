@@ -1,10 +1,12 @@
-//! HTTP: the only place that knows reqwest.
+//! HTTP: the only user of reqwest.
 
 mod connector;
+mod cookies;
 mod handover;
 mod http;
 mod metered;
 mod post;
+mod retry_after;
 mod sender;
 mod stream;
 

@@ -1,16 +1,17 @@
-//! One message to the server.
+//! Posting one message.
 
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::{
-    Method, Response,
-    header::{ACCEPT, CONTENT_TYPE, HeaderValue},
+use http::{
+    HeaderValue, Method,
+    header::{ACCEPT, CONTENT_TYPE},
 };
+use reqwest::Response;
 
 use super::{
     handover::Handover,
-    http::{SendError, Transport, content_type, refused, unexpected},
+    http::{SendError, Transport, content_type, refused, session_header, unexpected},
     metered::Metered,
 };
 use crate::{Dialect, Error, HttpError, RpcError, error::Cause};
@@ -21,7 +22,7 @@ pub(crate) struct Post {
     /// The method, for errors.
     pub(crate) what: Arc<str>,
     pub(crate) body: Bytes,
-    /// The session the message belongs to, for dialects that name it in a header.
+    /// The session of the message, for dialects that name it in a header.
     pub(crate) session: Option<Arc<str>>,
     pub(crate) bootstrap: bool,
     pub(crate) kind: Sent,
@@ -29,32 +30,32 @@ pub(crate) struct Post {
     pub(crate) handover: Handover,
 }
 
-/// What is being posted, and so what may come back.
+/// What is posted, and so what the response may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// A request: the body of the response may be its answer.
+    /// A JSON-RPC request: the body may contain its response.
     Request,
-    /// A notification or an answer: any success will do.
+    /// A notification or a response: the body is ignored.
     OneWay,
 }
 
-/// What a POST brought.
+/// The outcome of a POST.
 #[derive(Debug)]
 pub(crate) enum Posted {
-    /// A body: the answer to a request.
+    /// A body: the response to a request.
     Answer { status: u16, content_type: Option<String>, body: Bytes },
-    /// The message was taken; an answer, if there is one, comes on the stream.
+    /// The message was accepted; its response, if there is one, arrives on the stream.
     Accepted,
 }
 
-/// Why a POST brought nothing.
+/// Why a POST failed.
 #[derive(Debug, Clone)]
 pub(crate) enum PostFailure {
-    /// The message never left, or was refused unread: it may be sent again.
+    /// The message was not sent, or was rejected unread: it may be sent again.
     NotTaken(Error),
-    /// The message arrived and failed.
+    /// The message was received and failed.
     Failed(Error),
-    /// Nobody knows: the message may have been taken, and the stream may still bring its answer.
+    /// The message may have been received, and the stream may still deliver its response.
     Unknown(Error),
 }
 
@@ -67,10 +68,10 @@ impl PostFailure {
 }
 
 impl Transport {
-    /// Posts one message. It is never sent twice, except when the server refused the token.
+    /// Posts one message. It is never sent twice, except when the server rejected the token.
     pub(crate) async fn post(&self, post: &Post) -> Result<Posted, PostFailure> {
         let url = if post.bootstrap { &self.bootstrap } else { &self.config.endpoint };
-        let session = self.session_header(post);
+        let session = self.session_header(post).map_err(PostFailure::NotTaken)?;
         let metered = Metered::new(post.handover.clone());
         let build = |auth| {
             let request = self
@@ -86,13 +87,18 @@ impl Transport {
         let response = match self.send(build).await {
             Ok(response) => response,
             Err(SendError::NotSent(error)) => return Err(PostFailure::NotTaken(error)),
-            // A server that closes while it is being sent to does so because it has had enough. It cannot have run
-            // what it has not read to its end.
-            Err(SendError::Lost(_)) if metered.left_over(&post.body) => {
-                let (method, size) = (post.what.to_string(), post.body.len());
-                return Err(PostFailure::Failed(Error::PayloadTooLarge { method, size, source: None }));
+            Err(SendError::Lost(source)) => {
+                return Err(match metered.incomplete(&post.body) {
+                    // A server cannot have run what it has not read to its end.
+                    Some(sent) => PostFailure::NotTaken(Error::UploadInterrupted {
+                        method: post.what.to_string(),
+                        sent,
+                        size: post.body.len(),
+                        source: Arc::new(source),
+                    }),
+                    None => PostFailure::Unknown(connection_lost(post, source)),
+                });
             }
-            Err(SendError::Lost(source)) => return Err(PostFailure::Unknown(connection_lost(post, source))),
         };
         if response.status().is_success() {
             self.success(post, response).await
@@ -101,9 +107,16 @@ impl Transport {
         }
     }
 
-    fn session_header(&self, post: &Post) -> Option<HeaderValue> {
-        let session = post.session.as_ref().filter(|_| self.config.dialect.has_session_streams())?;
-        HeaderValue::from_str(session).ok()
+    /// The header that names the session, on dialects that have one.
+    ///
+    /// A request about a session whose id does not fit a header is not sent: its updates travel on a stream that only
+    /// the header can name. A notification or a response is sent without it, because its body says enough.
+    fn session_header(&self, post: &Post) -> Result<Option<HeaderValue>, Error> {
+        let session = post.session.as_ref().filter(|_| self.config.dialect.has_session_streams());
+        match session.map(|session| session_header(session)).transpose() {
+            Err(_) if post.kind == Sent::OneWay => Ok(None),
+            header => header,
+        }
     }
 
     async fn success(&self, post: &Post, response: Response) -> Result<Posted, PostFailure> {
@@ -116,7 +129,7 @@ impl Transport {
         match self.read_body(post, response).await {
             Ok(body) if body.is_empty() => Ok(Posted::Accepted),
             _ if post.kind == Sent::OneWay => Ok(Posted::Accepted),
-            // 202 says that the answer comes later, whatever else is in the body.
+            // 202 means that the response follows on the stream, whatever the body is.
             Ok(_) if page => Ok(Posted::Accepted),
             Ok(body) => Ok(Posted::Answer { status, content_type, body }),
             Err(failure) => Err(failure),
@@ -124,7 +137,7 @@ impl Transport {
     }
 
     async fn read_body(&self, post: &Post, mut response: Response) -> Result<Bytes, PostFailure> {
-        let limit = self.config.message_limit;
+        let limit = self.config.limits.message;
         let mut body = Body::Empty;
         loop {
             match response.chunk().await {
@@ -152,7 +165,7 @@ impl Transport {
             Error::Http(error) => *error,
             redirected => return PostFailure::Failed(redirected),
         };
-        // A gateway or the server gave up waiting; the agent has not.
+        // A gateway or the server stopped waiting; the agent may still run.
         if matches!(error.status, 408 | 504 | 524) {
             return PostFailure::Unknown(Error::Http(Box::new(error)));
         }
@@ -171,7 +184,7 @@ impl Transport {
     }
 }
 
-/// A body that mostly comes in one piece.
+/// A body that usually arrives in one piece.
 enum Body {
     Empty,
     One(Bytes),
@@ -221,7 +234,7 @@ fn is_json(content_type: &str) -> bool {
     media == "application/json" || media.ends_with("+json") || media == "text/json"
 }
 
-/// The JSON-RPC error in the body of a failure, which says more than the status.
+/// The JSON-RPC error in the body of a failure. It says more than the status.
 fn rpc_error(error: &HttpError) -> Option<RpcError> {
     #[derive(serde::Deserialize)]
     struct Failure {

@@ -1,14 +1,15 @@
-//! The event stream, as HTTP sees it.
+//! Opening an event stream.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use reqwest::{
-    Method, Response, StatusCode,
-    header::{ACCEPT, CACHE_CONTROL, HeaderName, HeaderValue},
+use http::{
+    HeaderName, HeaderValue, Method, StatusCode,
+    header::{ACCEPT, CACHE_CONTROL},
 };
+use reqwest::Response;
 
-use super::http::{Transport, content_type, lost, refused, unexpected};
+use super::http::{Transport, content_type, lost, refused, session_header, unexpected};
 use crate::{Dialect, Error, error::Cause};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -23,15 +24,15 @@ pub(crate) struct StreamFailure {
 /// What to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It may pass: try again later.
+    /// It may be temporary: try again later.
     Passing,
     /// The server does not know the stream.
     NotFound,
-    /// Somebody reads it already, perhaps ourselves a moment ago.
+    /// It already has a reader, perhaps a connection of ours that was lost.
     Held,
-    /// The token is refused.
+    /// The token was rejected.
     Unauthorized,
-    /// Trying again cannot help.
+    /// A retry cannot succeed.
     Final,
 }
 
@@ -47,20 +48,19 @@ impl EventStream {
 }
 
 impl Transport {
-    /// Opens the stream of the connection or of a session, behind `last_event_id`.
+    /// Opens the stream of the connection or of a session after `last_event_id`.
     pub(crate) async fn open_stream(
         &self,
         session: Option<&str>,
         last_event_id: Option<&str>,
     ) -> Result<EventStream, StreamFailure> {
-        let header = |text: &str| {
-            HeaderValue::from_bytes(text.as_bytes()).map_err(|_| StreamFailure {
-                trouble: Trouble::Final,
-                error: Error::Config(format!("{text:?} cannot be sent in a header")),
-            })
-        };
-        let session = session.map(header).transpose()?;
-        let last_event_id = last_event_id.map(header).transpose()?;
+        let invalid = |error| StreamFailure { trouble: Trouble::Final, error };
+        let session = session.map(session_header).transpose().map_err(invalid)?;
+        // An event id may be any text without line ends, and the header takes it as UTF-8 (HTML standard, 9.2.3).
+        let last_event_id = last_event_id.map(|id| HeaderValue::from_bytes(id.as_bytes())).transpose();
+        let last_event_id = last_event_id.map_err(|_| {
+            invalid(Error::Config("the last event id has control characters and cannot be sent".to_owned()))
+        })?;
         let build = |auth| {
             let mut request = self
                 .request(Method::GET, &self.config.endpoint, auth)
@@ -80,7 +80,7 @@ impl Transport {
         })?;
         match response.status() {
             StatusCode::OK if is_event_stream(&response) => Ok(EventStream(response)),
-            // A login page of a proxy, say: it may go away.
+            // The login page of a proxy, for example: it may be temporary.
             StatusCode::OK => {
                 Err(StreamFailure { trouble: Trouble::Passing, error: unexpected(response).await })
             }

@@ -14,6 +14,8 @@ const TOOL_LINES: usize = 12;
 const DIFF_LINES: usize = 40;
 /// How many of the last lines of standard error are shown.
 const STDERR_LINES: usize = 12;
+/// How many lines of what a tool was given are shown.
+const INPUT_LINES: usize = 4;
 /// How many characters of what a tool was given are shown.
 const INPUT_CHARS: usize = 240;
 
@@ -26,14 +28,16 @@ pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
         how.push(format!("exit code {code}"));
     }
     if let Some(signal) = &end.signal {
-        how.push(format!("signal {signal}"));
+        how.push(format!("killed by {signal}"));
     }
     if how.is_empty() {
         how.push(end.reason.to_string());
     }
     let mut lines =
         vec![bar(Line::new(Style::Bold, title).with(Style::Bad, &format!("  {}", how.join(", "))))];
-    if let Some(message) = &end.message {
+    // The message of some servers is nothing but the exit status once more.
+    let known = end.exit_code.is_some() || end.signal.is_some();
+    if let Some(message) = end.message.as_ref().filter(|text| !known || !text.contains("unix_wait_status(")) {
         lines.push(bar(Line::new(Style::Dim, message)));
     }
     let shown = end.last_stderr_lines(STDERR_LINES);
@@ -65,7 +69,9 @@ pub(super) fn failure(what: &str, error: &Error) -> Vec<Line> {
         cause = error.source();
     }
     if error.is_login_required() {
-        lines.push(Line::new(Style::Dim, "  The agent wants you to log in first, with its own program."));
+        let hint =
+            "  The agent wants you to log in first: with its own program, or by a key in its variable.";
+        lines.push(Line::new(Style::Dim, hint));
     }
     lines
 }
@@ -96,14 +102,21 @@ pub(super) fn tool_title(call: &ToolCall) -> &str {
 /// What a tool call brought, or wants to do.
 pub(super) fn content(call: &ToolCall, diff_limit: usize) -> Vec<Line> {
     let mut lines = Vec::new();
-    for piece in &call.content {
+    for (index, piece) in call.content.iter().enumerate() {
+        if call.content[..index].contains(piece) {
+            continue;
+        }
         match piece {
-            Content::Text(text) | Content::Resource { text, .. } => lines.extend(shortened(text, TOOL_LINES)),
+            Content::Text { text, .. } | Content::Resource { text, .. } => {
+                lines.extend(shortened(text, TOOL_LINES))
+            }
             Content::Image { mime_type, .. } | Content::Audio { mime_type, .. } => {
                 lines.push(Line::new(Style::Dim, &format!("[{mime_type}]")));
             }
-            Content::Link { uri, name } => lines.push(Line::new(Style::Accent, &format!("{name}  {uri}"))),
-            Content::Diff { path, old_text, new_text } => {
+            Content::Link { uri, name, .. } => {
+                lines.push(Line::new(Style::Accent, &format!("{name}  {uri}")))
+            }
+            Content::Diff { path, old_text, new_text, .. } => {
                 lines.extend(diff_lines(path, old_text.as_deref().unwrap_or_default(), new_text, diff_limit));
             }
             Content::Other(value) => lines.push(Line::new(Style::Dim, &clipped(&value.to_string()))),
@@ -113,21 +126,44 @@ pub(super) fn content(call: &ToolCall, diff_limit: usize) -> Vec<Line> {
     lines.into_iter().map(|line| line.behind(Style::Dim, "  ")).collect()
 }
 
-/// What a tool was given, in a line or two.
+/// What a tool was given, in a line or two. Where it brings a change of a file, the change says it all.
 pub(super) fn input(call: &ToolCall) -> Vec<Line> {
-    let Some(input) = &call.input else { return Vec::new() };
-    let text = match input.get("command").and_then(Value::as_str) {
-        Some(command) => format!("$ {command}"),
-        None if input.as_object().is_some_and(serde_json::Map::is_empty) => return Vec::new(),
-        None => input.to_string(),
+    let changes = call.content.iter().any(|content| matches!(content, Content::Diff { .. }));
+    let mut lines = match &call.input {
+        Some(input) if !changes => given(input),
+        _ => Vec::new(),
     };
-    let mut lines = shortened(&text, 4);
     let places = call.locations.iter().map(|location| match location.line {
         Some(line) => Line::new(Style::Accent, &format!("{}:{line}", location.path)),
         None => Line::new(Style::Accent, &location.path),
     });
-    lines.extend(places.take(3));
+    if !changes {
+        lines.extend(places.take(3));
+    }
     lines.into_iter().map(|line| line.behind(Style::Dim, "  ")).collect()
+}
+
+/// The input of a tool in words: its command, or each of its members on a line.
+fn given(input: &Value) -> Vec<Line> {
+    let command = match input.get("command").or_else(|| input.get("cmd")) {
+        Some(Value::String(command)) => Some(command.clone()),
+        // Some agents give the words of a command.
+        Some(Value::Array(words)) => {
+            let words: Option<Vec<&str>> = words.iter().map(Value::as_str).collect();
+            words.and_then(|words| words.last().map(|_| words.join(" ")))
+        }
+        _ => None,
+    };
+    if let Some(command) = command {
+        return shortened(&format!("$ {command}"), INPUT_LINES);
+    }
+    let Some(members) = input.as_object() else { return shortened(&input.to_string(), INPUT_LINES) };
+    let members = members.iter().filter_map(|(name, value)| match value {
+        Value::String(text) => Some(format!("{name}: {}", text.lines().next().unwrap_or_default())),
+        Value::Number(_) | Value::Bool(_) => Some(format!("{name}: {value}")),
+        _ => None,
+    });
+    members.take(INPUT_LINES).map(|line| Line::new(Style::Dim, &clipped(&line))).collect()
 }
 
 /// The last lines of a text: what matters of a tool's output stands at its end.

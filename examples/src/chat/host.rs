@@ -4,15 +4,18 @@ use std::env;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mock_server::{Builder, MockServer};
+use mock_server::{Builder, MockServer, ProcessAgent};
 use sandbox_agent_sdk::{ClientOptions, Error, SandboxAgentClient};
 
 use super::args::Args;
 use super::showcase::showcase;
 use super::wish;
+use crate::agents::KnownAgent;
 
 /// A turn of a real agent may take as long as it likes.
 const TURN: Duration = Duration::from_secs(24 * 60 * 60);
+/// The agent that shows what this chat can do.
+const SHOWCASE: &str = "showcase";
 /// How many events the embedded server keeps for a stream that breaks.
 const RING: usize = 16_384;
 
@@ -21,7 +24,7 @@ pub(super) struct Host {
     pub(super) client: SandboxAgentClient,
     /// The directory in which sessions are started.
     pub(super) directory: String,
-    /// What to call the agent.
+    /// What to call the agent until it has introduced itself.
     pub(super) agent: String,
     /// It lives as long as this.
     _embedded: Option<MockServer>,
@@ -59,19 +62,16 @@ impl Host {
         let token = random_token()?;
         let mut builder: Builder =
             MockServer::builder().token(&token).request_timeout(TURN).ring(RING).record(0);
-        let (agent, directory) = match &args.agent_command {
-            Some(command) => {
+        let (agent, directory) = match command(args)? {
+            Some((name, command)) => {
                 let directory = directory(args)?;
-                let name = PathBuf::from(command.program());
-                let name =
-                    name.file_stem().map_or("agent".to_owned(), |name| name.to_string_lossy().into_owned());
-                builder = builder.agent(&name, command.clone().cwd(&directory)).files("/");
+                builder = builder.agent(&name, command.cwd(&directory)).files("/");
                 (name, directory.display().to_string())
             }
             None => {
-                builder = builder.agent("showcase", showcase());
+                builder = builder.agent(SHOWCASE, showcase());
                 (
-                    "showcase".to_owned(),
+                    SHOWCASE.to_owned(),
                     args.dir.as_ref().map_or("/".to_owned(), |dir| dir.display().to_string()),
                 )
             }
@@ -80,10 +80,27 @@ impl Host {
             builder.try_start().await.map_err(|error| format!("the server cannot be started: {error}"))?;
         let options = SandboxAgentClient::builder(server.url()).agent(&agent).token(token);
         let client = connect(options).map_err(|error| error.to_string())?;
-        if args.agent_command.is_none() {
+        if agent == SHOWCASE {
             furnish(&client).await.map_err(|error| format!("the sandbox cannot be furnished: {error}"))?;
         }
         Ok(Self { client, directory, agent, _embedded: Some(server) })
+    }
+}
+
+/// The agent that is run as a process, with what to call it until it has introduced itself; `None` for the
+/// demonstration.
+fn command(args: &Args) -> Result<Option<(String, ProcessAgent)>, String> {
+    if let Some(command) = &args.agent_command {
+        let program = PathBuf::from(command.program());
+        let name = program.file_stem().map_or("agent".to_owned(), |name| name.to_string_lossy().into_owned());
+        return Ok(Some((name, command.clone())));
+    }
+    match args.agent.as_deref() {
+        None | Some(SHOWCASE) => Ok(None),
+        Some(name) => {
+            let process = KnownAgent::named(name).and_then(|agent| agent.process());
+            Ok(Some((name.to_owned(), process.map_err(|error| error.to_string())?)))
+        }
     }
 }
 

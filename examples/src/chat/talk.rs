@@ -1,11 +1,13 @@
 //! The conversation: its session, and what can be done with it besides talking.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::{
     Error, Events, ListSessions, NewSession, SandboxAgentClient, Session, SessionSnapshot, Turn, Update,
 };
+use serde_json::Value;
 
 use super::card;
 use super::choices::Choices;
@@ -13,7 +15,10 @@ use super::command::Command;
 use super::files;
 use super::host::Host;
 use super::line::{Line, Style};
+use crate::agents::key_login;
 
+/// How much of a prompt stands for a session's title.
+const TITLE_CHARS: usize = 60;
 /// How many sessions are listed.
 const LISTED: usize = 30;
 
@@ -25,6 +30,8 @@ pub(super) struct Talk {
     session: Option<Session>,
     /// The sessions as they were last listed.
     listed: Vec<String>,
+    /// The first prompt of each session of this chat, for agents that give sessions no titles.
+    begun_with: HashMap<String, String>,
     /// Whether the agent has died and was not started anew.
     pub(super) dead: bool,
 }
@@ -72,6 +79,7 @@ impl Talk {
             directory: host.directory.clone(),
             session: None,
             listed: Vec::new(),
+            begun_with: HashMap::new(),
             dead: false,
         }
     }
@@ -80,8 +88,12 @@ impl Talk {
         self.session.as_ref().map(Session::id)
     }
 
-    pub(super) fn prompt(&self, text: &str) -> Option<Turn> {
-        self.session.as_ref().map(|session| session.prompt(text))
+    pub(super) fn prompt(&mut self, text: &str) -> Option<Turn> {
+        let session = self.session.as_ref()?;
+        let first = text.lines().next().unwrap_or_default();
+        let first: String = first.chars().take(TITLE_CHARS).collect();
+        self.begun_with.entry(session.id().to_owned()).or_insert(first);
+        Some(session.prompt(text))
     }
 
     pub(super) fn cancel(&self) -> Option<BoxFuture<'static, Result<(), Error>>> {
@@ -112,7 +124,8 @@ impl Talk {
         };
         Ok(match command {
             Command::Resume(None) => {
-                errand("listing the sessions", Box::pin(sessions(client, session.id().to_owned())))
+                let titles = self.begun_with.clone();
+                errand("listing the sessions", Box::pin(sessions(client, session.id().to_owned(), titles)))
             }
             Command::Resume(Some(which)) => {
                 let number = which.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
@@ -151,9 +164,13 @@ impl Talk {
 
     /// Starts a new session.
     pub(super) fn begin(&self) -> Errand {
-        let made = self.client.new_session(NewSession::in_dir(&self.directory));
-        let note = Line::new(Style::Dim, &format!("A new session with {}", self.agent));
-        let work = Box::pin(async move { Ok(Done::Session { session: made.await?, note, replay: false }) });
+        let (client, agent, directory) = (self.client.clone(), self.agent.clone(), self.directory.clone());
+        let work = Box::pin(async move {
+            let session = new_session(&client, &directory).await?;
+            let name = title(&client).unwrap_or(agent);
+            let note = Line::new(Style::Dim, &format!("A new session with {name}"));
+            Ok(Done::Session { session, note, replay: false })
+        });
         Errand { what: format!("starting {}", self.agent), work }
     }
 
@@ -203,7 +220,7 @@ impl Talk {
             }
         }
         let history = if replay { session.history().to_vec() } else { Vec::new() };
-        let events = Some(session.events());
+        let events = Some(session.events().deciding());
         self.session = Some(session);
         Shown { lines: vec![note], history, events }
     }
@@ -215,17 +232,43 @@ impl Talk {
     }
 }
 
+/// What the agent calls itself, in words for people.
+fn title(client: &SandboxAgentClient) -> Option<String> {
+    let capabilities = client.capabilities()?;
+    let title = capabilities.raw.pointer("/agentInfo/title").and_then(Value::as_str);
+    title.filter(|title| !title.is_empty()).map(str::to_owned).or_else(|| capabilities.agent_name.clone())
+}
+
+/// Makes a session. Where the agent wants the user to log in first, and this environment has a key for one of the ways
+/// it offers, the chat logs in with that.
+async fn new_session(client: &SandboxAgentClient, directory: &str) -> Result<Session, Error> {
+    let refused = match client.new_session(NewSession::in_dir(directory)).await {
+        Err(error) if error.is_login_required() => error,
+        made => return made,
+    };
+    let offered = client.capabilities().map(|can| can.auth_methods.clone()).unwrap_or_default();
+    let Some(login) = key_login(&offered) else { return Err(refused) };
+    client.authenticate(login).await?;
+    client.new_session(NewSession::in_dir(directory)).await
+}
+
 fn set_line(what: &str, choices: &Choices) -> Line {
     let name = choices.current_name().unwrap_or("what you wanted");
     Line::new(Style::Good, "✔ ").with(Style::Normal, &format!("The {what} is {name} now."))
 }
 
-async fn sessions(client: SandboxAgentClient, present: String) -> Result<Done, Error> {
+async fn sessions(
+    client: SandboxAgentClient,
+    present: String,
+    titles: HashMap<String, String>,
+) -> Result<Done, Error> {
     let mut list = client.list_sessions(ListSessions::all());
     let mut sessions = Vec::new();
     while let Some(info) = list.next().await {
         let info = info?;
-        let title = info.title.clone().unwrap_or_else(|| info.session_id.clone());
+        let title = info.title.clone().filter(|title| !title.is_empty());
+        let title = title.or_else(|| titles.get(&info.session_id).cloned());
+        let title = title.unwrap_or_else(|| info.session_id.clone());
         let mut line = Line::new(Style::Normal, &title);
         if title != info.session_id {
             line = line.with(Style::Dim, &format!("  {}", info.session_id));
@@ -272,7 +315,7 @@ async fn restart(client: SandboxAgentClient, session: Session, directory: String
         Err(error @ (Error::Unsupported { .. } | Error::Rpc { .. })) => {
             let why = card::failure("the conversation could not be taken up again", &error);
             let note = why.into_iter().next().unwrap_or_default();
-            Ok(Done::Session { session: client.new_session(new()).await?, note, replay: false })
+            Ok(Done::Session { session: new_session(&client, &directory).await?, note, replay: false })
         }
         Err(error) => Err(error),
     }

@@ -66,6 +66,12 @@ impl View {
             UpdateKind::Missed(Missed::Lagged(count)) => {
                 self.note(&format!("{count} events were skipped here"))
             }
+            UpdateKind::Notice(notice) => {
+                let description = notice.description.as_deref().unwrap_or_default();
+                self.note(&Plain::line(
+                    format!("{}: {} {description}", notice.severity, notice.title).trim(),
+                ));
+            }
             // Modes, options and commands are shown where they are asked for.
             _ => {}
         }
@@ -125,10 +131,10 @@ impl View {
 
     fn stream(&mut self, voice: Voice, chunk: &Chunk, width: usize) {
         let other = match &chunk.content {
-            Content::Text(text) => return self.text(voice, chunk.message_id.as_deref(), text, width),
+            Content::Text { text, .. } => return self.text(voice, chunk.message_id.as_deref(), text, width),
             Content::Image { mime_type, .. } | Content::Audio { mime_type, .. } => format!("[{mime_type}]"),
-            Content::Link { uri, name } => format!("{name}  {uri}"),
-            Content::Resource { uri, .. } => format!("[{uri}]"),
+            Content::Link { uri, name, .. } => format!("{name}  {uri}"),
+            Content::Resource { uri, .. } | Content::Blob { uri, .. } => format!("[{uri}]"),
             _ => "[content of an unknown kind]".to_owned(),
         };
         self.put([Line::new(Style::Accent, &other)]);

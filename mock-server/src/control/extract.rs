@@ -1,10 +1,11 @@
-//! What the handlers have in common: reading a query and running blocking work.
+//! What the handlers have in common: reading a query, running blocking work, and the end of a connection.
 
 use axum::{
     extract::FromRequestParts,
     http::{StatusCode, request::Parts},
 };
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 use crate::problem::Problem;
 
@@ -19,6 +20,17 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
         serde_urlencoded::from_str(query).map(Self).map_err(|error| {
             (StatusCode::BAD_REQUEST, format!("Failed to deserialize query string: {error}"))
         })
+    }
+}
+
+/// Ends with the connection of a request, also where that was upgraded and its task is not the server's own.
+#[derive(Debug, Clone)]
+pub(crate) struct Lifeline(pub(crate) watch::Receiver<()>);
+
+impl Lifeline {
+    /// Resolves when the connection is to end.
+    pub(super) async fn cut(mut self) {
+        while self.0.changed().await.is_ok() {}
     }
 }
 

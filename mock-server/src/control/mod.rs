@@ -1,11 +1,15 @@
-//! Everything beside the agents' own protocol: health, the agent catalogue, files and configuration.
+//! Everything beside the agents' own protocol: health, the agent catalogue, files, configuration,
+//! processes, terminals, and a desktop that is not installed.
 
 mod agents;
 mod catalog;
 mod config;
+mod desktop;
 mod extract;
 mod files;
 mod plane;
+mod processes;
 
 pub use catalog::AGENT_IDS;
+pub(crate) use extract::Lifeline;
 pub use plane::{ControlPlane, ControlPlaneBuilder, DEFAULT_BODY_LIMIT};

@@ -11,13 +11,13 @@ use axum::{Json, Router, extract::DefaultBodyLimit, routing::get};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{agents, catalog::Catalog, config, files};
+use super::{agents, catalog::Catalog, config, desktop, files, processes};
 use crate::problem::Problem;
 
 /// How large a request body may be unless told otherwise: 2 MiB, as in the released server.
 pub const DEFAULT_BODY_LIMIT: usize = 2 * 1024 * 1024;
 
-/// Health, agent catalogue, files and configuration behind one router.
+/// Health, agent catalogue, files, configuration, processes and terminals behind one router.
 ///
 /// Clones share their state. The files live in a temporary directory that goes with the last clone, unless
 /// a root was given. Authentication and the answer to unknown paths are left to the server around it.
@@ -35,6 +35,15 @@ pub const DEFAULT_BODY_LIMIT: usize = 2 * 1024 * 1024;
 ///   comes back when the move fails.
 /// - The root itself can neither be deleted nor moved.
 /// - Changes to one configuration file are made one after the other.
+/// - Processes are real processes of this machine, with the rights of this program, and are not confined to the
+///   root: their directory is a virtual path, and everything else they are given is not. They start in the root
+///   unless told otherwise, `HOME` is the root, and they end with the server. [`ControlPlaneBuilder::processes`]
+///   turns them off.
+/// - An exited process is reported when its output is drained, half a second after its end at the latest, as
+///   releases from 0.5.5 on do it. What was written to a terminal does not end with the text of an I/O error.
+/// - `run` kills everything in the command's process group when its time is over.
+/// - A reader of logs loses only what was dropped from the log.
+/// - The desktop is never installed.
 /// - Installing an agent records that it is installed; nothing is downloaded.
 ///
 /// # Example
@@ -55,6 +64,7 @@ pub(super) struct Shared {
     pub(super) catalog: Catalog,
     pub(super) files: files::Root,
     pub(super) config: config::Store,
+    pub(super) processes: processes::Processes,
     /// The largest request body.
     pub(super) body_limit: usize,
     /// How long a server of an agent has been running, if there is one.
@@ -70,6 +80,7 @@ pub struct ControlPlaneBuilder {
     body_limit: usize,
     installed: Vec<String>,
     own_agents: Vec<String>,
+    processes: bool,
     uptime: Box<Uptime>,
 }
 
@@ -81,6 +92,7 @@ impl ControlPlane {
             body_limit: DEFAULT_BODY_LIMIT,
             installed: vec!["mock".to_owned()],
             own_agents: Vec::new(),
+            processes: true,
             uptime: Box::new(|_| None),
         }
     }
@@ -117,9 +129,13 @@ impl ControlPlane {
         agents::installed(&self.shared, agent, &wish)
     }
 
-    /// The routes: `/`, `/v1/health`, `/v1/agents…`, `/v1/fs/…` and `/v1/config/…`.
+    /// The routes: `/`, `/v1/health`, `/v1/agents…`, `/v1/fs/…`, `/v1/config/…`, `/v1/processes…` and
+    /// `/v1/desktop/…`.
     pub fn router(&self) -> Router {
+        let processes = if self.shared.processes.are_served() { processes::router() } else { Router::new() };
         Router::new()
+            .merge(processes)
+            .merge(desktop::router())
             .route("/", get(root))
             .route("/v1/health", get(health))
             .merge(agents::router())
@@ -155,6 +171,12 @@ impl ControlPlaneBuilder {
         self
     }
 
+    /// Whether processes and terminals are served; they are by default. Without them their paths are unknown.
+    pub fn processes(mut self, on: bool) -> Self {
+        self.processes = on;
+        self
+    }
+
     /// Tells for how long an agent's server has been running, which shows in its `serverStatus`.
     pub fn uptime(mut self, uptime: impl Fn(&str) -> Option<Duration> + Send + Sync + 'static) -> Self {
         self.uptime = Box::new(uptime);
@@ -170,6 +192,7 @@ impl ControlPlaneBuilder {
         let shared = Shared {
             catalog: Catalog::new(self.installed, self.own_agents),
             config: config::Store::new(files.clone()),
+            processes: processes::Processes::new(files.clone(), self.processes),
             files,
             body_limit: self.body_limit,
             uptime: self.uptime,

@@ -69,9 +69,62 @@ impl Lines {
     }
 }
 
+/// How many places of a line are tried as the beginning of a message.
+const TRIED_PLACES: usize = 16;
+
+/// Takes a line apart that is text followed by a message: some agents print a note without a line end before the next
+/// message, and that message must not be lost.
+///
+/// Gives the text and the message; `None` for any other line.
+pub(super) fn text_before_message(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    if line.trim_ascii_start().first().is_none_or(|&first| first == b'{') {
+        return None;
+    }
+    let places = line.iter().enumerate().filter(|(_, byte)| **byte == b'{').map(|(place, _)| place);
+    let place = places.take(TRIED_PLACES).find(|&place| is_message(&line[place..]))?;
+    Some(line.split_at(place))
+}
+
+fn is_message(text: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Message<'t> {
+        #[serde(borrow)]
+        jsonrpc: std::borrow::Cow<'t, str>,
+    }
+    serde_json::from_slice::<Message<'_>>(text).is_ok_and(|message| message.jsonrpc == "2.0")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_before_a_message_is_taken_apart() {
+        let message = r#"{"id":1,"jsonrpc":"2.0","result":{}}"#;
+        for text in ["Loaded cached credentials.", "warning: {x} and {\"a\":1} ", "日本 "] {
+            let line = format!("{text}{message}");
+            assert_eq!(
+                text_before_message(line.as_bytes()),
+                Some((text.as_bytes(), message.as_bytes())),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_lines_stay_whole() {
+        for line in [
+            r#"{"jsonrpc":"2.0","method":"x"}"#,
+            r#"  {"jsonrpc":"2.0"} trailing"#,
+            "only text",
+            r#"text {"jsonrpc":"2.0"} and more text"#,
+            r#"text {"jsonrpc":"1.0"}"#,
+            r#"text {"no":"message"}"#,
+            "",
+        ] {
+            assert_eq!(text_before_message(line.as_bytes()), None, "{line}");
+        }
+    }
 
     fn split(chunks: &[&[u8]], limit: usize) -> Vec<String> {
         let mut lines = Lines::new(limit);

@@ -18,7 +18,7 @@ use tokio::{
 
 use super::{
     group::{Group, Pipes},
-    lines::{Lines, MAX_STDOUT_LINE_BYTES},
+    lines::{Lines, MAX_STDOUT_LINE_BYTES, text_before_message},
     stderr::StderrCapture,
 };
 use crate::agent::{Exit, ExitStatus, Outlet, Running, Undelivered};
@@ -198,11 +198,18 @@ async fn write_input(
     }
 }
 
-/// Passes every line of standard output on.
+/// Passes every line of standard output on; text before a message on the same line is a line of its own.
 async fn read_output(stdout: impl AsyncRead + Unpin, outlet: Outlet) {
     let mut lines = Lines::new(MAX_STDOUT_LINE_BYTES);
-    pump(stdout, |bytes| lines.push(bytes, |line| outlet.line(line))).await;
-    lines.finish(|line| outlet.line(line));
+    let pass = |line: Vec<u8>| match text_before_message(&line) {
+        Some((text, message)) => {
+            outlet.line(text.to_vec());
+            outlet.line(message.to_vec());
+        }
+        None => outlet.line(line),
+    };
+    pump(stdout, |bytes| lines.push(bytes, pass)).await;
+    lines.finish(pass);
 }
 
 /// Keeps what matters of standard error.

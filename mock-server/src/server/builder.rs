@@ -40,6 +40,7 @@ impl Builder {
             strict_session_header: false,
             require_preinstall: false,
             files: None,
+            processes: true,
         };
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
         Self { config, token: None, rules: Vec::new(), record: RECORDED, address }
@@ -127,6 +128,13 @@ impl Builder {
     /// Shows this directory to clients as `/`. Without it there is a temporary one.
     pub fn files(mut self, directory: impl Into<PathBuf>) -> Self {
         self.config.files = Some(directory.into());
+        self
+    }
+
+    /// Whether processes and terminals are served, which run on this machine with the rights of this program. They
+    /// are by default; without them their paths are unknown.
+    pub fn processes(mut self, on: bool) -> Self {
+        self.config.processes = on;
         self
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Config {
     pub(crate) require_preinstall: bool,
     /// The directory clients see as `/`; a temporary one when absent.
     pub(crate) files: Option<PathBuf>,
+    /// Whether processes and terminals are served.
+    pub(crate) processes: bool,
 }
 
 /// What lives as long as the server and survives its restarts.

@@ -4,15 +4,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
 
 use super::gate::Gate;
 use super::socket::{Socket, Wire};
 use super::tasks::Tasks;
+use crate::control::Lifeline;
 
 /// How many connections may wait to be accepted. A burst beyond it would be reset by the kernel, which is
 /// a fault nobody asked for.
@@ -49,21 +53,28 @@ async fn serve(stream: TcpStream, gate: Gate, tasks: Tasks) {
     }
     let socket = Arc::new(Socket::default());
     let wire = Wire::new(stream, Arc::clone(&socket));
+    let (held, lifeline) = watch::channel(());
     let service = {
         let socket = Arc::clone(&socket);
-        service_fn(move |request| {
+        service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Lifeline(lifeline.clone()));
             let response = gate.clone().serve(request, Arc::clone(&socket));
             async move { Ok::<_, Infallible>(response.await) }
         })
     };
     let builder = auto::Builder::new(OwnedExecutor(tasks));
-    let connection = builder.serve_connection(TokioIo::new(wire), service);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(wire), service);
     tokio::select! {
         served = connection => {
             if let Err(error) = served {
                 tracing::debug!(%error, "connection ended");
             }
         }
+        () = socket.ended() => return,
+    }
+    // A connection that was upgraded is served by another task, which ends when this one does.
+    tokio::select! {
+        () = held.closed() => {}
         () = socket.ended() => {}
     }
 }

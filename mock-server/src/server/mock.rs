@@ -369,7 +369,7 @@ impl World {
             Some(bytes) => control.body_limit(bytes),
             None => control,
         };
-        let control = control.build()?;
+        let control = control.processes(core.config.processes).build()?;
         let table = Table::new(Arc::clone(core), control.clone());
         uptimes.get_or_init(|| Arc::downgrade(&table));
         let hub = Hub::new(Arc::clone(core), control.clone());

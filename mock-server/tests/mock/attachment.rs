@@ -11,6 +11,8 @@ pub(crate) fn attachment(path: &str) -> Vec<u8> {
         "ok.bin" => vec![0; LIMIT],
         "big.bin" => vec![0; LIMIT + 1],
         "big.json" => format!("\"{}\"", "x".repeat(LIMIT)).into_bytes(),
+        // More input for a process than one request may bring, in base64: 65,538 zeros.
+        "in.json" => format!("{{\"data\":\"{}\"}}", "AAAA".repeat(21_846)).into_bytes(),
         "t.tar" => archive(&[
             ("one", EntryType::Regular, b"1"),
             ("sub/", EntryType::Directory, b""),

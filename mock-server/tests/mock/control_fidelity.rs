@@ -66,6 +66,45 @@ async fn configuration_agrees_with_the_captures() {
 }
 
 #[tokio::test]
+async fn processes_agree_with_the_captures() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("srv")).unwrap();
+    let server = MockServer::builder().files(root.path()).start().await;
+    // WebSockets have tests of their own.
+    let exchanges: Vec<Exchange> = read("17-processes")
+        .into_iter()
+        .filter(|exchange| !exchange.target.ends_with("/terminal/ws"))
+        .collect();
+    assert!(exchanges.len() > 30, "{}", exchanges.len());
+    for (at, exchange) in exchanges.iter().enumerate() {
+        // Output is read by tasks of their own: what the capture shows has to be there first.
+        if exchange.method == "GET" && exchange.target.contains("/proc_1/logs") {
+            written(&server, "proc_1", "dGV4dAo=").await;
+        }
+        replay_all(&server, &exchanges[at..=at]).await;
+    }
+}
+
+/// Waits until the log of a process has an entry with this data.
+async fn written(server: &MockServer, id: &str, data: &str) {
+    let url = format!("{}/v1/processes/{id}/logs", server.url());
+    let http = crate::http_client::builder().build().unwrap();
+    let waiting = async {
+        while !http.get(&url).send().await.unwrap().text().await.unwrap().contains(data) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, waiting).await.expect("the output comes");
+}
+
+#[tokio::test]
+async fn a_desktop_that_is_not_installed_agrees_with_the_captures() {
+    let exchanges = read("19-desktop");
+    assert_eq!(exchanges.len(), 30);
+    replay_all(&MockServer::start().await, &exchanges).await;
+}
+
+#[tokio::test]
 async fn a_server_without_agents_agrees_with_the_captures() {
     let server = MockServer::builder().agent("mock", EchoAgent).require_preinstall(true).start().await;
     let exchanges = read("20-install-and-missing");

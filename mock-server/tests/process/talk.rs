@@ -136,3 +136,12 @@ async fn a_command_that_cannot_be_started_says_why() {
     let forbidden = ProcessAgent::new("/proc/self/status").launch(silent()).await;
     assert_eq!(forbidden.unwrap_err().0.kind(), ErrorKind::PermissionDenied);
 }
+
+#[tokio::test]
+async fn text_before_a_message_on_the_same_line_does_not_lose_the_message() {
+    let script = r#"read line; printf 'Loaded cached credentials.{"jsonrpc":"2.0","id":1,"result":{"ok":true}}\n'; cat"#;
+    let probe = Probe::launch(&ProcessAgent::new("sh").args(["-c", script])).await;
+    let answer = probe.call(1, "initialize", json!({})).await;
+    assert_eq!(answer["result"], json!({ "ok": true }));
+    assert_eq!(probe.lines()[0], "Loaded cached credentials.");
+}

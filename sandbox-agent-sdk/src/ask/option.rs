@@ -1,5 +1,6 @@
 //! The answers that an agent offers to a request for a permission.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::open_enum::open_enum;
@@ -28,16 +29,18 @@ impl PermissionKind {
 }
 
 /// One of the answers that the agent offers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PermissionOption {
     /// The id by which it is chosen.
+    #[serde(rename = "optionId")]
     pub id: String,
     /// What to show.
     pub name: String,
     /// What it means; `None` if the agent does not say.
     pub kind: Option<PermissionKind>,
-    /// The option as it came.
+    /// The option as it came; not serialised.
+    #[serde(skip)]
     pub raw: Value,
 }
 

@@ -42,13 +42,19 @@ impl Drop for Admitted {
 /// The parameters of a request, which count for as long as they are in memory.
 #[derive(Debug)]
 pub(crate) struct Params {
+    /// The id of the request, as text.
+    id: String,
     value: Value,
     admitted: Admitted,
 }
 
 impl Params {
-    pub(crate) fn new(value: Value, admitted: Admitted) -> Self {
-        Self { value, admitted }
+    pub(crate) fn new(id: String, value: Value, admitted: Admitted) -> Self {
+        Self { id, value, admitted }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 
     /// What they count for, in bytes.

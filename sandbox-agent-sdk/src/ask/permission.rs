@@ -11,6 +11,7 @@ use super::params::Params;
 use super::policy::PermissionDecision;
 use super::reply::{Reply, ReplyError, ReplyListener};
 use crate::ToolCall;
+use crate::tool_calls::merge_tool_call;
 
 /// An answer by what it means rather than by its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,14 +25,34 @@ pub enum PermissionReply {
     Reject,
 }
 
+/// How a permission request was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PermissionOutcome {
+    /// An option was selected.
+    Selected {
+        /// Its id.
+        option_id: String,
+        /// What it means; `None` if the agent does not say.
+        kind: Option<PermissionKind>,
+    },
+    /// The request was cancelled.
+    Cancelled,
+    /// It was answered with something else, by [`PermissionRequest::respond_raw`].
+    Other,
+}
+
 /// The agent asks whether it may do something.
 ///
-/// It is cheap to clone, and it can be answered once: the first answer counts, and a later one is told that it is
-/// [stale](ReplyError::Stale). When the last copy is dropped without an answer, the request is cancelled. An agent never
-/// gets a permission that nobody gave.
+/// It is cheap to clone, and it can be answered once: the first answer counts, and a later one fails with
+/// [`ReplyError::Stale`]. When the last copy that can decide is dropped without an answer, the request is cancelled.
+/// Copies in subscriptions that are not [deciding](crate::Events::deciding) do not keep it open. An agent never gets a
+/// permission that was not given.
 #[derive(Clone)]
 pub struct PermissionRequest {
     inner: Arc<Inner>,
+    /// Keeps the request open; `None` in a copy that only observes it.
+    stake: Option<Arc<Stake>>,
 }
 
 struct Inner {
@@ -42,16 +63,58 @@ struct Inner {
     reply: Reply,
 }
 
+/// Cancels the request when it is dropped, unless it was answered before.
+struct Stake(Arc<Inner>);
+
+impl Drop for Stake {
+    fn drop(&mut self) {
+        // It was answered before, or the agent does not wait any more.
+        let _ = self.0.reply.give(&cancelled());
+    }
+}
+
 impl PermissionRequest {
-    pub(crate) fn new(params: Arc<Params>, responder: Responder, listener: ReplyListener) -> Self {
+    pub(crate) fn new(
+        params: Arc<Params>,
+        responder: Responder,
+        listener: ReplyListener,
+        reported: Option<ToolCall>,
+    ) -> Self {
+        let own = params.get("toolCall").and_then(ToolCall::read);
         let inner = Inner {
             session_id: params.get("sessionId").and_then(Value::as_str).map(str::to_owned),
-            tool_call: params.get("toolCall").and_then(ToolCall::read),
+            tool_call: match (reported, own) {
+                (Some(mut reported), Some(own)) => {
+                    merge_tool_call(&mut reported, own);
+                    Some(reported)
+                }
+                (_, own) => own,
+            },
             options: PermissionOption::read_all(&params),
             raw: params,
-            reply: Reply::new(responder, Some(cancelled()), listener),
+            reply: Reply::new(responder, listener),
         };
-        Self { inner: Arc::new(inner) }
+        let inner = Arc::new(inner);
+        Self { stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }
+    }
+
+    /// A copy that does not keep the request open.
+    pub(crate) fn observed(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), stake: None }
+    }
+
+    /// Drops a copy whose holder does not decide. If no other copy does, the request is refused.
+    pub(crate) fn release(self) {
+        if self.stake.as_ref().is_some_and(|stake| Arc::strong_count(stake) == 1) {
+            // The agent may have taken it back meanwhile.
+            let _ = self.refuse();
+        }
+    }
+
+    /// The id of the request, unique among the open requests of a connection.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.inner.raw.id()
     }
 
     /// The session that asks.
@@ -60,7 +123,7 @@ impl PermissionRequest {
         self.inner.session_id.as_deref()
     }
 
-    /// The tool call that it is about, with what the tool is given and the files it works on.
+    /// The tool call that it is about. What the agent reported of it before is merged in: kind, title, input, changes.
     #[must_use]
     pub fn tool_call(&self) -> Option<&ToolCall> {
         self.inner.tool_call.as_ref()
@@ -89,6 +152,30 @@ impl PermissionRequest {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.inner.reply.is_open()
+    }
+
+    /// How it was answered, if it was.
+    #[must_use]
+    pub fn outcome(&self) -> Option<PermissionOutcome> {
+        let result = self.inner.reply.result()?;
+        let text = |name: &str| result.pointer(name).and_then(Value::as_str);
+        Some(match (text("/outcome/outcome"), text("/outcome/optionId")) {
+            (Some("selected"), Some(id)) => {
+                let option = self.inner.options.iter().find(|option| option.id == id);
+                PermissionOutcome::Selected {
+                    option_id: id.to_owned(),
+                    kind: option.and_then(|option| option.kind.clone()),
+                }
+            }
+            (Some("cancelled"), _) => PermissionOutcome::Cancelled,
+            _ => PermissionOutcome::Other,
+        })
+    }
+
+    /// Waits until no answer is expected any more: it was answered, the turn was cancelled, or the agent, the session
+    /// or the connection has ended. A user interface closes its dialog then.
+    pub async fn closed(&self) {
+        self.inner.reply.closed().await;
     }
 
     /// Allows it this time.

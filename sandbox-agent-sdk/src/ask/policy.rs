@@ -18,24 +18,27 @@ pub enum PermissionDecision {
     Option(String),
     /// The request is refused: by an option that rejects if there is one, else by cancelling.
     Refuse,
-    /// The request is given to the subscribers of events; without any it is refused.
+    /// The decision is left to the handler, to the reader of the turn or to deciding subscriptions; without any of these
+    /// the request is refused.
     Ask,
 }
 
 type Decide = Arc<dyn Fn(&PermissionRequest) -> PermissionDecision + Send + Sync>;
 
-/// Who decides about permissions. None of these approves anything because time has passed.
+/// What decides about permissions first. No policy approves anything because time has passed.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum PermissionPolicy {
-    /// The subscribers of events decide, and the first answer counts. Without any, requests are refused.
+    /// The [handler](crate::ClientOptions::permission_handler) decides; without one, turns that are read by
+    /// [`next_event`](crate::Turn::next_event) and [deciding](crate::Events::deciding) subscriptions, and the first answer
+    /// counts. Without any of these, requests are refused.
     #[default]
     Ask,
     /// Everything is allowed that the agent offers to allow, this time rather than for ever. Where it offers no such
-    /// option, the subscribers are asked.
+    /// option, the decision is left open as with [`Ask`](Self::Ask).
     BypassPermissions,
-    /// Changes of files are allowed, where the agent offers to allow them this time or for ever. For everything
-    /// else, deleting and moving included, the subscribers are asked.
+    /// Changes of files are allowed, where the agent offers to allow them this time or for ever. Everything
+    /// else, deleting and moving included, is left open as with [`Ask`](Self::Ask).
     AcceptEdits,
     /// Everything is refused.
     Deny,

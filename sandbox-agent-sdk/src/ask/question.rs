@@ -67,11 +67,24 @@ pub enum QuestionKind {
 
 /// The agent asks the user something.
 ///
-/// It is cheap to clone, and it can be answered once: the first answer counts, and a later one is told that it is
-/// [stale](ReplyError::Stale). When the last copy is dropped without an answer, the question is cancelled.
+/// It is cheap to clone, and it can be answered once: the first answer counts, and a later one fails with
+/// [`ReplyError::Stale`]. When the last copy that can decide is dropped without an answer, the question is cancelled.
+/// Copies in subscriptions that are not [deciding](crate::Events::deciding) do not keep it open.
 #[derive(Clone)]
 pub struct QuestionRequest {
     inner: Arc<Inner>,
+    /// Keeps the question open; `None` in a copy that only observes it.
+    _stake: Option<Arc<Stake>>,
+}
+
+/// Cancels the question when it is dropped, unless it was answered before.
+struct Stake(Arc<Inner>);
+
+impl Drop for Stake {
+    fn drop(&mut self) {
+        // It was answered before, or the agent does not wait any more.
+        let _ = self.0.reply.give(&cancelled(&self.0.method));
+    }
 }
 
 struct Inner {
@@ -88,9 +101,26 @@ impl QuestionRequest {
         responder: Responder,
         listener: ReplyListener,
     ) -> Self {
-        let reply = Reply::new(responder, Some(cancelled(method)), listener);
+        let reply = Reply::new(responder, listener);
         let kind = read_kind(method, &params);
-        Self { inner: Arc::new(Inner { method: method.to_owned(), kind, raw: params, reply }) }
+        let inner = Arc::new(Inner { method: method.to_owned(), kind, raw: params, reply });
+        Self { _stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }
+    }
+
+    /// A copy that does not keep the question open.
+    pub(crate) fn observed(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), _stake: None }
+    }
+
+    /// The id of the request, unique among the open requests of a connection.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.inner.raw.id()
+    }
+
+    /// Waits until no answer is expected any more.
+    pub async fn closed(&self) {
+        self.inner.reply.closed().await;
     }
 
     /// The session that asks.

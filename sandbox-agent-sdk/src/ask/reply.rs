@@ -1,7 +1,10 @@
-//! Answers that can be given once.
+//! Responses that can be given once.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 
 use acp_http_client::Responder;
 use serde_json::{Value, json};
@@ -11,19 +14,27 @@ use crate::RpcError;
 /// Hears what was answered. It must not wait, nor use the hub.
 pub(crate) type ReplyListener = Box<dyn FnOnce(&Value) + Send>;
 
-/// The one response to a request. If it is dropped without one, `fallback` is given.
+/// The one response to a request. If it is dropped without one, the connection responds that it was cancelled.
 pub(super) struct Reply {
-    /// Guards the right to answer; held to take it.
+    /// Guards the right to respond; held to take it.
     open: Mutex<Option<(Responder, ReplyListener)>>,
-    /// The response if there is no other; `None` for the error that the connection gives.
-    fallback: Option<Value>,
+    /// The result that was given.
+    result: OnceLock<Value>,
+    waiters: Arc<Waiters>,
+}
+
+/// The tasks that wait for the end of a request.
+#[derive(Default)]
+struct Waiters {
+    /// Guards the wakers; held for a push or a take.
+    wakers: Mutex<Vec<Waker>>,
 }
 
 /// Why an answer was not given.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// Somebody has answered already, or the agent does not wait any more: the turn was cancelled, or the
+    /// The request was answered before, or the agent does not wait any more: the turn was cancelled, or the
     /// connection has ended.
     #[error("the request has been answered or taken back")]
     Stale,
@@ -41,46 +52,84 @@ pub enum ReplyError {
 }
 
 impl Reply {
-    pub(super) fn new(responder: Responder, fallback: Option<Value>, listener: ReplyListener) -> Self {
-        Self { open: Mutex::new(Some((responder, listener))), fallback }
+    pub(super) fn new(responder: Responder, listener: ReplyListener) -> Self {
+        let open = Mutex::new(Some((responder, listener)));
+        Self { open, result: OnceLock::new(), waiters: Arc::default() }
     }
 
     pub(super) fn give(&self, result: &Value) -> Result<(), ReplyError> {
         let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
-        if !responder.respond(result) {
-            return Err(ReplyError::Stale);
+        let given = responder.respond(result);
+        if given {
+            // The right to respond was taken, so that nothing was set before.
+            let _ = self.result.set(result.clone());
+            listener(&json!({ "result": result }));
         }
-        listener(&json!({ "result": result }));
-        Ok(())
+        self.waiters.wake_all();
+        if given { Ok(()) } else { Err(ReplyError::Stale) }
     }
 
     pub(super) fn refuse(&self, error: RpcError) -> Result<(), ReplyError> {
         let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
         let told = json!({"error": {"code": error.code, "message": error.message}});
-        if !responder.error(error.into_wire()) {
-            return Err(ReplyError::Stale);
+        let given = responder.error(error.into_wire());
+        if given {
+            listener(&told);
         }
-        listener(&told);
-        Ok(())
+        self.waiters.wake_all();
+        if given { Ok(()) } else { Err(ReplyError::Stale) }
     }
 
-    /// Whether an answer is still wanted.
+    /// The result that was given, if one was.
+    pub(super) fn result(&self) -> Option<&Value> {
+        self.result.get()
+    }
+
+    /// Whether a response is still expected.
     pub(super) fn is_open(&self) -> bool {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.as_ref().is_some_and(|(responder, _)| !responder.is_closed())
+        self.lock().as_ref().is_some_and(|(responder, _)| !responder.is_closed())
+    }
+
+    /// Waits until no response is expected any more.
+    pub(super) async fn closed(&self) {
+        poll_fn(|context| self.poll_closed(context)).await;
+    }
+
+    fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.waiters.add(context.waker());
+        let mut open = self.lock();
+        let Some((responder, _)) = open.as_mut() else { return Poll::Ready(()) };
+        // The connection wakes one waker, so that it is given one that wakes all who wait.
+        let all = Waker::from(Arc::clone(&self.waiters));
+        pin!(responder.closed()).poll(&mut Context::from_waker(&all))
     }
 
     fn take(&self) -> Option<(Responder, ReplyListener)> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Responder, ReplyListener)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Reply {
-    fn drop(&mut self) {
-        if let Some(fallback) = self.fallback.take() {
-            // It was answered before, or nothing waits for it any more.
-            let _ = self.give(&fallback);
+impl Waiters {
+    fn add(&self, waker: &Waker) {
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
         }
+    }
+
+    fn wake_all(&self) {
+        let wakers = std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Wake for Waiters {
+    fn wake(self: Arc<Self>) {
+        self.wake_all();
     }
 }
 

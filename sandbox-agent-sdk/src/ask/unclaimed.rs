@@ -135,23 +135,24 @@ impl UnclaimedRequest {
         let Open { responder, listener, on_claim } = open.ok_or(ReplyError::Stale)?;
         self.inner.claimed.store(true, Ordering::Release);
         let Inner { method, session_id, params, .. } = &*self.inner;
-        let claimed = match (method.as_str(), params) {
-            (REQUEST_PERMISSION, Some(params)) => {
-                ClaimedRequest::Permission(PermissionRequest::new(Arc::clone(params), responder, listener()))
-            }
-            (ELICITATION | REQUEST_QUESTION, Some(params)) => ClaimedRequest::Question(QuestionRequest::new(
-                method,
-                Arc::clone(params),
-                responder,
-                listener(),
-            )),
-            _ => {
-                let reply = Reply::new(responder, None, listener());
-                let (method, session_id) = (method.clone(), session_id.clone());
-                let inner = Other { method, session_id, params: params.clone(), reply };
-                ClaimedRequest::Other(OtherRequest { inner: Arc::new(inner) })
-            }
-        };
+        let claimed =
+            match (method.as_str(), params) {
+                (REQUEST_PERMISSION, Some(params)) => ClaimedRequest::Permission(PermissionRequest::new(
+                    Arc::clone(params),
+                    responder,
+                    listener(),
+                    None,
+                )),
+                (ELICITATION | REQUEST_QUESTION, Some(params)) => ClaimedRequest::Question(
+                    QuestionRequest::new(method, Arc::clone(params), responder, listener()),
+                ),
+                _ => {
+                    let reply = Reply::new(responder, listener());
+                    let (method, session_id) = (method.clone(), session_id.clone());
+                    let inner = Other { method, session_id, params: params.clone(), reply };
+                    ClaimedRequest::Other(OtherRequest { inner: Arc::new(inner) })
+                }
+            };
         on_claim(&claimed);
         Ok(claimed)
     }

@@ -1,7 +1,6 @@
 //! One connection.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,6 +11,7 @@ use tokio::task::JoinSet;
 
 use super::hub::Hub;
 use super::names::AUTHENTICATE;
+use super::offers::client_capabilities;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
 use super::router::RequestRouter;
@@ -61,7 +61,7 @@ impl Connection {
         let router = RequestRouter::new(
             &client,
             Arc::clone(hub),
-            options.permissions.clone(),
+            (options.permissions.clone(), options.permission_handler.clone()),
             tools.clone(),
             Arc::clone(&shared),
         );
@@ -97,10 +97,7 @@ impl Connection {
     /// Introduces this client to the agent, which starts it if need be.
     pub(super) async fn initialize(&self) -> Result<Arc<Capabilities>, Error> {
         let (name, version) = &self.options.client_info;
-        let mut offers = self.tools.capabilities();
-        if let Some(questions) = self.options.questions.to_value() {
-            offers["elicitation"] = questions;
-        }
+        let offers = client_capabilities(&self.options, &self.tools);
         let mut params = json!({
             "protocolVersion": VERSION,
             "clientInfo": {"name": name, "version": version},
@@ -113,6 +110,7 @@ impl Connection {
         let answer = self.call_with("initialize", params, options).await?;
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
+        self.hub.usage.connected(&self.agent, capabilities.agent_name.as_deref());
         self.shared.learned.clear();
         self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
         let login = capabilities.auth_methods.iter().find(|offered| KEY_LOGINS.contains(&offered.as_str()));
@@ -337,12 +335,10 @@ fn wire_builder(
     builder
 }
 
-/// A name that nobody can guess: whoever knows it could talk to the agent in our name. The keys of a hasher come
-/// from the system's randomness, and what it makes of a number cannot be foreseen without them.
+/// A name that cannot be guessed: it is a credential, as the server lets everyone who knows it talk to the agent.
 fn server_id(agent: &str) -> String {
     let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
-    let random = || RandomState::new().hash_one(0u8);
-    format!("sdk-{readable}-{:016x}{:016x}", random(), random())
+    format!("sdk-{readable}-{}", crate::random::random_id())
 }
 
 /// The `agent` member that servers with several agents behind one endpoint want for sessions they do not know.

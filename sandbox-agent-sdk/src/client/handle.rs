@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use acp_http_client::http_client_builder;
 use futures::future::BoxFuture;
 
 use super::lifecycle::{Again, Asked, Attempt, Inner};
@@ -50,7 +49,7 @@ impl SandboxAgentClient {
         }
         let http = match &options.http {
             Some(http) => http.clone(),
-            None => http_client_builder()
+            None => crate::network::http_client_builder_for(&options.base_url)
                 .connect_timeout(std::time::Duration::from_secs(10))
                 .build()
                 .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,

@@ -12,12 +12,14 @@ use self::books::State;
 pub(super) use self::pending_call::PendingCall;
 use self::taking_up::TakingUp;
 use super::session::TurnState;
-use crate::event::Queue;
+use super::turn::TurnItem;
+use crate::event::{Class, Queue};
 use crate::limits::Limits;
 use crate::snapshot::{Patch, SnapshotCell};
+use crate::usage::UsageBook;
 use crate::{
-    ConnectionState, Error, Event, Events, Missed, Origin, SessionEnded, TerminationInfo, TerminationReport,
-    TurnOutcome, Update,
+    ConnectionState, DropPolicy, Error, Event, Events, Missed, Origin, SessionEnded, TerminationInfo,
+    TerminationReport, ToolCall, TurnOutcome, Update,
 };
 
 mod book;
@@ -59,6 +61,8 @@ pub(crate) struct Hub {
     state: Mutex<State>,
     /// Counts what is told of sessions, so that what is newer can be told from what is older.
     clock: AtomicU64,
+    /// What sessions use.
+    pub(crate) usage: UsageBook,
     /// Who keeps what happens, if somebody does.
     observer: OnceLock<Arc<dyn Observer>>,
 }
@@ -75,6 +79,7 @@ impl Hub {
             longest_id: limits.session_id,
             state: Mutex::default(),
             clock: AtomicU64::new(0),
+            usage: UsageBook::new(),
             observer: OnceLock::new(),
         }
     }
@@ -131,7 +136,7 @@ impl Hub {
         queue
     }
 
-    /// Gives an event to everybody whom it concerns, and says to how many subscribers.
+    /// Publishes an event, and says how many readers decide about requests.
     pub(crate) fn publish(&self, event: &Event) -> usize {
         self.publish_at(event, None)
     }
@@ -158,43 +163,46 @@ impl Hub {
             observer.happened(event, place);
         }
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
+        let mut deciders = 0;
         for queue in &state.subscribers {
-            queue.push(event.clone());
+            let deciding = queue.is_deciding();
+            deciders += usize::from(deciding);
+            queue.push(event.copy_for(deciding));
         }
-        let mut listeners = state.subscribers.len();
         if let Event::UnclaimedRequest(request) = event {
             // It is of no session that is followed here unless there is a book of it.
             let book = request.session_id().and_then(|id| state.sessions.get_mut(id));
-            return listeners
-                + book.map_or(0, |book| {
-                    book.push(event);
-                    book.subscribers.len()
-                });
+            if let Some(book) = book {
+                book.push(event, 0);
+            }
+            return deciders;
         }
         let Some(id) = event.session_id() else {
             let missed = match event {
                 Event::Gap(gap) => Some(Missed::Gap(*gap)),
                 Event::Lagged(count) => Some(Missed::Lagged(*count)),
+                Event::Malformed { .. } => Some(Missed::Malformed),
                 _ => None,
             };
             for (id, book) in &mut state.sessions {
-                book.push(event);
-                listeners += book.subscribers.len();
+                deciders = book.push(event, deciders);
                 if let Some(missed) = missed {
-                    let readers = book.turn.iter().chain(&book.histories);
-                    readers.for_each(|reader| reader.push(Update::missed(id, missed)));
+                    book.miss(id, missed);
                 }
             }
-            return listeners;
+            return deciders;
         };
         if id.len() > self.longest_id && !state.sessions.contains_key(id) {
-            return listeners;
+            return deciders;
         }
         let now = self.tick();
         let book = state.known_or_stranger(id);
-        book.push(event);
+        deciders = book.push(event, deciders);
         book.learn(event, now);
-        listeners + book.subscribers.len()
+        if let (Event::Update(update), true) = (event, book.is_named) {
+            self.usage.observe(update);
+        }
+        deciders
     }
 
     /// Tells of the ends of sessions from now on, for as long as the listener lives.
@@ -254,6 +262,7 @@ impl Hub {
     /// The session belongs to this agent.
     pub(crate) fn assign(&self, id: &str, agent: &str) {
         self.lock().book(id).agent = Some(agent.into());
+        self.usage.assign(id, agent);
     }
 
     /// The agent a session belongs to, if this client knows.
@@ -371,6 +380,7 @@ impl Hub {
             let info = report.into_info();
             book.ended.send_replace(Some(info.clone()));
             book.open = false;
+            self.usage.end_process(id);
             (info, book.is_deserted())
         };
         if deserted {
@@ -408,17 +418,42 @@ impl Hub {
         }
     }
 
-    /// Starts a turn; `None` if one is running.
-    pub(crate) fn begin_turn(&self, id: &str) -> Option<Arc<Queue<Update>>> {
+    /// A queue for a turn. Until its reader shows that it does not decide, it is taken to.
+    pub(super) fn turn_queue(&self) -> Arc<Queue<TurnItem>> {
+        let queue = Queue::new(self.budget);
+        queue.set_deciding(true);
+        Arc::new(queue)
+    }
+
+    /// Starts a turn, if none is running; else says what the session is doing.
+    pub(super) fn begin_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>) -> TurnState {
         let mut state = self.lock();
         let book = state.book(id);
-        if *book.turn_state.borrow() != TurnState::Idle {
-            return None;
+        let before = *book.turn_state.borrow();
+        if before == TurnState::Idle {
+            book.turn = Some(Arc::clone(queue));
+            book.turn_missed.clear();
+            book.turn_state.send_replace(TurnState::Running);
         }
-        let queue = Arc::new(Queue::new(self.budget));
-        book.turn = Some(Arc::clone(&queue));
-        book.turn_state.send_replace(TurnState::Running);
-        Some(queue)
+        before
+    }
+
+    /// What is missing of the turn that is running.
+    pub(super) fn turn_missed(&self, id: &str) -> Vec<Missed> {
+        self.lock().book(id).turn_missed.clone()
+    }
+
+    /// The reader of a turn does not decide about requests. Gives those that waited for it.
+    pub(super) fn stop_deciding(&self, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
+        // Requests are published under the same lock, so that none comes between.
+        let _state = self.lock();
+        queue.set_deciding(false);
+        queue.take_class(Class::Request)
+    }
+
+    /// The tool call of a session that was reported under this id.
+    pub(super) fn tool_call(&self, session: &str, id: &str) -> Option<ToolCall> {
+        self.lock().sessions.get(session)?.tool_calls.get(id)
     }
 
     /// The turn is being cancelled; what it still reports goes where it went before.
@@ -432,6 +467,18 @@ impl Hub {
             running
         };
         state.book(id).turn_state.send_if_modified(running);
+    }
+
+    /// The reader of a turn is gone: if it is the one that is running, it is left, or being cancelled from now on.
+    pub(super) fn drop_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>, policy: DropPolicy) {
+        let mut state = self.lock();
+        let Some(book) = state.sessions.get_mut(id) else { return };
+        if book.turn.as_ref().is_some_and(|turn| Arc::ptr_eq(turn, queue)) {
+            book.turn = None;
+            if policy == DropPolicy::Cancel {
+                book.turn_state.send_replace(TurnState::Cancelling);
+            }
+        }
     }
 
     /// Nobody reads the turn any more, but it goes on.

@@ -121,9 +121,11 @@ pub(super) enum Again {
 
 impl Inner {
     pub(super) fn new(options: ClientOptions, control: ControlPlane, http: reqwest::Client) -> Self {
+        let hub = Arc::new(Hub::with_limits(options.event_budget, &options.limits));
+        hub.usage.set_budget(None, options.budget.clone());
         Self {
             control,
-            hub: Arc::new(Hub::with_limits(options.event_budget, &options.limits)),
+            hub,
             http,
             ledger: OnceLock::new(),
             was_connected: AtomicBool::new(false),

@@ -133,7 +133,7 @@ impl SandboxAgentClient {
     }
 
     /// A call about a session, and what follows from its answer.
-    fn about<T: Send + 'static>(
+    pub(super) fn about<T: Send + 'static>(
         &self,
         method: &'static str,
         id: String,
@@ -213,9 +213,9 @@ impl SandboxAgentClient {
 }
 
 /// The session that a call is about.
-struct About<'a> {
-    hub: &'a Hub,
-    id: &'a str,
+pub(super) struct About<'a> {
+    pub(super) hub: &'a Hub,
+    pub(super) id: &'a str,
     /// When the call began.
     began: u64,
 }

@@ -38,6 +38,7 @@ impl SandboxAgentClient {
             let session = {
                 let began = client.inner().hub.now();
                 let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
+                check_directories(&connection, &new)?;
                 let params = new.to_params(&agent)?;
                 let answer = connection.call(NEW, params.into()).await?;
                 client.opened(answer, NEW, began, &agent, new.given())?
@@ -124,15 +125,15 @@ impl SandboxAgentClient {
             let capabilities = connection.capabilities();
             let can = |what: fn(&crate::Capabilities) -> bool| capabilities.as_deref().is_some_and(what);
             let (resumes, loads) = (can(|can| can.resume_session), can(|can| can.load_session));
-            if !resumes && loads {
-                return client.load(&connection, &id, &new).await;
-            }
             let idle = *client.inner().hub.watch_turn(&id).borrow() == TurnState::Idle;
             let alone = connection.kind() != ServerKind::Shared || others == Others::HaveNoTurn;
             // What is told of the session before the answer is old, above all that it has ended.
             let options = RequestOptions::new().ordered(true).replays(idle && alone);
             match client.reopen(&connection, RESUME, &id, &new, options).await {
                 Err(Error::Unsupported { .. }) if loads => client.load(&connection, &id, &new).await,
+                // An agent that does not advertise resuming may refuse it with any error; only "method not found" is
+                // remembered.
+                Err(Error::Rpc { .. }) if loads && !resumes => client.load(&connection, &id, &new).await,
                 resumed => resumed,
             }
         })
@@ -161,6 +162,7 @@ impl SandboxAgentClient {
 
     /// The parameters of a call that takes up a session: they name the agent to which the session belongs.
     fn session_params(&self, connection: &Connection, id: &str, new: &NewSession) -> Result<Value, Error> {
+        check_directories(connection, new)?;
         let hub = &self.inner().hub;
         let known = hub.agent_of(id);
         let agent = new.agent_wanted().or(known.as_deref()).unwrap_or_else(|| connection.agent());
@@ -199,6 +201,17 @@ impl SandboxAgentClient {
         hub.begun(&id, Patch::of_state(&answer).with_metadata(given.clone()), began);
         Ok(Session::loaded(self.clone(), id, answer, Vec::new()))
     }
+}
+
+/// Fails if a session shall have directories that its agent would ignore.
+fn check_directories(connection: &Connection, new: &NewSession) -> Result<(), Error> {
+    // What is known is about the agent of the connection.
+    let is_known = new.agent_wanted().is_none_or(|agent| agent == connection.agent());
+    let can = connection.supports(Feature::AdditionalDirectories).is_possible();
+    if new.has_additional_directories() && is_known && !can {
+        return Err(Error::Unsupported { method: "additionalDirectories".to_owned() });
+    }
+    Ok(())
 }
 
 /// Sets what was asked for and the server does not act on by itself.

@@ -17,6 +17,7 @@ use crate::ask::Admission;
 use crate::ask::ELICITATION_COMPLETE;
 use crate::decoded::decoded_size;
 use crate::limits::{BodyKind, Limits};
+use crate::partial_json::readable_members;
 use crate::{
     AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, TerminationInfo,
     TerminationReport, Update,
@@ -169,7 +170,7 @@ impl Pump {
                     Some(Command::Between(act, told)) => {
                         act();
                         // A caller that went away needs no answer.
-                        let _ = told.send(self.last_event.as_ref().map(ToString::to_string));
+                        let _ = told.send(self.last_event.as_ref().map(|id| id.as_text().into_owned()));
                     }
                     Some(Command::Report(report, told)) => self.report(*report, Some(told)),
                     None => return,
@@ -187,8 +188,8 @@ impl Pump {
                 let raw = update.content.raw();
                 let origin = Origin::from_wire(update.meta.origin);
                 let place = self.place(&update.meta, raw.as_bytes());
-                let Some((params, size)) = self.decode("session/update", raw) else { return };
-                let event = Event::Update(Update::read(params, origin, size));
+                let Some(size) = self.admitted("session/update", raw) else { return };
+                let event = Event::Update(Update::from_json(raw.as_str(), origin, size));
                 self.hub.publish_at(&event, place.as_deref());
             }
             wire::Event::Notification(notification) => self.notified(&notification),
@@ -222,18 +223,17 @@ impl Pump {
         }
     }
 
-    /// Decodes a message within its bounds, and says what it takes in memory. What cannot be decoded is reported: it
-    /// is never delivered with another meaning.
-    fn decode(&self, method: &str, raw: &wire::Json) -> Option<(Value, usize)> {
-        let checked = self.shared.limits.check(BodyKind::Message, method, raw.as_bytes());
-        let reason = match checked.map(|()| raw.parse()) {
-            Ok(Ok(value)) => return Some((value, decoded_size(raw.as_bytes()))),
-            Ok(Err(error)) => format!("`{method}` cannot be decoded: {error}"),
-            Err(error) => format!("`{method}` is dropped: {error}"),
-        };
-        let start = raw.as_str().chars().take(MALFORMED_CHARS).collect();
-        self.hub.publish(&Event::Malformed { reason, start });
-        None
+    /// What a message takes in memory, if that is within its limit. What is not is reported.
+    fn admitted(&self, method: &str, raw: &wire::Json) -> Option<usize> {
+        match self.shared.limits.check(BodyKind::Message, method, raw.as_bytes()) {
+            Ok(()) => Some(decoded_size(raw.as_bytes())),
+            Err(error) => {
+                let reason = format!("`{method}` is dropped: {error}");
+                let start = raw.as_str().chars().take(MALFORMED_CHARS).collect();
+                self.hub.publish(&Event::Malformed { reason, start });
+                None
+            }
+        }
     }
 
     fn gave_out(&mut self, meta: &wire::Meta) {
@@ -244,8 +244,14 @@ impl Pump {
 
     fn notified(&mut self, notification: &wire::Notification) {
         self.gave_out(&notification.meta);
-        let Some((params, _)) = self.decode(&notification.method, &notification.params) else { return };
+        if self.admitted(&notification.method, &notification.params).is_none() {
+            return;
+        }
         let origin = Origin::from_wire(notification.meta.origin);
+        let params = match serde_json::from_str::<Value>(notification.params.as_str()) {
+            Ok(params) => params,
+            Err(error) => return self.unreadable(notification, &error),
+        };
         match notification.method.as_str() {
             "_sandboxagent/session/ended" => {
                 let place = self.place(&notification.meta, notification.params.as_bytes());
@@ -272,6 +278,21 @@ impl Pump {
                 self.hub.publish_at(&event, place.as_deref());
             }
         }
+    }
+
+    /// A notification that the parser refuses, because it is nested too deep, say. That a session has ended is known
+    /// from its outermost members.
+    fn unreadable(&mut self, notification: &wire::Notification, error: &serde_json::Error) {
+        let method = &notification.method;
+        let reason = format!("the parameters of `{method}` cannot be read: {error}");
+        let text = notification.params.as_str();
+        if method == "_sandboxagent/session/ended" {
+            let origin = Origin::from_wire(notification.meta.origin);
+            let place = self.place(&notification.meta, notification.params.as_bytes());
+            self.session_ended(readable_members(text, 1), origin, place.as_deref());
+        }
+        let start = text.chars().take(OUTPUT_CHARS).collect();
+        self.hub.publish(&Event::Malformed { reason, start });
     }
 
     /// The place of an event in a stream that others see too: its number, and what it looks like.

@@ -1,9 +1,11 @@
 //! Routes the agent's requests: whether they are addressed to this client, and what answers them.
 
 use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use acp_http_client as wire;
+use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -14,8 +16,8 @@ pub(super) use self::owned::OwnedSessions;
 pub(super) use self::unclaimed::UnclaimedTable;
 use super::hub::Hub;
 use super::pump::Shared;
-use crate::ask::{ELICITATION, Open, REQUEST_PERMISSION, REQUEST_QUESTION, ReplyListener};
-use crate::requests::{ClaimedRequest, UnclaimedRequest};
+use crate::ask::{ELICITATION, Open, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, ReplyListener};
+use crate::requests::{ClaimedRequest, DecidedBy, PermissionDecided, UnclaimedRequest};
 use crate::{AgentTools, Event, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionRequest};
 
 mod ends;
@@ -25,8 +27,8 @@ mod unclaimed;
 
 /// For how many sessions that this client has never named a warning is logged that nothing answers them.
 const WARNED: usize = 64;
-/// How much of an unreadable request an event shows.
-const START_CHARS: usize = 256;
+/// How much of a method an event shows.
+const METHOD_CHARS: usize = 256;
 
 /// Routes agent requests. Nothing here waits.
 ///
@@ -37,6 +39,7 @@ pub(super) struct RequestRouter {
     ends: Arc<Ends>,
     hub: Arc<Hub>,
     policy: PermissionPolicy,
+    handler: Option<PermissionHandler>,
     tools: AgentTools,
     shared: Arc<Shared>,
     /// The sessions this client has never named for which a warning was logged.
@@ -49,13 +52,13 @@ impl RequestRouter {
     pub(super) fn new(
         wire: &wire::AcpHttpClient,
         hub: Arc<Hub>,
-        policy: PermissionPolicy,
+        (policy, handler): (PermissionPolicy, Option<PermissionHandler>),
         tools: AgentTools,
         shared: Arc<Shared>,
     ) -> Self {
         let ends = Arc::new(Ends::new(wire.clone()));
         hub.listen(&ends);
-        Self { ends, hub, policy, tools, shared, warned: HashSet::new(), at_work: JoinSet::new() }
+        Self { ends, hub, policy, handler, tools, shared, warned: HashSet::new(), at_work: JoinSet::new() }
     }
 
     pub(super) fn route(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
@@ -132,8 +135,8 @@ impl RequestRouter {
         let hub = Arc::downgrade(&self.hub);
         Box::new(move |claimed| {
             let event = match claimed {
-                ClaimedRequest::Permission(request) => Event::Permission(request.clone()),
-                ClaimedRequest::Question(request) => Event::Question(request.clone()),
+                ClaimedRequest::Permission(request) => Event::Permission(request.observed()),
+                ClaimedRequest::Question(request) => Event::Question(request.observed()),
                 ClaimedRequest::Other(_) => return,
             };
             if let Some(hub) = hub.upgrade() {
@@ -144,12 +147,12 @@ impl RequestRouter {
 
     /// Refuses a request whose parameters cannot be decoded: nothing is served for a meaning that it may not have.
     fn reject(&self, incoming: Incoming) {
-        let Err(error) = &incoming.params else { return };
-        let reason = format!("`{}` is refused: {error}", incoming.method);
-        let start = incoming.method.chars().take(START_CHARS).collect();
+        let Incoming { method, session, params, responder, .. } = incoming;
+        let Err(error) = params else { return };
         // If the agent no longer waits, there is nothing to refuse.
-        let _ = incoming.responder.error(error.to_rpc());
-        self.hub.publish(&Event::Malformed { reason, start });
+        let _ = responder.error(error.to_rpc());
+        let method = method.chars().take(METHOD_CHARS).collect();
+        self.hub.publish(&Event::RequestRejected { session_id: session, method, reason: error.to_string() });
     }
 
     /// Gives a request that is addressed to this client to what answers it.
@@ -167,7 +170,10 @@ impl RequestRouter {
         match &*method {
             REQUEST_PERMISSION => {
                 let listener = owning(self.reply_listener(&method, Some(&params), session.as_deref()), owned);
-                let request = PermissionRequest::new(params, responder, listener);
+                let call = params.pointer("/toolCall/toolCallId").and_then(Value::as_str);
+                let reported = session.as_deref().zip(call);
+                let reported = reported.and_then(|(session, call)| self.hub.tool_call(session, call));
+                let request = PermissionRequest::new(params, responder, listener, reported);
                 self.permission(request, place.as_deref());
             }
             ELICITATION | REQUEST_QUESTION => {
@@ -204,21 +210,27 @@ impl RequestRouter {
         })
     }
 
+    /// Has a permission decided: by the policy, by the handler, by those who read requests, or refuses it.
     fn permission(&mut self, request: PermissionRequest, place: Option<&str>) {
         let decision = self.policy.decide(&request);
         if decision != PermissionDecision::Ask {
-            self.hub.note(&Event::Permission(request.clone()), place);
+            self.hub.note(&Event::Permission(request.observed()), place);
+            request.obey(&decision);
+            return decided(&self.hub, &request, DecidedBy::Policy);
         }
-        if request.obey(&decision) {
+        if let Some(handler) = self.handler.clone() {
+            self.hub.publish_at(&Event::Permission(request.observed()), place);
+            let hub = Arc::clone(&self.hub);
+            self.at_work.spawn(async move { ask_handler(&hub, &handler, request).await });
             return;
         }
         if self.hub.publish_at(&Event::Permission(request.clone()), place) > 0 {
             return;
         }
-        let session = request.session_id().map(str::to_owned);
         // The agent may have taken it back meanwhile.
         let _ = request.refuse();
-        self.warn(session);
+        decided(&self.hub, &request, DecidedBy::Default);
+        self.warn(request.session_id().map(str::to_owned));
     }
 
     /// Logs that nothing answers a session's requests, once for each session.
@@ -231,7 +243,7 @@ impl RequestRouter {
         if first {
             tracing::warn!(
                 session,
-                "what this session asks is refused because nobody is there to answer: subscribe to its events, or set a policy"
+                "the requests of this session are refused because nothing decides them: set a permission handler or a policy, or read its events as a deciding subscription"
             );
         }
     }
@@ -272,4 +284,31 @@ fn owning(listener: ReplyListener, owned: Option<OwnedSession>) -> ReplyListener
         listener(response);
         drop(owned);
     })
+}
+
+/// Has the handler decide. The request stays open meanwhile; a handler that panics, or leaves it open, refuses it.
+async fn ask_handler(hub: &Hub, handler: &PermissionHandler, request: PermissionRequest) {
+    let decision = AssertUnwindSafe(handler.call(request.clone())).catch_unwind();
+    let decision = tokio::select! {
+        biased;
+        // It was answered elsewhere, or the agent does not wait any more.
+        () = request.closed() => return,
+        decision = decision => decision,
+    };
+    let decision = decision.unwrap_or_else(|_| {
+        tracing::error!("a permission handler panicked; the permission is refused");
+        PermissionDecision::Refuse
+    });
+    if !request.obey(&decision) {
+        // The agent may have taken it back meanwhile.
+        let _ = request.refuse();
+    }
+    decided(hub, &request, DecidedBy::Handler);
+}
+
+/// Reports how a permission was decided.
+fn decided(hub: &Hub, request: &PermissionRequest, by: DecidedBy) {
+    if request.outcome().is_some() {
+        hub.publish(&Event::PermissionDecided(PermissionDecided::new(request.observed(), by)));
+    }
 }

@@ -31,14 +31,12 @@ impl SandboxAgentClient {
 
     async fn cancelled(&self, connection: &Connection, id: &str) -> Result<(), Error> {
         let mut turn = self.inner().hub.watch_turn(id);
-        let runs = *turn.borrow_and_update() != TurnState::Idle;
-        tokio::select! {
-            biased;
-            told = connection.cancel(id) => told?,
-            // The agent has understood, whatever becomes of the message that told it.
-            _ = turn.wait_for(|turn| *turn == TurnState::Idle), if runs => return Ok(()),
+        if *turn.borrow_and_update() == TurnState::Idle {
+            return connection.cancel(id).await;
         }
-        // The sender lives as long as the book of the session; without one there is no turn.
+        // The task that runs the turn sends the cancel, so that it follows the prompt.
+        self.inner().hub.cancelling_turn(id);
+        // The sender lives as long as the state of the session; without one there is no turn.
         let _ = turn.wait_for(|turn| *turn == TurnState::Idle).await;
         Ok(())
     }

@@ -63,6 +63,9 @@ impl Connection {
                 let close = tried(names::CLOSE, Support::said(can.close_session));
                 extension(Extension::SessionTerminate).or(close)
             }
+            Feature::DeleteSession => tried(names::DELETE, Support::hinted(can.delete_session)),
+            Feature::AdditionalDirectories => Support::said(can.additional_directories),
+            Feature::Logout => tried(names::LOGOUT, Support::hinted(can.logout)),
             Feature::SetMode => tried(names::SET_MODE, Support::Unknown).or(set_option),
             Feature::SetModel => tried(names::SET_MODEL, Support::Unknown).or(set_option),
             Feature::SetConfigOption => set_option,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use acp_http_client::{Auth, Token, TokenProvider, http_client_builder};
+use acp_http_client::{Auth, Token, TokenProvider};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::http::Http;
@@ -93,7 +93,7 @@ impl ControlPlaneBuilder {
         let base = parse_base(&self.base_url)?;
         let client = match self.http {
             Some(client) => client,
-            None => http_client_builder()
+            None => crate::network::http_client_builder_for(&self.base_url)
                 .connect_timeout(self.timeouts.connect)
                 .build()
                 .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acp_http_client::{Auth, TokenUse};
+use acp_http_client::{Auth, TokenUse, http_client_builder};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
-use reqwest::{Body, Method, Response, StatusCode};
+use reqwest::{Body, Method, Response, StatusCode, Version};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -123,6 +123,12 @@ impl Call {
         self
     }
 
+    /// Asks for this media type.
+    pub(crate) fn accept(mut self, media_type: &'static str) -> Self {
+        self.head.headers.insert(ACCEPT, HeaderValue::from_static(media_type));
+        self
+    }
+
     /// Keeps the answer out of errors: it may hold secrets.
     pub(crate) fn private(mut self) -> Self {
         self.head.privacy = Privacy::Private;
@@ -208,6 +214,45 @@ impl Http {
             return self.ask(&head, TokenUse::Refresh).await;
         }
         Ok(response)
+    }
+
+    /// Opens a WebSocket: asks to upgrade the connection and gives the response that agrees.
+    ///
+    /// An upgrade needs HTTP/1.1. Where the client has agreed on HTTP/2 with the server, one of its own is used.
+    pub(super) async fn upgrade(
+        &self,
+        what: &'static str,
+        route: Route,
+        headers: HeaderMap,
+    ) -> Result<Response, Error> {
+        let response = self.raw(what, Method::GET, route.clone(), headers.clone()).await?;
+        let response = if response.version() == Version::HTTP_2 {
+            let client = http_client_builder()
+                .connect_timeout(self.0.timeouts.connect)
+                .http1_only()
+                .build()
+                .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?;
+            let shared = Shared {
+                client,
+                base: self.0.base.clone(),
+                auth: self.0.auth.clone(),
+                headers: self.0.headers.clone(),
+                timeouts: self.0.timeouts.clone(),
+                limits: self.0.limits.clone(),
+            };
+            Self(Arc::new(shared)).raw(what, Method::GET, route, headers).await?
+        } else {
+            response
+        };
+        match response.status() {
+            StatusCode::SWITCHING_PROTOCOLS => Ok(response),
+            status if status.is_success() => {
+                let content_type = header(&response, &CONTENT_TYPE);
+                let start = self.incoming(what, response).start(4096).await;
+                Err(unexpected(status, content_type, &start))
+            }
+            _ => Err(refused(what, response, self.0.timeouts.stall).await),
+        }
     }
 
     fn incoming(&self, what: &'static str, response: Response) -> Incoming {
@@ -300,6 +345,7 @@ impl Http {
     async fn headers(&self, reason: TokenUse) -> Result<HeaderMap, Error> {
         let mut headers = self.0.headers.clone();
         if let Some(token) = self.0.auth.header(reason).await.map_err(Error::from_wire)? {
+            crate::network::warn_of_plain_http(&self.0.base);
             headers.insert(AUTHORIZATION, token);
         }
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*;q=0.5"));

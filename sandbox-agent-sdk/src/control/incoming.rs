@@ -11,9 +11,10 @@ use bytes::{Bytes, BytesMut};
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use reqwest::Response;
+use reqwest::header::CONTENT_TYPE;
 use tokio::time::{Sleep, sleep};
 
-use super::refusal::connection_lost;
+use super::refusal::{connection_lost, header};
 use crate::{Error, Phase, Timeout};
 
 /// A stream of the pieces of a body. It fails when no piece comes for too long, and when the body ends before
@@ -22,6 +23,7 @@ pub(super) struct Incoming {
     /// What was being done, for errors.
     what: &'static str,
     body: BoxStream<'static, reqwest::Result<Bytes>>,
+    content_type: Option<String>,
     announced: Option<u64>,
     received: u64,
     stall: Duration,
@@ -32,14 +34,20 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(what: &'static str, response: Response, stall: Duration) -> Self {
+        let content_type = header(&response, &CONTENT_TYPE);
         let announced = response.content_length();
         let body = response.bytes_stream().boxed();
-        Self { what, body, announced, received: 0, stall, timer: None, ended: false }
+        Self { what, body, content_type, announced, received: 0, stall, timer: None, ended: false }
     }
 
     /// The length that was announced.
     pub(super) fn announced(&self) -> Option<u64> {
         self.announced
+    }
+
+    /// The media type that was announced.
+    pub(super) fn content_type(&self) -> Option<&str> {
+        self.content_type.as_deref()
     }
 
     /// What was being done.

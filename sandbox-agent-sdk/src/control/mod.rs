@@ -1,8 +1,9 @@
-//! What a server offers besides its agents' conversations: health, the agents themselves, files and
-//! configuration. Everything here is one plain HTTP request and works without a connection.
+//! What a server offers besides its agents' conversations: health, the agents themselves, files, configuration,
+//! processes, terminals and the desktop. It works without a connection.
 //!
 //! ```text
-//! health, agents, files, config       what users call                 (public face)
+//! health, agents, files, config,
+//! processes, terminal, desktop        what users call                 (public face)
 //! http                                token, deadlines, errors        (the only place that sends)
 //! route, upload, progress, incoming   addresses and bodies            (no network of their own)
 //! ```
@@ -10,6 +11,7 @@
 mod agents;
 mod builder;
 mod config;
+pub mod desktop;
 mod file_reader;
 mod files;
 mod health;
@@ -18,9 +20,11 @@ mod incoming;
 mod installation;
 mod parts;
 mod plane;
+pub mod processes;
 mod progress;
 mod refusal;
 mod route;
+pub mod terminal;
 mod timeouts;
 mod upload;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use reqwest::Method;
-use serde::{Deserialize, Serialize};
 
 use super::files::Files;
 use super::http::{Call, Http};
+use super::processes::{Processes, RunOutput, RunProcess};
 use super::progress::{Progress, Watched};
 use super::route::Route;
 use super::upload::Upload;
@@ -22,12 +22,12 @@ const PART_BYTES: usize = 1024 * 1024;
 /// How long the server may take to join the parts: the longest time that it lets a command run.
 const JOIN_WITHIN: Duration = Duration::from_secs(300);
 
-/// Joins the parts in the directory `$1` to the file `$2`, which is replaced by one rename at the very end.
-/// Each part goes once it was copied, so that little more room is needed than the file takes.
+/// Joins the parts in its directory to the file `$1` in the directory above, which is replaced by one rename at the
+/// very end. Each part is removed once it was copied, so that little more room is needed than the file takes.
 const JOIN: &str = r#"set -e
-if [ -d "$2" ]; then echo "$2 is a directory" >&2; exit 1; fi
-for part in "$1"/part-*; do cat "$part"; rm "$part"; done > "$1/whole"
-mv -f "$1/whole" "$2"
+if [ -d "../$1" ]; then echo "$1 is a directory" >&2; exit 1; fi
+for part in ./part-*; do cat "$part"; rm "$part"; done > ./whole
+mv -f ./whole "../$1"
 "#;
 
 /// Writes `upload` to `path`, in parts if it is larger than one.
@@ -70,7 +70,7 @@ async fn write_and_join(
         let told = files.write(format!("{directory}/{name}"), part).await?;
         number += 1;
         written += told.bytes_written;
-        // Commands do not start where relative paths do, so that they are given the absolute ones.
+        // The directories of commands do not start where relative paths do, so that they are absolute.
         absolute = told.path.strip_suffix(&name).map(|parent| parent.trim_end_matches('/').to_owned());
     }
     let directory = absolute.unwrap_or_else(|| directory.to_owned());
@@ -79,45 +79,20 @@ async fn write_and_join(
     Ok(FsWritten { path: target, bytes_written: written })
 }
 
-/// A command to be run by the server.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Command<'a> {
-    command: &'a str,
-    args: [&'a str; 5],
-    timeout_ms: u128,
-}
-
-/// How a command ended.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Finished {
-    /// None if it was ended by a signal.
-    exit_code: Option<i64>,
-    #[serde(default)]
-    timed_out: bool,
-    #[serde(default)]
-    stderr: String,
-}
-
 async fn join(http: &Http, directory: &str, target: &str) -> Result<(), Error> {
-    let what = "join the parts of a file";
-    let args = ["-c", JOIN, "sh", directory, target];
-    let command = Command { command: "sh", args, timeout_ms: JOIN_WITHIN.as_millis() };
-    let call = Call::new(what, Method::POST, Route::new("/v1/processes/run"))
-        .answered_within(Some(JOIN_WITHIN + http.timeouts().answer))
-        .json(&command);
-    let finished: Finished = http.value(call).await?;
-    if finished.exit_code == Some(0) {
+    let name = target.rsplit('/').next().unwrap_or(target);
+    let command = RunProcess::new("sh").args(["-c", JOIN, "sh", name]).cwd(directory).timeout(JOIN_WITHIN);
+    let finished = Processes::new(http.clone()).run(command).await?;
+    if finished.is_success() {
         return Ok(());
     }
     let end = match finished {
-        Finished { timed_out: true, .. } => "the command took too long".to_owned(),
-        Finished { stderr, .. } if !stderr.trim().is_empty() => stderr,
-        Finished { exit_code, .. } => format!("the command ended with exit code {exit_code:?}"),
+        RunOutput { timed_out: true, .. } => "the command took too long".to_owned(),
+        RunOutput { stderr, .. } if !stderr.trim().is_empty() => stderr,
+        RunOutput { exit_code, .. } => format!("the command ended with exit code {exit_code:?}"),
     };
     Err(Error::Http(Box::new(HttpError {
-        what: what.to_owned(),
+        what: "join the parts of a file".to_owned(),
         status: 200,
         content_type: None,
         problem: None,

@@ -3,11 +3,13 @@
 use super::agents::Agents;
 use super::builder::ControlPlaneBuilder;
 use super::config::Configuration;
+use super::desktop::Desktop;
 use super::files::Files;
 use super::health::HealthCheck;
 use super::http::Http;
+use super::processes::Processes;
 use super::route::Route;
-use crate::Error;
+use crate::{Error, SandboxAgentClient};
 
 /// What a server offers besides its agents' conversations. Cheap to clone; needs no connection.
 ///
@@ -76,5 +78,32 @@ impl ControlPlane {
     #[must_use]
     pub fn config(&self) -> Configuration {
         Configuration::new(self.http.clone())
+    }
+
+    /// Processes on the server's machine.
+    #[must_use]
+    pub fn processes(&self) -> Processes {
+        Processes::new(self.http.clone())
+    }
+
+    /// The desktop of the server's machine.
+    #[must_use]
+    pub fn desktop(&self) -> Desktop {
+        Desktop::new(self.http.clone())
+    }
+}
+
+/// Here and not beside the other methods of the client, because these need nothing of it but its control plane.
+impl SandboxAgentClient {
+    /// Processes on the server's machine. It works without a connection.
+    #[must_use]
+    pub fn processes(&self) -> Processes {
+        self.control().processes()
+    }
+
+    /// The desktop of the server's machine. It works without a connection.
+    #[must_use]
+    pub fn desktop(&self) -> Desktop {
+        self.control().desktop()
     }
 }

@@ -25,6 +25,11 @@ impl Error {
                 limit: None,
                 source: source.map(|source| Box::new(HttpError::from_wire(*source))),
             },
+            wire::Error::UploadInterrupted { method, sent, size, source } => {
+                Self::UploadInterrupted { what: method, sent: sent as u64, size: size as u64, source }
+            }
+            wire::Error::TooManyRequests { limit } => Self::TooManyRequests { limit },
+            error @ wire::Error::InvalidSessionId { .. } => Self::Config(error.to_string()),
             wire::Error::Redirected { status, location } => Self::Redirected { status, location },
             wire::Error::UnexpectedBody { status, content_type, start } => {
                 Self::UnexpectedBody { status, content_type, start }
@@ -39,6 +44,8 @@ impl Error {
                 Self::MessageTooLarge { limit, seen, event_id }
             }
             wire::Error::Timeout(timeout) => Self::Timeout(Box::new(Timeout::from_wire(*timeout))),
+            wire::Error::Withdrawn { method } => Self::Withdrawn { what: method },
+            wire::Error::TurnStillRunning { session } => Self::TurnInProgress { session_id: session },
             wire::Error::ServerRestarted { method } => Self::ServerRestarted { what: method },
             wire::Error::Interrupted(reason) => Self::interrupted(&reason),
             wire::Error::Terminated { reason, .. } => Self::terminated(&reason.0),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Error;
 use crate::TerminationInfo;
+use crate::text::printable;
 
 /// The end of an agent or a session, as the reason why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -35,6 +36,7 @@ pub enum LostReason {
     /// The server refuses to send events.
     StreamRefused,
     /// The server could not be reached again.
+    #[non_exhaustive]
     RetriesExhausted {
         /// How many attempts were made.
         attempts: u32,
@@ -55,7 +57,7 @@ impl fmt::Display for LostReason {
                 write!(f, "the server could not be reached again in {attempts} attempts")
             }
             Self::Dropped => f.write_str("nobody holds it any more"),
-            Self::Other(reason) => f.write_str(reason),
+            Self::Other(reason) => printable(reason).fmt(f),
         }
     }
 }

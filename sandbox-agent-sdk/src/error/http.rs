@@ -6,10 +6,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::text::printable;
+
 /// The prefix of the problem types of Sandbox Agent servers.
 const PROBLEM_PREFIX: &str = "urn:sandbox-agent:error:";
 
 /// A failure that HTTP reports.
+///
+/// `Display` is safe to print: control characters are [escaped](crate::text::printable). The fields are as they came.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HttpError {
@@ -29,12 +33,12 @@ pub struct HttpError {
 
 impl fmt::Display for HttpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` failed with HTTP {}", self.what, self.status)?;
+        write!(f, "`{}` failed with HTTP {}", printable(&self.what), self.status)?;
         let problem = self.problem.as_ref();
         match problem.and_then(|problem| problem.detail.as_deref().or(problem.title.as_deref())) {
-            Some(text) => write!(f, ": {text}"),
+            Some(text) => write!(f, ": {}", printable(text)),
             None if self.problem.is_none() && !self.body.trim().is_empty() => {
-                write!(f, ": {}", self.body.trim().lines().next().unwrap_or_default())
+                write!(f, ": {}", printable(self.body.trim().lines().next().unwrap_or_default()))
             }
             None => Ok(()),
         }

@@ -5,7 +5,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// An error answer, kept as it came: code, message and data.
+use crate::text::printable;
+
+/// An error response, kept as it came: code, message and data.
+///
+/// `Display` shows the message, the code and what `data` says in words. It is safe to print: control characters are
+/// [escaped](crate::text::printable).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcError {
@@ -42,6 +47,17 @@ impl RpcError {
         self
     }
 
+    /// What `data` says in words: the data itself if it is a string, or its `details`, `detail`, `message`, `error` or
+    /// `reason`. Some agents put the cause of a failure only there.
+    #[must_use]
+    pub fn details(&self) -> Option<&str> {
+        let data = self.data.as_ref()?;
+        let member = |name: &str| data.get(name).and_then(Value::as_str);
+        let names = ["details", "detail", "message", "error", "reason"];
+        let words = data.as_str().or_else(|| names.into_iter().find_map(member))?;
+        Some(words.trim()).filter(|words| !words.is_empty())
+    }
+
     pub(crate) fn into_wire(self) -> acp_http_client::RpcError {
         let error = acp_http_client::RpcError::new(self.code, self.message);
         match self.data {
@@ -53,7 +69,11 @@ impl RpcError {
 
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (code {})", self.message, self.code)
+        write!(f, "{} (code {})", printable(&self.message), self.code)?;
+        match self.details().filter(|details| !self.message.contains(details)) {
+            Some(details) => write!(f, ": {}", printable(details)),
+            None => Ok(()),
+        }
     }
 }
 

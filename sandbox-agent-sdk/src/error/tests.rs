@@ -58,6 +58,8 @@ fn callers_can_ask_what_to_do() {
 fn an_agent_that_wants_a_login_is_told_from_one_that_ended() {
     let rpc = |message: &str| Error::Rpc { error: RpcError::new(-32000, message), status: None };
     assert!(rpc("Authentication required").is_login_required());
+    // What gemini says.
+    assert!(rpc("Gemini API key is missing or not configured.").is_login_required());
     assert!(!rpc("session already ended").is_login_required());
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Error;
 use crate::plain_text::plain_line;
 use crate::requests::UnclaimedSummary;
+use crate::text::printable;
 
 /// A deadline that passed, with what is needed to tell why.
 #[derive(Debug, Clone)]
@@ -69,6 +70,8 @@ pub enum Phase {
     Cancel,
     /// The server to confirm that the connection is closed.
     Close,
+    /// The turn to end by its deadline.
+    Deadline,
     /// Something that this version has no name for.
     Other,
 }
@@ -84,6 +87,7 @@ impl fmt::Display for Phase {
             Self::StreamOpen => "the event stream to open",
             Self::StreamIdle => "bytes on the event stream",
             Self::Cancel => "the turn to stop",
+            Self::Deadline => "the turn to end by its deadline",
             Self::Close => "the server to confirm the close",
             Self::Other => "the server",
         })
@@ -92,8 +96,8 @@ impl fmt::Display for Phase {
 
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` waited {:.1?} for {}", self.what, self.elapsed, self.phase)?;
-        match (&self.connection, self.last_event_age) {
+        write!(f, "`{}` waited {:.1?} for {}", printable(&self.what), self.elapsed, self.phase)?;
+        match (self.connection.as_deref().map(printable), self.last_event_age) {
             (Some(connection), Some(age)) => {
                 write!(f, " (last event {age:.1?} ago, connection {connection})")?;
             }

@@ -1,6 +1,7 @@
 //! What waits for one reader, within a budget.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -16,6 +17,10 @@ const RESERVE: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     budget: usize,
+    /// Whether its reader decides about agent requests.
+    deciding: AtomicBool,
+    /// Whether it has shown that by reading requests.
+    committed: AtomicBool,
     /// Guards what waits; held for a push or a pop.
     state: Mutex<State<T>>,
     waker: AtomicWaker,
@@ -26,6 +31,8 @@ struct State<T> {
     items: VecDeque<Item<T>>,
     /// What the items of each class weigh.
     bytes: [usize; Class::COUNT],
+    /// How many items were dropped.
+    dropped: u64,
     ended: bool,
 }
 
@@ -37,8 +44,14 @@ enum Item<T> {
 
 impl<T: Weight> Queue<T> {
     pub(crate) fn new(budget: usize) -> Self {
-        let state = State { items: VecDeque::new(), bytes: [0; Class::COUNT], ended: false };
-        Self { budget, state: Mutex::new(state), waker: AtomicWaker::new() }
+        let state = State { items: VecDeque::new(), bytes: [0; Class::COUNT], dropped: 0, ended: false };
+        Self {
+            budget,
+            deciding: AtomicBool::new(false),
+            committed: AtomicBool::new(false),
+            state: Mutex::new(state),
+            waker: AtomicWaker::new(),
+        }
     }
 
     pub(crate) fn push(&self, item: T) {
@@ -55,6 +68,7 @@ impl<T: Weight> Queue<T> {
             state.items.push_back(Item::Given { item, class, weight });
         } else {
             dropped = Some(item);
+            state.dropped += 1;
             if let Some(Item::Lagged(count)) = state.items.back_mut() {
                 *count += 1;
             } else {
@@ -65,6 +79,45 @@ impl<T: Weight> Queue<T> {
         // Dropping a request answers it, which is not to happen under the lock.
         drop(dropped);
         self.waker.wake();
+    }
+
+    /// How many items were dropped because there was no room.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    pub(crate) fn is_deciding(&self) -> bool {
+        self.deciding.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_deciding(&self, deciding: bool) {
+        self.deciding.store(deciding, Ordering::Release);
+    }
+
+    /// Whether the reader reads requests, rather than may.
+    pub(crate) fn is_committed(&self) -> bool {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// The reader reads requests.
+    pub(crate) fn commit(&self) {
+        self.set_deciding(true);
+        self.committed.store(true, Ordering::Release);
+    }
+
+    /// Takes out the items of a class.
+    pub(crate) fn take_class(&self, wanted: Class) -> Vec<T> {
+        let mut state = self.lock();
+        let items = std::mem::take(&mut state.items);
+        let mut taken = Vec::new();
+        for item in items {
+            match item {
+                Item::Given { item, class, .. } if class == wanted => taken.push(item),
+                other => state.items.push_back(other),
+            }
+        }
+        state.bytes[wanted as usize] = 0;
+        taken
     }
 
     /// Nothing will be pushed any more: the reader sees the end behind what is there.

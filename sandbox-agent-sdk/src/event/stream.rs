@@ -28,6 +28,17 @@ impl Events {
         Arc::downgrade(&self.queue)
     }
 
+    /// Makes this subscription a deciding one: the agent's permission requests and questions wait for it.
+    ///
+    /// A request that is read here is cancelled when the last deciding copy of it is dropped. A subscription that is
+    /// not deciding, a log for example, sees requests too but never counts as something that decides: without a
+    /// policy, a [handler](crate::ClientOptions::permission_handler), a turn that is read by
+    /// [`next_event`](crate::Turn::next_event) or a deciding subscription, requests are refused at once.
+    pub fn deciding(self) -> Self {
+        self.queue.set_deciding(true);
+        self
+    }
+
     /// The next event; `None` once the client is gone.
     pub async fn next(&mut self) -> Option<Event> {
         StreamExt::next(self).await

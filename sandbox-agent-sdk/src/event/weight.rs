@@ -44,10 +44,15 @@ impl Weight for Event {
             Self::Permission(request) => request.size(),
             Self::Question(request) => request.size(),
             Self::UnclaimedRequest(request) => request.weight(),
+            Self::PermissionDecided(decided) => decided.request.size(),
             Self::QuestionCompleted { id } => id.len(),
+            Self::RequestRejected { session_id, method, reason } => {
+                session_id.as_ref().map_or(0, String::len) + method.len() + reason.len()
+            }
             Self::Connection(ConnectionState::AgentEnded(info)) => end_size(info),
             Self::Unrecorded(unrecorded) => unrecorded.session_id.len(),
             Self::TakenOver { session_id } => session_id.len(),
+            Self::Budget(budget) => budget.session_id.as_ref().map_or(0, String::len),
             Self::Malformed { reason, start } => reason.len() + start.len(),
             Self::AnswerLost { method, error } => method.len() + error_size(error),
             Self::Other { method, params, .. } => method.len() + value_size(params),
@@ -64,9 +69,11 @@ impl Weight for Event {
         match self {
             Self::Permission(_) | Self::Question(_) => Class::Request,
             Self::UnclaimedRequest(_) => Class::Unclaimed,
-            Self::Connection(_) | Self::SessionEnded(_) | Self::Unrecorded(_) | Self::TakenOver { .. } => {
-                Class::News
-            }
+            Self::Connection(_)
+            | Self::SessionEnded(_)
+            | Self::Unrecorded(_)
+            | Self::TakenOver { .. }
+            | Self::Budget(_) => Class::News,
             _ => Class::Report,
         }
     }

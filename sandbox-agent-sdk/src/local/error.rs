@@ -1,4 +1,4 @@
-//! Why there is no server on this machine.
+//! Why a local server could not be started.
 
 use std::fmt;
 use std::io;
@@ -6,20 +6,37 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::LocalExit;
+use super::{LocalExit, PathProblem};
 use crate::Error;
 
-/// Why a server on this machine could not be started, or ended.
+/// Why a server on this machine could not be started.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalError {
-    /// The server's program is nowhere to be found.
-    #[error("the program `sandbox-agent` was not found{}", Places(.looked))]
+    /// The server's program was not found.
+    #[error("the program `sandbox-agent` was not found{}", Searched(.searched))]
     NotFound {
         /// Where it was looked for, in this order.
-        looked: Vec<String>,
+        searched: Vec<String>,
     },
-    /// The program is there and cannot be run.
+    /// The program was found and is not executable. Its mode is left as it is: run `chmod +x` if you trust it.
+    #[error("{} is not executable", .binary.display())]
+    NotExecutable {
+        /// The program.
+        binary: PathBuf,
+    },
+    /// Other users of this machine can change which program runs:
+    /// [`LocalOptions::accept_untrusted_binary`](super::LocalOptions::accept_untrusted_binary).
+    #[error("{} is not started: {}: {problem}", .binary.display(), .entry.display())]
+    Untrusted {
+        /// The program.
+        binary: PathBuf,
+        /// The program itself, or a directory or link on the way to it.
+        entry: PathBuf,
+        /// Why it is not trusted.
+        problem: PathProblem,
+    },
+    /// The program could not be run.
     #[error("{} cannot be run", .binary.display())]
     Spawn {
         /// The program.
@@ -28,26 +45,32 @@ pub enum LocalError {
         #[source]
         source: Arc<io::Error>,
     },
-    /// The server ended before it was up.
-    #[error("the server ended at its start: {exit}{}", Output(.output))]
+    /// The server exited before it was healthy.
+    #[error("the server exited during its start: {exit}{}", Output(.output))]
     Died {
-        /// How.
+        /// How it exited.
         exit: LocalExit,
         /// The last lines that it printed.
         output: Vec<String>,
     },
-    /// The server runs and did not become healthy in time. It was ended.
+    /// The server did not become healthy in time. It was ended.
     #[error("the server was not healthy after {waited:.1?}{}", Output(.output))]
     NotHealthy {
-        /// How long it was waited for.
+        /// How long the start took.
         waited: Duration,
         /// The last lines that it printed.
         output: Vec<String>,
-        /// What the last question about its health was answered with.
+        /// The outcome of the last health check.
         #[source]
         source: Box<Error>,
     },
-    /// This machine could not give what is needed: a port, or randomness.
+    /// Another process listens on the port of the server. Nothing was sent to it, and the server was ended.
+    #[error("another process listens on port {port}")]
+    ForeignListener {
+        /// The port.
+        port: u16,
+    },
+    /// This machine lacks what a start needs: a port, randomness, or the table of sockets.
     #[error("this machine has no {what} for a server")]
     Machine {
         /// What is missing.
@@ -56,7 +79,7 @@ pub enum LocalError {
         #[source]
         source: Arc<io::Error>,
     },
-    /// The options of the client cannot be used.
+    /// The options of the client are invalid.
     #[error("the client cannot be made")]
     Client(#[source] Box<Error>),
 }
@@ -66,7 +89,7 @@ impl LocalError {
         Self::Machine { what, source: Arc::new(source) }
     }
 
-    /// The last lines that the server printed, if it came so far.
+    /// The last lines that the server printed, if it was started.
     #[must_use]
     pub fn output(&self) -> &[String] {
         match self {
@@ -85,11 +108,11 @@ impl From<LocalError> for Error {
     }
 }
 
-struct Places<'a>(&'a [String]);
+struct Searched<'a>(&'a [String]);
 
-impl fmt::Display for Places<'_> {
+impl fmt::Display for Searched<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, "; looked in {}", self.0.join(", ")) }
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; searched {}", self.0.join(", ")) }
     }
 }
 
@@ -97,9 +120,9 @@ struct Output<'a>(&'a [String]);
 
 impl fmt::Display for Output<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// How many lines are shown; all that were kept are in the error.
+        /// How many lines are shown; the error has all that were kept.
         const SHOWN: usize = 10;
         let first = self.0.len().saturating_sub(SHOWN);
-        self.0[first..].iter().try_for_each(|line| write!(f, "\n  {line}"))
+        self.0[first..].iter().try_for_each(|line| write!(f, "\n  {}", crate::text::printable(line)))
     }
 }

@@ -2,93 +2,111 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::LocalError;
+use super::trust::{Verdict, check};
 
 /// The name of the program.
 const PROGRAM: &str = "sandbox-agent";
-/// Names the program, for all programs of a user.
+/// The variable that names the program.
 const VARIABLE: &str = "SANDBOX_AGENT_BIN";
 
-/// The places where the program may be.
+/// Where the program is looked for.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    /// What the options say. Where this is set, nothing else is looked at.
+pub(super) struct Search {
+    /// The program of the options. If set, nothing else is considered.
     pub(super) option: Option<PathBuf>,
-    /// What the environment says. Where this is set, nothing behind it is looked at.
+    /// The program of the environment. If set, nothing below is considered.
     pub(super) variable: Option<PathBuf>,
     pub(super) path: Option<OsString>,
-    /// The directory from which packages are looked for, upwards.
-    pub(super) directory: Option<PathBuf>,
+    /// The directory from which `node_modules` is looked for, upwards.
+    pub(super) node_modules: Option<PathBuf>,
+    /// Whether a program that other users can change is accepted.
+    pub(super) accept_untrusted: bool,
 }
 
-impl Places {
-    /// The places of this process.
-    pub(super) fn here(option: Option<PathBuf>) -> Self {
+impl Search {
+    /// The search path and the variable of this process, and these options.
+    pub(super) fn new(
+        option: Option<PathBuf>,
+        node_modules: Option<PathBuf>,
+        accept_untrusted: bool,
+    ) -> Self {
         Self {
             option,
             variable: std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from),
             path: std::env::var_os("PATH"),
-            directory: std::env::current_dir().ok(),
+            node_modules,
+            accept_untrusted,
         }
     }
 
-    /// The first program that is there.
+    /// The absolute path of the program. It can be run, and other users cannot change it.
     pub(super) fn find(&self) -> Result<PathBuf, LocalError> {
-        // A program that somebody named and that is not there must not be replaced by another one in silence.
+        let found = self.locate()?;
+        let refused =
+            |source: io::Error| LocalError::Spawn { binary: found.clone(), source: Arc::new(source) };
+        let binary = std::path::absolute(&found).map_err(refused)?;
+        if !is_executable(&binary) {
+            return Err(LocalError::NotExecutable { binary });
+        }
+        if self.accept_untrusted {
+            return Ok(binary);
+        }
+        match check(&binary).map_err(refused)? {
+            Verdict::Trusted => Ok(binary),
+            Verdict::Untrusted(entry, problem) => Err(LocalError::Untrusted { binary, entry, problem }),
+        }
+    }
+
+    fn locate(&self) -> Result<PathBuf, LocalError> {
+        // A named program that does not exist must not be replaced by another one silently.
         if let Some(named) = &self.option {
-            return only(named, format!("{} (as the options say)", named.display()));
+            return only(named, format!("{} (from the options)", named.display()));
         }
         if let Some(named) = &self.variable {
-            return only(named, format!("{} (as {VARIABLE} says)", named.display()));
+            return only(named, format!("{} (from {VARIABLE})", named.display()));
         }
-        let mut looked = vec![format!("{VARIABLE} (not set)")];
+        let mut searched = vec![format!("{VARIABLE} (not set)")];
         let directories = self.path.iter().flat_map(std::env::split_paths);
-        for candidate in directories.filter(|directory| directory.is_absolute()).map(|dir| dir.join(PROGRAM))
-        {
-            if is_program(&candidate) {
-                return Ok(candidate);
-            }
+        let mut candidates =
+            directories.filter(|directory| directory.is_absolute()).map(|directory| directory.join(PROGRAM));
+        if let Some(found) = candidates.find(|candidate| is_executable(candidate)) {
+            return Ok(found);
         }
-        looked.push("PATH".to_owned());
+        searched.push("PATH".to_owned());
+        let Some(start) = &self.node_modules else {
+            return Err(LocalError::NotFound { searched });
+        };
+        // A relative path has no ancestors.
+        let start =
+            std::path::absolute(start).map_err(|error| LocalError::machine("working directory", error))?;
         let Some(package) = platform_package() else {
             let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
-            looked.push(format!("npm (there is no package for {os} on {arch})"));
-            return Err(LocalError::NotFound { looked });
+            searched.push(format!("npm (no package for {os} on {arch})"));
+            return Err(LocalError::NotFound { searched });
         };
-        for directory in self.directory.iter().flat_map(|directory| directory.ancestors()) {
-            let candidate = directory.join("node_modules").join(package).join("bin").join(PROGRAM);
-            if candidate.is_file() {
-                make_executable(&candidate);
-                return Ok(candidate);
-            }
-        }
-        if let Some(directory) = &self.directory {
-            let place = directory.join("node_modules").join(package);
-            looked.push(format!("{} and the same above it", place.display()));
-        }
-        Err(LocalError::NotFound { looked })
+        let mut candidates = start
+            .ancestors()
+            .map(|directory| directory.join("node_modules").join(package).join("bin").join(PROGRAM));
+        candidates.find(|candidate| candidate.is_file()).ok_or_else(|| {
+            let first = start.join("node_modules").join(package);
+            searched.push(format!("{} and the same in the directories above", first.display()));
+            LocalError::NotFound { searched }
+        })
     }
 }
 
 fn only(named: &Path, place: String) -> Result<PathBuf, LocalError> {
-    if named.is_file() { Ok(named.to_owned()) } else { Err(LocalError::NotFound { looked: vec![place] }) }
+    if named.is_file() { Ok(named.to_owned()) } else { Err(LocalError::NotFound { searched: vec![place] }) }
 }
 
-fn is_program(path: &Path) -> bool {
+fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-}
-
-/// The package comes without the permission to run it. A program that cannot be given it fails to start, with the
-/// system's own words.
-fn make_executable(program: &Path) {
-    if !is_program(program)
-        && let Err(error) = fs::set_permissions(program, fs::Permissions::from_mode(0o755))
-    {
-        tracing::debug!(program = %program.display(), %error, "the program cannot be made executable");
-    }
 }
 
 fn platform_package() -> Option<&'static str> {
@@ -111,49 +129,92 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o777
+    }
+
     #[test]
-    fn places_are_looked_at_in_their_order() {
+    fn the_options_come_before_the_variable_the_path_and_node_modules() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         let in_path = at("bin/sandbox-agent");
         let package = at("app/node_modules").join(platform_package().unwrap()).join("bin/sandbox-agent");
-        for (path, mode) in
-            [(&at("named"), 0o755), (&at("variable"), 0o755), (&in_path, 0o755), (&package, 0o644)]
-        {
-            program(path, mode);
+        for path in [&at("named"), &at("variable"), &in_path, &package] {
+            program(path, 0o755);
         }
-        let mut places = Places {
+        let mut search = Search {
             option: Some(at("named")),
             variable: Some(at("variable")),
             path: Some(std::env::join_paths([at("empty"), at("bin")]).unwrap()),
-            directory: Some(at("app/deep/deeper")),
+            node_modules: Some(at("app/deep/deeper")),
+            accept_untrusted: false,
         };
-        assert_eq!(places.find().unwrap(), at("named"));
-        places.option = None;
-        assert_eq!(places.find().unwrap(), at("variable"));
-        places.variable = None;
-        assert_eq!(places.find().unwrap(), in_path);
+        assert_eq!(search.find().unwrap(), at("named"));
+        search.option = None;
+        assert_eq!(search.find().unwrap(), at("variable"));
+        search.variable = None;
+        assert_eq!(search.find().unwrap(), in_path);
         fs::set_permissions(&in_path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert_eq!(places.find().unwrap(), package, "what cannot be run is no program");
-        assert!(is_program(&package), "a package's program is made one");
+        assert_eq!(search.find().unwrap(), package, "a file that is not executable is skipped in PATH");
+        search.node_modules = None;
+        assert!(matches!(search.find(), Err(LocalError::NotFound { .. })), "node_modules is opt-in");
     }
 
     #[test]
-    fn what_is_not_found_is_told_with_where_it_was_looked_for() {
+    fn the_mode_of_a_program_is_never_changed() {
         let root = tempfile::tempdir().unwrap();
-        let looked = |places: &Places| match places.find() {
-            Err(LocalError::NotFound { looked }) => looked,
+        let package =
+            root.path().join("node_modules").join(platform_package().unwrap()).join("bin/sandbox-agent");
+        program(&package, 0o644);
+        let mut search = Search { node_modules: Some(root.path().to_owned()), ..Search::default() };
+        let result = search.find();
+        assert!(
+            matches!(&result, Err(LocalError::NotExecutable { binary }) if *binary == package),
+            "{result:?}"
+        );
+        search.option = Some(package.clone());
+        assert!(matches!(search.find(), Err(LocalError::NotExecutable { .. })));
+        assert_eq!(mode(&package), 0o644);
+    }
+
+    #[test]
+    fn a_program_that_other_users_can_write_is_refused_wherever_it_was_found() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        let package = at("node_modules").join(platform_package().unwrap()).join("bin/sandbox-agent");
+        for path in [&at("named"), &at("bin/sandbox-agent"), &package] {
+            program(path, 0o757);
+        }
+        let searches = [
+            Search { option: Some(at("named")), ..Search::default() },
+            Search { variable: Some(at("named")), ..Search::default() },
+            Search { path: Some(at("bin").into()), ..Search::default() },
+            Search { node_modules: Some(at("")), ..Search::default() },
+        ];
+        for mut search in searches {
+            let result = search.find();
+            assert!(matches!(&result, Err(LocalError::Untrusted { .. })), "{search:?}: {result:?}");
+            search.accept_untrusted = true;
+            search.find().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_not_found_names_where_it_was_looked_for() {
+        let root = tempfile::tempdir().unwrap();
+        let searched = |search: &Search| match search.find() {
+            Err(LocalError::NotFound { searched }) => searched,
             other => panic!("{other:?}"),
         };
-        let mut places = Places { directory: Some(root.path().to_owned()), ..Places::default() };
-        let all = looked(&places);
+        let mut search = Search { node_modules: Some(root.path().to_owned()), ..Search::default() };
+        let all = searched(&search);
         assert_eq!(all.len(), 3);
         assert!(
             all[0].starts_with("SANDBOX_AGENT_BIN") && all[1] == "PATH" && all[2].contains("node_modules")
         );
-        places.variable = Some(root.path().join("gone"));
-        assert_eq!(looked(&places), [format!("{}/gone (as SANDBOX_AGENT_BIN says)", root.path().display())]);
-        places.option = Some(root.path().to_owned());
-        assert_eq!(looked(&places).len(), 1, "a folder is no program");
+        search.variable = Some(root.path().join("gone"));
+        assert_eq!(searched(&search), [format!("{}/gone (from SANDBOX_AGENT_BIN)", root.path().display())]);
+        search.option = Some(root.path().to_owned());
+        assert_eq!(searched(&search).len(), 1, "a directory is no program");
     }
 }

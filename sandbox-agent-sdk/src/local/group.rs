@@ -1,4 +1,4 @@
-//! A server's process and everything that came of it.
+//! A server's process and its process tree.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -9,60 +9,64 @@ use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
-use crate::family::{Family, off_the_runtime};
+use crate::process_tree::{ProcessTree, run_blocking};
 
-/// How often it is looked whether anybody is left.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the process tree is checked for living members.
+const POLL: Duration = Duration::from_millis(20);
 
-/// A server's process and whatever it started. All of it is killed when this is dropped.
+/// A server's process and its process tree, which is killed on drop.
 #[derive(Debug)]
 pub(super) struct Group {
     leader: Child,
-    family: Arc<Family>,
+    tree: Arc<ProcessTree>,
     children: SignalStream,
 }
 
 impl Group {
-    /// Starts a command at the head of a family of its own.
+    /// Starts a command as the leader of a process tree.
     pub(super) fn spawn(mut command: Command) -> io::Result<(Self, ChildStdout, ChildStderr)> {
-        // Before the start, so that no end is missed.
+        // Before the start, so that no exit is missed.
         let children = signal(SignalKind::child())?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (mut leader, family) = Family::start(command)?;
+        let (mut leader, tree) = ProcessTree::start(command)?;
         match (leader.stdout.take(), leader.stderr.take()) {
-            (Some(stdout), Some(stderr)) => Ok((Self { leader, family, children }, stdout, stderr)),
+            (Some(stdout), Some(stderr)) => Ok((Self { leader, tree, children }, stdout, stderr)),
             _ => Err(io::Error::other("the process started without its pipes")),
         }
     }
 
     pub(super) fn id(&self) -> u32 {
-        self.family.leader().as_raw_pid().unsigned_abs()
+        self.tree.leader().as_raw_pid().unsigned_abs()
     }
 
-    /// Waits for the end of the leader, which stays on the system's list: what came of it can still be found.
+    pub(super) fn tree(&self) -> Arc<ProcessTree> {
+        Arc::clone(&self.tree)
+    }
+
+    /// Waits for the exit of the leader, which is not reaped: its process tree can still be found.
     pub(super) async fn ended(&mut self) {
-        while matches!(self.family.exit(), Ok(None)) {
-            // The stream ends with the runtime, and everything does then.
+        while matches!(self.tree.exit(), Ok(None)) {
+            // The signal stream ends with the runtime.
             if self.children.recv().await.is_none() {
                 std::future::pending().await
             }
         }
     }
 
-    /// Ends everything: asks first, and kills what is left after the grace. Gives how the leader ended.
+    /// Ends the process tree: SIGTERM first, SIGKILL after the grace period. Returns how the leader exited.
     pub(super) async fn end(&mut self, grace: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + grace;
-        off_the_runtime(&self.family, Family::ask).await;
-        while !off_the_runtime(&self.family, Family::is_empty).await && Instant::now() < deadline {
-            sleep(LOOK).await;
+        run_blocking(&self.tree, ProcessTree::terminate).await;
+        while !run_blocking(&self.tree, ProcessTree::is_empty).await && Instant::now() < deadline {
+            sleep(POLL).await;
         }
-        off_the_runtime(&self.family, Family::finish).await;
+        run_blocking(&self.tree, ProcessTree::finish).await;
         self.leader.wait().await.ok()
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.family.finish();
+        self.tree.finish();
     }
 }

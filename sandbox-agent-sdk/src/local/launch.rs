@@ -1,34 +1,38 @@
 //! Starting a server.
 
-use std::fmt::Write;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use acp_http_client::{Token, TokenError};
 use tokio::process::Command;
+use tokio::time::{Instant, sleep};
 
 use super::group::Group;
-use super::keeper::Keeper;
 use super::log::Lines;
 use super::server::LocalServer;
+use super::supervisor::Supervisor;
 use super::{LocalError, LocalOptions};
+use crate::process_tree::{Listener, ProcessTree, run_blocking};
+use crate::random::random_token;
+use crate::secret::Secret;
 use crate::{ClientOptions, Error, HealthWait, SandboxAgentClient};
 
-/// How many ports are tried: a port that is free may be taken before the server has it.
+/// How many ports are tried: another process may take a free port before the server does.
 const PORTS: usize = 5;
+/// How often the table of sockets is read until the server listens.
+const LISTENER_POLL: Duration = Duration::from_millis(10);
 
-/// Starts the program, on another port if the one it was given was taken meanwhile.
-///
-/// Whoever answers on a port that was taken before is somebody else, and may be just as healthy.
+/// Starts the program, on another port if another process took the one that it was given.
 pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<LocalServer, LocalError> {
     let token = match &options.token {
         Some(token) => token.clone(),
-        None => random_token()?,
+        None => random_token().map_err(|error| LocalError::machine("randomness", error))?,
     };
     let mut attempt = 1;
-    let (keeper, lines, port) = loop {
+    let (supervisor, lines, port) = loop {
         let port = match options.port {
             Some(port) if is_taken(port) => {
                 return Err(LocalError::machine("port", io::Error::from(io::ErrorKind::AddrInUse)));
@@ -36,36 +40,52 @@ pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<Loc
             Some(port) => port,
             None => free_port().map_err(|error| LocalError::machine("free port", error))?,
         };
-        let (keeper, lines) = spawn(&options, &binary, port, &token)?;
-        match healthy(&options, keeper, &lines, port, &token).await {
-            Ok(keeper) => break (keeper, lines, port),
-            Err(LocalError::Died { .. }) if options.port.is_none() && attempt < PORTS && is_taken(port) => {
-                tracing::debug!(port, "the port was taken before the server had it");
+        let (supervisor, lines) = spawn(&options, &binary, port, &token)?;
+        match healthy(&options, supervisor, &lines, port, &token).await {
+            Ok(supervisor) => break (supervisor, lines, port),
+            Err(error) if options.port.is_none() && attempt < PORTS && lost_port(&error, port) => {
+                tracing::debug!(port, "another process took the port before the server did");
                 attempt += 1;
             }
             Err(error) => return Err(error),
         }
     };
     let url = url(port);
-    let mut client = ClientOptions::new(&url).token(&token).auto_connect(options.agent.is_some());
+    let mut client = authorised(ClientOptions::new(&url), supervisor.tree(), &token);
+    client = client.auto_connect(options.agent.is_some());
     if let Some(agent) = options.agent {
         client = client.agent(agent);
     }
     let client = (options.client)(client).build().map_err(|error| LocalError::Client(Box::new(error)))?;
-    Ok(LocalServer::new(client, keeper, lines, url, token, binary))
+    supervisor.attach(client.clone());
+    Ok(LocalServer::new(client, supervisor, lines, url, token, binary))
+}
+
+/// Sends the token only while the server runs: afterwards any process may listen on its port.
+fn authorised(options: ClientOptions, tree: &Arc<ProcessTree>, token: &Secret) -> ClientOptions {
+    let (tree, token) = (Arc::clone(tree), token.clone());
+    options.token_provider(move |_| {
+        let token = if tree.is_leader_alive() {
+            Token::new(token.expose()).map_err(TokenError::from)
+        } else {
+            Err(TokenError::from("the local server has exited"))
+        };
+        std::future::ready(token)
+    })
 }
 
 fn spawn(
     options: &LocalOptions,
     binary: &Path,
     port: u16,
-    token: &str,
-) -> Result<(Keeper, Arc<Lines>), LocalError> {
+    token: &Secret,
+) -> Result<(Supervisor, Arc<Lines>), LocalError> {
     let mut command = Command::new(binary);
+    options.inherited.apply(&mut command);
     command
         .args(["server", "--no-telemetry", "--host", "127.0.0.1", "--port", &port.to_string()])
-        .args(["--token", token])
-        // Otherwise its log goes to a file in its data folder.
+        .args(["--token", token.expose()])
+        // Otherwise its log goes to a file in its data directory.
         .env("SANDBOX_AGENT_LOG_STDOUT", "1")
         .envs(options.environment.iter().map(|(name, value)| (name, value)));
     if let Some(directory) = &options.directory {
@@ -75,35 +95,89 @@ fn spawn(
     let (group, stdout, stderr) =
         spawned.map_err(|error| LocalError::Spawn { binary: binary.to_owned(), source: Arc::new(error) })?;
     let lines = Arc::new(Lines::new(options.log));
-    let keeper = Keeper::start(group, (stdout, stderr), Arc::clone(&lines), options.stop_timeout);
-    Ok((keeper, lines))
+    let supervisor = Supervisor::start(group, (stdout, stderr), Arc::clone(&lines), options.stop_timeout);
+    Ok((supervisor, lines))
 }
 
-/// Waits until the server is up; one that is not is ended.
+/// Waits until the server is healthy; otherwise ends it.
 async fn healthy(
     options: &LocalOptions,
-    mut keeper: Keeper,
+    mut supervisor: Supervisor,
     lines: &Lines,
     port: u16,
-    token: &str,
-) -> Result<Keeper, LocalError> {
-    let failed = |error: Error| LocalError::Client(Box::new(error));
-    let probe = SandboxAgentClient::builder(url(port)).token(token).auto_connect(false);
-    let health = probe.build().map_err(failed)?.health();
-    let started = tokio::time::Instant::now();
-    let wait = health.wait(HealthWait::within(options.start_timeout));
-    let error = tokio::select! {
+    token: &Secret,
+) -> Result<Supervisor, LocalError> {
+    let started = Instant::now();
+    let failure = tokio::select! {
         biased;
-        exit = keeper.ended() => return Err(LocalError::Died { exit, output: lines.last() }),
-        outcome = wait => match outcome {
-            Ok(_) => return Ok(keeper),
-            Err(error) => error,
+        exit = supervisor.ended() => return Err(LocalError::Died { exit, output: lines.last() }),
+        outcome = ready(options, supervisor.tree(), port, token) => match outcome {
+            Ok(()) => return Ok(supervisor),
+            Err(failure) => failure,
         },
     };
     let waited = started.elapsed();
-    keeper.stop();
-    let _ = keeper.ended().await;
-    Err(LocalError::NotHealthy { waited, output: lines.last(), source: Box::new(error) })
+    supervisor.stop();
+    let _ = supervisor.ended().await;
+    Err(match failure {
+        Failure::NotHealthy(error) => {
+            LocalError::NotHealthy { waited, output: lines.last(), source: Box::new(error) }
+        }
+        Failure::Other(error) => error,
+    })
+}
+
+/// Why a server that runs is not used.
+enum Failure {
+    NotHealthy(Error),
+    Other(LocalError),
+}
+
+/// Waits until the server listens, and then until it is healthy.
+///
+/// Nothing is sent before the listening socket was seen in the hands of the server's process tree: another process that
+/// took the port would get the token.
+async fn ready(
+    options: &LocalOptions,
+    tree: &Arc<ProcessTree>,
+    port: u16,
+    token: &Secret,
+) -> Result<(), Failure> {
+    let failed = |error: Error| Failure::Other(LocalError::Client(Box::new(error)));
+    let started = Instant::now();
+    let mut foreign = false;
+    loop {
+        let listener = run_blocking(tree, move |tree| tree.listener(port)).await;
+        match listener.map_err(|error| Failure::Other(LocalError::machine("table of sockets", error)))? {
+            Listener::Member | Listener::Unknown => break,
+            // A server that exits between two reads of the tables looks foreign once.
+            Listener::Foreign if foreign => {
+                return Err(Failure::Other(LocalError::ForeignListener { port }));
+            }
+            listener => foreign = listener == Listener::Foreign,
+        }
+        if started.elapsed() >= options.start_timeout {
+            // Without a token, to report what is wrong.
+            let probe = SandboxAgentClient::builder(url(port)).auto_connect(false).build().map_err(failed)?;
+            if let Err(error) = probe.health().check().await {
+                return Err(Failure::NotHealthy(error));
+            }
+        }
+        sleep(LISTENER_POLL).await;
+    }
+    let probe = authorised(SandboxAgentClient::builder(url(port)), tree, token).auto_connect(false);
+    let health = probe.build().map_err(failed)?.health();
+    let left = options.start_timeout.saturating_sub(started.elapsed());
+    health.wait(HealthWait::within(left)).await.map(drop).map_err(Failure::NotHealthy)
+}
+
+/// Whether a start failed because another process took its port.
+fn lost_port(error: &LocalError, port: u16) -> bool {
+    match error {
+        LocalError::ForeignListener { .. } => true,
+        LocalError::Died { .. } => is_taken(port),
+        _ => false,
+    }
 }
 
 fn url(port: u16) -> String {
@@ -117,17 +191,4 @@ fn free_port() -> io::Result<u16> {
 fn is_taken(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
-}
-
-/// 256 bits that nobody can guess.
-fn random_token() -> Result<String, LocalError> {
-    let mut bytes = [0; 32];
-    let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
-    read.map_err(|error| LocalError::machine("randomness", error))?;
-    let mut token = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(token, "{byte:02x}");
-    }
-    Ok(token)
 }

@@ -1,4 +1,4 @@
-//! What a server prints.
+//! The output of a server.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -13,14 +13,14 @@ const LINE_BYTES: usize = 4096;
 /// How much is read at once.
 const CHUNK: usize = 16 << 10;
 
-/// What is done with what a server prints. The last lines are kept in any case, 256 at most.
+/// Where the output of a server goes. The last 256 lines are kept in any case.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LocalLog {
-    /// Nothing else.
+    /// It is only kept.
     #[default]
     Keep,
-    /// It is written to the standard error of this program, too.
+    /// It is also written to this program's standard error.
     Forward,
 }
 
@@ -42,7 +42,7 @@ impl Lines {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Reads to the end. It never stops reading: a server whose pipe is full would stand still.
+    /// Reads to the end. It never stops reading: a server whose pipe is full would block.
     pub(super) async fn read(&self, mut pipe: impl AsyncRead + Unpin) {
         let (mut buffer, mut line) = (vec![0; CHUNK], Vec::new());
         while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
@@ -54,7 +54,7 @@ impl Lines {
                     self.push(&std::mem::take(&mut line));
                 }
             }
-            // A server that prints without end must not keep others from running.
+            // A server that prints without end must not starve other tasks.
             tokio::task::coop::consume_budget().await;
         }
         if !line.is_empty() {
@@ -66,7 +66,7 @@ impl Lines {
         let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
         if self.policy == LocalLog::Forward {
             // A program without a standard error has nowhere to show it.
-            let _ = writeln!(std::io::stderr().lock(), "{line}");
+            let _ = writeln!(std::io::stderr().lock(), "{}", crate::text::printable(&line));
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() == LINES {

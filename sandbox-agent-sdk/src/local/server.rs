@@ -7,64 +7,67 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::LocalExit;
-use super::keeper::Keeper;
 use super::log::Lines;
+use super::supervisor::Supervisor;
 use crate::SandboxAgentClient;
+use crate::secret::Secret;
 
-/// A server on this machine that belongs to this program: [`SandboxAgentClient::start_local`].
+/// A server on this machine that this program started: [`SandboxAgentClient::start_local`].
 ///
-/// It ends with this value, and so does everything that it started: it is asked to (SIGTERM), and what is left of it
-/// after the [stop timeout](super::LocalOptions::stop_timeout) is killed. A drop does not wait for that;
-/// [`close`](Self::close) does. When the runtime goes first, everything is killed at once.
+/// It ends with this value, and so does its process tree: every process gets SIGTERM, and SIGKILL after the
+/// [stop timeout](super::LocalOptions::stop_timeout). A drop does not wait for that; [`close`](Self::close) does. When
+/// the runtime goes first, everything is killed at once.
 ///
-/// On Linux that is everything this program may end, also agents and tools of theirs that have a process group or a session of their
-/// own, have lost their parent or have cleared their environment: they are looked for in `/proc` until nothing more is
-/// found. What somebody else has started for them is not theirs: a container of an engine that runs already, say. On
-/// other Unix systems the process group of the server ends, and what has left it does not.
+/// On Linux the process tree is found in `/proc`: also agents and tools with a process group or a session of their own,
+/// without a parent, or with a cleared environment. Not found are processes that another program started on their behalf
+/// (a container engine, a service manager), processes of other users, and a process that gives up its session, its
+/// parent, its environment and its resource limits on purpose. On other Unix systems the process group ends.
 ///
-/// A program that is itself killed (SIGKILL) leaves its server behind: the next one can find it by its port or by the
-/// name of its program, and should not start a second one in the same data folder.
+/// The client is disconnected when the server exits.
+///
+/// A program that is killed by SIGKILL leaves its server behind.
 #[must_use = "the server ends when this is dropped"]
 pub struct LocalServer {
     client: SandboxAgentClient,
-    keeper: Keeper,
+    supervisor: Supervisor,
     lines: Arc<Lines>,
     url: String,
-    token: String,
+    token: Secret,
     binary: PathBuf,
 }
 
 impl LocalServer {
     pub(super) fn new(
         client: SandboxAgentClient,
-        keeper: Keeper,
+        supervisor: Supervisor,
         lines: Arc<Lines>,
         url: String,
-        token: String,
+        token: Secret,
         binary: PathBuf,
     ) -> Self {
-        Self { client, keeper, lines, url, token, binary }
+        Self { client, supervisor, lines, url, token, binary }
     }
 
-    /// A client of it.
+    /// The client for it.
     #[must_use]
     pub fn client(&self) -> &SandboxAgentClient {
         &self.client
     }
 
-    /// Where it listens.
+    /// The URL on which it listens.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The token it requires. Whoever has it can do whatever this program's user can.
+    /// The token that it requires. It gives the rights of this program's user. Do not send it once the server has
+    /// [ended](Self::ended): another process may listen on its port.
     #[must_use]
     pub fn token(&self) -> &str {
-        &self.token
+        self.token.expose()
     }
 
-    /// The program that runs.
+    /// The path of its program.
     #[must_use]
     pub fn binary(&self) -> &Path {
         &self.binary
@@ -73,7 +76,7 @@ impl LocalServer {
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.keeper.pid()
+        self.supervisor.pid()
     }
 
     /// The last lines that it printed, oldest first: 256 at most.
@@ -82,25 +85,25 @@ impl LocalServer {
         self.lines.last()
     }
 
-    /// How it ended, if it has.
+    /// How it exited, if it has.
     #[must_use]
     pub fn exit(&self) -> Option<LocalExit> {
-        self.keeper.exit()
+        self.supervisor.exit()
     }
 
-    /// Waits until it has ended by itself, with everything that it started.
+    /// Waits until it and its process tree have exited.
     pub async fn ended(&self) -> LocalExit {
-        self.keeper.ended().await
+        self.supervisor.ended().await
     }
 
-    /// Disconnects the client, ends the server with everything that it started, and waits for that: no longer than
-    /// the [stop timeout](super::LocalOptions::stop_timeout) and the time to kill what is left.
+    /// Disconnects the client, ends the server and its process tree, and waits for that: no longer than the
+    /// [stop timeout](super::LocalOptions::stop_timeout) and the time to kill the rest.
     pub fn close(mut self) -> BoxFuture<'static, LocalExit> {
         Box::pin(async move {
-            self.keeper.stop();
-            let (exit, outcome) = tokio::join!(self.keeper.ended(), self.client.disconnect());
+            self.supervisor.stop();
+            let (exit, outcome) = tokio::join!(self.supervisor.ended(), self.client.disconnect());
             if let Err(error) = outcome {
-                tracing::debug!(%error, "the client of a server that is being ended was not disconnected");
+                tracing::debug!(%error, "disconnecting from a server that is being ended failed");
             }
             exit
         })

@@ -36,7 +36,7 @@ pub enum MetadataKey {
 
 impl MetadataKey {
     /// Every key, in the order of the enum.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: &'static [Self] = &[
         Self::Title,
         Self::Model,
         Self::Mode,

@@ -33,7 +33,7 @@ impl Sessions {
         now: Timestamp,
     ) -> Result<Vec<SessionRecord>, Error> {
         let mut expired = Vec::new();
-        for status in SessionStatus::ALL {
+        for status in SessionStatus::ALL.iter().copied() {
             let shortest = [false, true].into_iter().filter_map(|resumable| {
                 let mut record = SessionRecord::new("any", "any", now);
                 record.resumable = resumable;

@@ -99,9 +99,9 @@ impl StoredSession {
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> BoxFuture<'static, Result<Turn, Error>> {
         let (session, prompt) = (self.clone(), prompt.into());
         Box::pin(async move {
-            session.refuse_second_turn()?;
+            session.refuse_second_turn().await?;
             let alone = session.sessions.ledger.gate(&session.id).lock_owned().await;
-            session.refuse_second_turn()?;
+            session.refuse_second_turn().await?;
             session.prompt_alone(prompt, alone).await
         })
     }
@@ -147,10 +147,17 @@ impl StoredSession {
         Ok(turn)
     }
 
-    fn refuse_second_turn(&self) -> Result<(), Error> {
-        match self.agent_session().map(|session| session.turn_state()) {
-            None | Some(TurnState::Idle) => Ok(()),
-            Some(_) => Err(Error::TurnInProgress { session_id: self.id.to_string() }),
+    /// Refuses a second turn. One that is being cancelled is waited for, within a bound.
+    async fn refuse_second_turn(&self) -> Result<(), Error> {
+        let Some(session) = self.agent_session() else { return Ok(()) };
+        let inner = session.client().inner();
+        let mut state = inner.hub.watch_turn(session.id());
+        let stopped = state.wait_for(|state| *state != TurnState::Cancelling);
+        // If it does not stop in time, it is still running.
+        let _ = tokio::time::timeout(inner.options.timeouts.cancel, stopped).await;
+        match session.turn_state() {
+            TurnState::Idle => Ok(()),
+            _ => Err(Error::TurnInProgress { session_id: self.id.to_string() }),
         }
     }
 

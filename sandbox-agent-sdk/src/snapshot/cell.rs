@@ -53,9 +53,10 @@ enum Part {
     Title,
     LastActivity,
     Context,
+    Cost,
 }
 
-const PARTS: usize = Part::Context as usize + 1;
+const PARTS: usize = Part::Cost as usize + 1;
 
 impl SnapshotCell {
     /// What is known now.
@@ -137,6 +138,9 @@ impl State {
         if stays(Part::Context) {
             (kept.context_used, kept.context_size) = (old.context_used, old.context_size);
         }
+        if stays(Part::Cost) {
+            kept.cost.clone_from(&old.cost);
+        }
         self.members.retain(|_, told| told.is_after(until));
         let stay = |group: Group, members: &Map<String, Value>| -> Map<String, Value> {
             let members =
@@ -170,6 +174,7 @@ impl State {
             put.part(Part::Context, &mut context, Some((used, size)));
             (next.context_used, next.context_size) = context;
         }
+        put.part(Part::Cost, &mut next.cost, patch.cost.map(Some));
         next.models.other.extend(put.news(Group::Models, patch.about_models));
         next.metadata.merge(SessionMetadata::from(put.news(Group::Metadata, patch.metadata.into_map())));
         for name in patch.understood {

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::Tool;
 use crate::session_info::take_metadata;
+use crate::usage::Cost;
 use crate::{AgentMode, Command, ConfigOption, Model, SessionMetadata, Update, UpdateKind};
 
 /// What one message tells of a session. What it does not mention stays as it was.
@@ -22,6 +23,7 @@ pub(crate) struct Patch {
     pub(super) title: Option<Option<String>>,
     pub(super) last_activity: Option<Option<String>>,
     pub(super) context: Option<(Option<u64>, Option<u64>)>,
+    pub(super) cost: Option<Cost>,
     pub(super) metadata: SessionMetadata,
     pub(super) other: Map<String, Value>,
     /// The members of which nothing is left to keep.
@@ -78,7 +80,10 @@ impl Patch {
             UpdateKind::Commands(commands) => patch.commands = Some(commands.clone()),
             UpdateKind::Mode { id } => patch.mode = Some(id.clone()),
             UpdateKind::ConfigOptions(options) => patch.options = Some(options.clone()),
-            UpdateKind::Usage { used, size } => patch.context = Some((*used, *size)),
+            UpdateKind::Usage(usage) => {
+                patch.context = Some((usage.used, usage.size));
+                patch.cost.clone_from(&usage.cost);
+            }
             UpdateKind::Info { .. } => {
                 let mut members = update.raw().as_object().cloned().unwrap_or_default();
                 patch.metadata = take_metadata(&mut members);

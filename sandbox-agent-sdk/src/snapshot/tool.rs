@@ -1,9 +1,10 @@
 //! The tools of an agent.
 
+use serde::Serialize;
 use serde_json::Value;
 
 /// A tool that an agent has.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Tool {
     /// Its name.

@@ -49,7 +49,7 @@ fn every_event_in_every_status_does_what_is_specified() {
         ),
     ];
     for (event, expected) in table {
-        for (status, expected) in SessionStatus::ALL.into_iter().zip(expected) {
+        for (status, expected) in SessionStatus::ALL.iter().copied().zip(expected) {
             assert_eq!(status.after(event), expected, "{status} after {event:?}");
         }
     }
@@ -58,8 +58,8 @@ fn every_event_in_every_status_does_what_is_specified() {
 #[test]
 fn only_four_transitions_exist() {
     let allowed = [(Active, Suspended), (Active, Archived), (Active, Error), (Suspended, Active)];
-    for from in SessionStatus::ALL {
-        for to in SessionStatus::ALL {
+    for from in SessionStatus::ALL.iter().copied() {
+        for to in SessionStatus::ALL.iter().copied() {
             assert_eq!(from.can_become(to), allowed.contains(&(from, to)), "{from} to {to}");
         }
         assert_eq!(from.is_terminal(), allowed.iter().all(|(start, _)| *start != from), "{from}");
@@ -166,7 +166,7 @@ fn old_data_migrates_as_specified() {
         let json = serde_json::Value::from(stored);
         assert_eq!(serde_json::from_value::<SessionStatus>(json).ok(), today, "{stored}");
     }
-    for status in SessionStatus::ALL {
+    for status in SessionStatus::ALL.iter().copied() {
         assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
     }
     assert_eq!(

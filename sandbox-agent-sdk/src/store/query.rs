@@ -101,13 +101,13 @@ impl RecordQuery {
 
     /// Those that a list shows.
     pub fn listed(archived: ArchivedSessions) -> Self {
-        let shown = SessionStatus::ALL.into_iter().filter(|status| status.is_listed(archived));
+        let shown = SessionStatus::ALL.iter().copied().filter(|status| status.is_listed(archived));
         Self { statuses: shown.collect(), ..Self::all() }
     }
 
     /// Those that a badge counts.
     pub fn counted() -> Self {
-        let counted = SessionStatus::ALL.into_iter().filter(|status| status.is_counted());
+        let counted = SessionStatus::ALL.iter().copied().filter(|status| status.is_counted());
         Self { statuses: counted.collect(), ..Self::all() }
     }
 
@@ -138,7 +138,7 @@ impl RecordQuery {
     /// Each status once, in the order of their definition.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(super) fn distinct_statuses(&self) -> Vec<SessionStatus> {
-        SessionStatus::ALL.into_iter().filter(|status| self.statuses.contains(status)).collect()
+        SessionStatus::ALL.iter().copied().filter(|status| self.statuses.contains(status)).collect()
     }
 
     pub(super) fn page_size(&self) -> usize {

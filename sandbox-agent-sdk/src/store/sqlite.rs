@@ -41,6 +41,10 @@ type Bytes = Vec<u8>;
 ///
 /// An acknowledged write is in the file: a program that is killed at any moment loses nothing of it, nor does, with
 /// the default [`SqliteSync::Full`], a machine that loses power.
+///
+/// Only the user of this program can read the file and those that SQLite keeps beside it: they have mode 0600, and files
+/// with wider permissions lose them when the store is opened ([`SqliteOptions::keep_permissions`]). Missing directories on
+/// the way to the file are created with mode 0700.
 pub struct SqliteStore {
     path: PathBuf,
     /// One connection: SQLite has one writer at a time, and waiting here is fairer than waiting there.

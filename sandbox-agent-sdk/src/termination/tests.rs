@@ -106,12 +106,28 @@ fn a_signal_is_found_where_servers_put_it() {
         (json!({"message": "agent exited with status signal: 9 (SIGKILL)"}), Some("SIGKILL")),
         (json!({"message": "agent exited with status signal: 11 (SIGSEGV) (core dumped)"}), Some("SIGSEGV")),
         (json!({"message": "agent exited with status signal: 15"}), Some("SIGTERM")),
+        (json!({"message": "agent exited with status ExitStatus(unix_wait_status(9))"}), Some("SIGKILL")),
+        (json!({"message": "agent exited with status ExitStatus(unix_wait_status(139))"}), Some("SIGSEGV")),
+        (json!({"message": "agent exited with status ExitStatus(unix_wait_status(256))"}), None),
         (json!({"message": "lost the signal: none"}), None),
         (json!({"message": "signal: 9 (SIGKILL)", "exit_code": 1}), None),
         (json!({"message": "agent exited with status exit status: 1"}), None),
     ] {
         assert_eq!(info(value.clone()).signal.as_deref(), signal, "{value}");
     }
+}
+
+#[test]
+fn the_text_for_a_person_says_how_the_agent_ended_and_shows_no_wait_status() {
+    for (status, code, shown) in [(9, None, "error, killed by SIGKILL"), (256, Some(1), "error, exit code 1")]
+    {
+        let message = format!("agent exited with status ExitStatus(unix_wait_status({status}))");
+        let end = info(json!({"reason": "error", "message": message, "exit_code": code}));
+        assert_eq!(end.to_string(), shown);
+        assert_eq!(end.message, Some(message), "the server's message is kept");
+    }
+    let unknown = info(json!({"reason": "error", "message": "unix_wait_status(oops)"}));
+    assert_eq!(unknown.to_string(), "error: unix_wait_status(oops)");
 }
 
 #[test]
@@ -286,7 +302,7 @@ fn display_can_be_shown_as_it_is() {
     long.signal = Some("SIGKILL".to_owned());
     long.stderr = Some(StderrOutput::from_text(&many));
     let shown = long.to_string();
-    assert!(shown.starts_with("error, signal SIGKILL\nstderr, last 10 of 250 lines:\n  line 241\n"));
+    assert!(shown.starts_with("error, killed by SIGKILL\nstderr, last 10 of 250 lines:\n  line 241\n"));
     assert!(shown.ends_with("\n  line 250"));
     for (value, shown) in [
         (json!({"reason": "completed", "terminated_by": "agent"}), "completed"),

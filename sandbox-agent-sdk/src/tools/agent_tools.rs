@@ -1,4 +1,4 @@
-//! Files and terminals as an agent asks for them.
+//! Serves an agent's requests for files and terminals.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::files::{FileAccess, LineRange, ReadText, TextFiles, WriteText};
 use super::terminals::{TerminalCommand, TerminalExit, Terminals};
 use crate::RpcError;
 
-/// How many calls may work at once, unless told otherwise.
+/// How many requests are served at once by default.
 const MAX_CALLS: usize = 256;
 
-/// What an agent may use of this machine, behind the messages by which it asks for it.
+/// Serves an agent's requests for files and terminals of this machine.
 ///
-/// A [client](crate::ClientOptions::files) has one by itself. Use it alone to serve an agent in another way: tell the
-/// agent of the [`capabilities`](Self::capabilities), and let it [`answer`](Self::answer) what the agent asks.
+/// A [client](crate::ClientOptions::files) has one of its own. Use it alone to serve an agent in another way: advertise its
+/// [`capabilities`](Self::capabilities), and let it [`answer`](Self::answer) the agent's requests.
 #[derive(Clone)]
 #[must_use = "tools do nothing until an agent may use them"]
 pub struct AgentTools {
@@ -26,7 +26,7 @@ pub struct AgentTools {
     #[cfg(all(feature = "terminals", unix))]
     terminals: Option<Terminals>,
     max_calls: usize,
-    /// How many calls may work beside those that do.
+    /// How many further requests may be served.
     calls: Arc<Semaphore>,
 }
 
@@ -38,33 +38,33 @@ impl AgentTools {
         Self::default()
     }
 
-    /// These files.
+    /// Offers these files.
     pub fn files(self, files: impl TextFiles) -> Self {
         self.shared_files(Arc::new(files))
     }
 
-    /// These files, which somebody else uses too.
+    /// Offers files that other code uses too.
     pub fn shared_files(mut self, files: Arc<dyn TextFiles>) -> Self {
         self.files = Some(files);
         self
     }
 
-    /// These terminals.
+    /// Offers these terminals.
     #[cfg(all(feature = "terminals", unix))]
     pub fn terminals(mut self, terminals: Terminals) -> Self {
         self.terminals = Some(terminals);
         self
     }
 
-    /// How many calls may work at once, over all sessions; further ones are refused with the reason `too_many_calls`.
-    /// Waiting for the end of a command is a call, too. Default 256.
+    /// Sets how many requests are served at once, over all sessions; further ones are refused with the reason
+    /// `too_many_calls`. Waiting for the exit of a command counts. Default 256.
     pub fn max_calls(mut self, count: usize) -> Self {
         self.max_calls = count.min(Semaphore::MAX_PERMITS);
         self.calls = Arc::new(Semaphore::new(self.max_calls));
         self
     }
 
-    /// What the agent is to be told that it may use, as the member `clientCapabilities` has it.
+    /// The capabilities to advertise to the agent, in the form of the member `clientCapabilities`.
     #[must_use]
     pub fn capabilities(&self) -> Value {
         let access = self.files.as_ref().map(|files| files.access());
@@ -78,8 +78,8 @@ impl AgentTools {
         })
     }
 
-    /// Answers a request of the agent; `None` if it is none for these tools, or they are off. Whoever drops the answer
-    /// before it is there ends the work on it.
+    /// Serves a request of the agent; `None` if it is not for these tools, or they are off. Dropping the future ends the
+    /// work on it.
     #[must_use]
     pub fn answer(&self, method: &str, params: &Value) -> Option<Answer> {
         let answer = self.unbounded_answer(method, params)?;
@@ -117,21 +117,21 @@ impl AgentTools {
         }
     }
 
-    /// Takes back what an answer has given to the agent that it does not know of, as the answer did not reach it: a
-    /// terminal that nobody knows would run until the end of its session.
+    /// Undoes a response that did not reach the agent: a terminal that the agent does not know of would run until the end
+    /// of its session.
     pub(crate) async fn take_back(&self, session: Option<&str>, method: &str, result: &Value) {
         #[cfg(all(feature = "terminals", unix))]
         if let (Some(terminals), Some(session), "terminal/create") = (&self.terminals, session, method)
             && let Ok(id) = text(result, "terminalId")
         {
-            // It is gone already if its session has ended meanwhile.
+            // The session may have ended meanwhile.
             let _ = terminals.release(session, &id).await;
         }
         #[cfg(not(all(feature = "terminals", unix)))]
         let _ = (session, method, result);
     }
 
-    /// Ends what a session has running.
+    /// Ends the commands of a session.
     pub(crate) async fn end_session(&self, session: &str) {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(terminals) = &self.terminals {
@@ -141,7 +141,7 @@ impl AgentTools {
         let _ = session;
     }
 
-    /// Ends everything that is running, waits until it has ended, and starts no more.
+    /// Ends all commands, waits for that, and refuses further ones.
     pub(crate) async fn end_all(&self) {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(terminals) = &self.terminals {
@@ -149,7 +149,7 @@ impl AgentTools {
         }
     }
 
-    /// Ends everything that is running before it returns, and starts no more.
+    /// Ends all commands before it returns, and refuses further ones.
     pub(crate) fn close(&self) {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(terminals) = &self.terminals {
@@ -196,7 +196,7 @@ fn write_request(params: &Value) -> Result<WriteText, RpcError> {
 fn terminal_answer(terminals: &Terminals, action: &str, params: &Value) -> Option<Answer> {
     let session = text(params, "sessionId");
     if action == "create" {
-        // The place is taken now, so that the end of the session takes it away, whenever the work begins.
+        // Reserved now, so that the end of the session cancels it, whenever the work begins.
         let place = session.map(|session| terminals.reserve(&session));
         let command = command_request(params);
         return Some(Box::pin(async move {

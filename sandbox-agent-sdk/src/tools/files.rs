@@ -18,21 +18,21 @@ pub use self::lines::LineRange;
 /// Text files that an agent can read and write: those of a directory, the buffers of an editor, or anything else that
 /// has paths and text.
 ///
-/// Each request runs on a task of its own. When nobody wants the answer any more, its future is dropped.
+/// Each request runs on its own task. Its future is dropped when the response is no longer wanted.
 pub trait TextFiles: Send + Sync + 'static {
-    /// Reads a file, or some lines of it. [`LineRange::of`] cuts them out of a text.
+    /// Reads a file, or some lines of it: [`LineRange::of`].
     fn read(&self, request: ReadText) -> BoxFuture<'_, Result<String, FileError>>;
 
-    /// Writes a file: it has this text and nothing else afterwards.
+    /// Replaces the content of a file.
     fn write(&self, request: WriteText) -> BoxFuture<'_, Result<(), FileError>>;
 
-    /// What the agent is told that it can do. By default both.
+    /// The access that is advertised to the agent. By default reading and writing.
     fn access(&self) -> FileAccess {
         FileAccess::ReadWrite
     }
 }
 
-/// What an agent can do with files.
+/// The access of an agent to files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileAccess {
@@ -43,17 +43,17 @@ pub enum FileAccess {
     ReadWrite,
 }
 
-/// The agent wants to read a file.
+/// A request to read a file.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ReadText {
-    /// The session that asks.
+    /// The session of the request.
     pub session_id: Option<String>,
-    /// The file. Agents are to give absolute paths.
+    /// The absolute path of the file.
     pub path: PathBuf,
     /// Which lines of it.
     pub range: LineRange,
-    /// The request as it came; `null` if it did not come from an agent.
+    /// The raw request; `null` if it did not come from an agent.
     pub raw: Value,
 }
 
@@ -71,17 +71,17 @@ impl ReadText {
     }
 }
 
-/// The agent wants to write a file.
+/// A request to write a file.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct WriteText {
-    /// The session that asks.
+    /// The session of the request.
     pub session_id: Option<String>,
-    /// The file. Agents are to give absolute paths.
+    /// The absolute path of the file.
     pub path: PathBuf,
-    /// The text that it is to have.
+    /// The new content.
     pub content: String,
-    /// The rest of the request as it came; `null` if it did not come from an agent.
+    /// The raw request without the content; `null` if it did not come from an agent.
     pub raw: Value,
 }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// Directories of this machine, each under the path by which the agent knows it.
 ///
-/// Looking up a path here is a matter of names alone. That nothing leads out of a directory, by `..` or by a link, is
-/// checked by whoever opens the file.
+/// A path is looked up here by its name alone. The code that opens the file checks that nothing leads out of a directory,
+/// by `..` or by a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Roots {
     roots: Vec<Root>,
@@ -14,14 +14,14 @@ pub struct Roots {
 /// One directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Root {
-    /// The absolute path by which the agent knows it.
+    /// The absolute path under which the agent knows it.
     pub(crate) name: PathBuf,
     /// Where it is on this machine.
     pub(crate) local: PathBuf,
 }
 
 impl Roots {
-    /// No directory: [`and`](Self::and) adds some.
+    /// No directories: [`and`](Self::and) adds some.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -33,7 +33,7 @@ impl Roots {
         Self::new().and(directory)
     }
 
-    /// This directory too, under its own path. The agent may also name it by the path that its links lead to.
+    /// Adds this directory, under its own path and under the path without links.
     #[must_use]
     pub fn and(mut self, directory: impl Into<PathBuf>) -> Self {
         let local = directory.into();
@@ -47,7 +47,7 @@ impl Roots {
         self
     }
 
-    /// This directory too, which the agent knows by another path: the one it has in the sandbox, say.
+    /// Adds this directory under another path: the one that it has in the agent's sandbox, for example.
     #[must_use]
     pub fn and_as(mut self, name: impl Into<PathBuf>, directory: impl Into<PathBuf>) -> Self {
         self.roots.push(Root { name: name.into(), local: directory.into() });
@@ -59,8 +59,8 @@ impl Roots {
         self.roots.iter()
     }
 
-    /// The directory that a path is in by its name, with the rest of the path: the innermost if there are several,
-    /// and the one that was named last if they have the same name.
+    /// The root that a path is in by its name, with the rest of the path: the innermost of several, and the last one
+    /// that was added of those with the same name.
     #[cfg_attr(not(any(feature = "files", feature = "terminals")), allow(dead_code))]
     pub(crate) fn locate<'a>(&self, path: &'a Path) -> Option<(usize, &'a Path)> {
         if !path.is_absolute() {

@@ -7,6 +7,8 @@ mod exit;
 mod options;
 mod place;
 mod process;
+mod sandbox;
+mod spawner;
 mod tail;
 
 use std::collections::HashMap;
@@ -22,25 +24,25 @@ pub use self::exit::TerminalExit;
 pub use self::options::TerminalOptions;
 pub(crate) use self::place::Place;
 use self::process::Process;
+pub use self::sandbox::{Sandbox, SandboxError};
 
-/// Terminals: commands that were started and whose output is kept.
+/// Runs commands on this machine and keeps their output.
 ///
-/// Each belongs to a session, and no other session can use it. It is cheap to clone; when the last copy is dropped, every
-/// process is killed, with everything that came of it. Everything here needs a Tokio runtime with its drivers on.
+/// Each terminal belongs to a session, and no other session can use it. Clones share their terminals; when the last clone
+/// is dropped, every command is killed with its process tree. All methods need a Tokio runtime with its drivers on.
 ///
-/// # What is left behind
-/// Nothing, on Linux. What a command has started ends with its terminal, also if it has a process group or a session of
-/// its own, has lost its parent, its environment or its output, or is stopped: it is looked for in `/proc` until nothing
-/// more is found. For that, commands run in a session of their own (and so without a terminal to talk to), with a variable
-/// in their environment and with a limit on real-time threads of some hundred years, by which they are known. What is not
-/// ended: whatever somebody else starts for a command (a service manager, a container engine, a server that runs already),
-/// and processes of other users, whom this program may not signal (what `sudo` starts).
+/// # What ends with a terminal
+/// In a [`Sandbox`], everything that the command started, whatever it does.
 ///
-/// On other Unix systems the process group ends, and what has left it does not.
+/// Without one, on Linux, every process that still has the session, the parent, an environment variable or a resource
+/// limit (`RLIMIT_RTTIME`) of the command: also daemons, stopped processes, and processes without a parent, an
+/// environment or an output. A process survives that gives up all four on purpose, and so does a process that another
+/// program starts on its behalf (a service manager, a container engine) or that runs as another user (`sudo`). For that
+/// search commands run in a session of their own, without a controlling terminal.
 ///
-/// A program that is itself killed (SIGKILL) cannot end anything any more: its commands go on until they write to the
-/// pipe that nobody reads. The system can be told to end them too, but it goes by the thread that started them and not
-/// by the program, and threads of a runtime come and go.
+/// On other Unix systems the process group ends, and a process that has left it survives.
+///
+/// If this program is killed by SIGKILL, commands without a sandbox continue until they write to their closed output.
 #[derive(Clone)]
 pub struct Terminals {
     inner: Arc<Inner>,
@@ -56,10 +58,10 @@ struct Inner {
 struct State {
     terminals: HashMap<String, Terminal>,
     tasks: JoinSet<()>,
-    /// The places of those that are being started, by a number, with their sessions. What is taken out of here is not
-    /// to start any more.
+    /// Reservations of terminals that are being started, by number, with their sessions. One that is removed from here
+    /// must not start any more.
     starting: HashMap<u64, String>,
-    /// How many places were given out.
+    /// How many reservations were made.
     places: u64,
     /// Whether no more may be started.
     closed: bool,
@@ -70,26 +72,26 @@ struct Terminal {
     process: Arc<Process>,
 }
 
-/// What a command has written, and how it ended if it has.
+/// The output of a command, and how it exited if it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TerminalOutput {
-    /// The end of what it wrote to both of its streams, in the order in which it did.
+    /// The end of its output on both streams, in the order in which it was written.
     pub text: String,
-    /// Whether anything before that was left out.
+    /// Whether earlier output is left out.
     pub truncated: bool,
-    /// How it ended; `None` while it runs.
+    /// How it exited; `None` while it runs.
     pub exit: Option<TerminalExit>,
 }
 
 impl Terminals {
-    /// No terminals yet.
+    /// Creates the terminals of one connection; there are none yet.
     #[must_use]
     pub fn new(options: TerminalOptions) -> Self {
         Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
     }
 
-    /// Starts a command and gives the id of its terminal, which nobody can guess.
+    /// Starts a command and returns the id of its terminal, which cannot be guessed.
     ///
     /// # Errors
     /// If the command may not run, or cannot.
@@ -97,12 +99,12 @@ impl Terminals {
         self.reserve(session)?.start(wanted)
     }
 
-    /// Takes a place for a terminal that is about to be started. The end of the session takes it away.
+    /// Reserves a terminal that is about to be started. The end of the session cancels the reservation.
     pub(crate) fn reserve(&self, session: &str) -> Result<Place, TerminalError> {
         Place::take(&self.inner, session)
     }
 
-    /// What a command has written so far: the last bytes of it, at most `limit` and at most what is kept.
+    /// Returns the last bytes of a command's output: at most `limit`, and at most what is kept.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
@@ -113,14 +115,14 @@ impl Terminals {
         limit: Option<u64>,
     ) -> Result<TerminalOutput, TerminalError> {
         let process = self.find(session, id)?;
-        // How it ended comes first: what is read afterwards is all of its output then.
+        // The exit is read first: the output that is read afterwards is complete then.
         let exit = process.exit();
         let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let tail = process.output().text(limit);
         Ok(TerminalOutput { text: tail.text, truncated: tail.truncated, exit })
     }
 
-    /// Waits for the end of a command. Children of it that go on do not count.
+    /// Waits for the exit of a command, but not for its children.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
@@ -129,8 +131,8 @@ impl Terminals {
         process.wait().await.ok_or_else(|| TerminalError::Unknown(id.to_owned()))
     }
 
-    /// Kills a command with everything that came of it, also if the command has ended before. Its terminal stays, with
-    /// what was written.
+    /// Kills a command with its process tree, also if the command itself has exited. Its terminal stays, with its
+    /// output.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
@@ -139,8 +141,8 @@ impl Terminals {
         Ok(())
     }
 
-    /// Kills a command, with everything that came of it, and forgets its terminal. Whoever waits for its end is told how
-    /// it ended. It happens also if nobody waits for this.
+    /// Kills a command with its process tree and removes its terminal. Callers of
+    /// [`wait_for_exit`](Self::wait_for_exit) get its exit. Dropping the future does not stop it.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
@@ -161,19 +163,19 @@ impl Terminals {
         self.release_where(|_| true).await;
     }
 
-    /// Kills every command with everything that came of it before it returns, and starts no more. It looks at every
-    /// process of the machine, which takes some milliseconds; [`release_all`](Self::release_all) does it elsewhere.
+    /// Kills every command with its process tree before it returns, and refuses further ones. It scans the process table,
+    /// which blocks for some milliseconds; [`release_all`](Self::release_all) does not block.
     pub fn close(&self) {
         self.inner.close();
     }
 
-    /// Starts no more, and releases every terminal.
+    /// Refuses further commands and releases every terminal.
     pub(crate) async fn shut(&self) {
         self.inner.lock().closed = true;
         self.release_all().await;
     }
 
-    /// How many terminals there are, whether their commands run or not.
+    /// The number of terminals, whether their commands run or not.
     #[must_use]
     pub fn count(&self) -> usize {
         self.inner.lock().terminals.len()
@@ -189,8 +191,8 @@ impl Terminals {
         if processes.is_empty() {
             return;
         }
-        // One look at the machine for all of them saves many. It happens whether anybody waits for it or not.
-        processes.iter().for_each(|process| process.strike());
+        // One scan for all of them. It happens also if the caller drops the future.
+        processes.iter().for_each(|process| process.kill_group());
         let processes = Arc::new(processes);
         let copy = Arc::clone(&processes);
         // When the runtime is shutting down, the supervisors go with it, and the processes with them.

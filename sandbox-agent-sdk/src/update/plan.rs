@@ -1,32 +1,42 @@
 //! Plans, and the commands a user may give.
 
+use serde::Serialize;
 use serde_json::Value;
 
-use super::read_list;
+use super::{meta, read_list, text};
 
 /// One step of a plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PlanEntry {
     /// What is to be done.
     pub content: String,
     /// How important it is: `high`, `medium` or `low`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<String>,
     /// How far it is: `pending`, `in_progress` or `completed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
+    /// The member `_meta`.
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Value>,
 }
 
 impl PlanEntry {
     pub(super) fn read_all(update: &Value) -> Option<Vec<Self>> {
         read_list(update, "entries", |entry| {
-            let text = |member: &str| entry.get(member).and_then(Value::as_str).map(str::to_owned);
-            Some(Self { content: text("content")?, priority: text("priority"), status: text("status") })
+            Some(Self {
+                content: text(entry, "content")?,
+                priority: text(entry, "priority"),
+                status: text(entry, "status"),
+                meta: meta(entry),
+            })
         })
     }
 }
 
 /// A command that a user may give in a prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Command {
     /// Its name.
@@ -34,7 +44,11 @@ pub struct Command {
     /// What it does.
     pub description: String,
     /// What to write behind it, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// The member `_meta`.
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Value>,
 }
 
 impl Command {
@@ -43,11 +57,11 @@ impl Command {
     }
 
     pub(crate) fn read(command: &Value) -> Option<Self> {
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
         Some(Self {
-            name: text(command.get("name"))?,
-            description: text(command.get("description")).unwrap_or_default(),
-            hint: text(command.get("input").and_then(|input| input.get("hint"))),
+            name: text(command, "name")?,
+            description: text(command, "description").unwrap_or_default(),
+            hint: command.get("input").and_then(|input| text(input, "hint")),
+            meta: meta(command),
         })
     }
 }

@@ -57,7 +57,7 @@ async fn subscribers_can_answer_and_the_first_answer_counts() {
         let server = MockServer::builder().agent("mock", asks()).start().await;
         let client = client(&server, kind);
         let session = session(&client).await;
-        let (mut of_session, mut of_client) = (session.events(), client.events());
+        let (mut of_session, mut of_client) = (session.events().deciding(), client.events().deciding());
         let turn = session.prompt("go");
         let (one, two) = (permission(&mut of_session).await, permission(&mut of_client).await);
         assert_eq!(one.session_id(), Some(session.id()));
@@ -74,7 +74,7 @@ async fn subscribers_can_answer_and_the_first_answer_counts() {
 async fn a_subscriber_that_drops_the_request_cancels_it() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     let turn = session.prompt("go");
     drop(permission(&mut events).await);
     assert_eq!(within(turn.text()).await.unwrap(), "permission: cancelled");
@@ -93,7 +93,7 @@ async fn a_policy_decides_before_anybody_is_asked() {
         });
         let client = client.build().unwrap();
         let session = session(&client).await;
-        let mut events = client.events();
+        let mut events = client.events().deciding();
         assert_eq!(within(session.prompt("go").text()).await.unwrap(), "permission: allow_once");
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         assert!(!std::iter::from_fn(|| events.try_next()).any(|event| matches!(event, Event::Permission(_))));
@@ -115,7 +115,7 @@ async fn many_permissions_can_be_answered_in_any_order() {
         let server =
             MockServer::builder().agent("mock", Script::steps(vec![Step::FireRequests(50)])).start().await;
         let session = session(&client(&server, kind)).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let mut turn = session.prompt("go");
         let mut requests = Vec::new();
         while requests.len() < 50 {
@@ -138,7 +138,7 @@ async fn questions_can_be_answered() {
         let ask = Step::AskQuestion { message: "Your name?".into(), schema: schema.clone() };
         let server = MockServer::builder().agent("mock", Script::steps(vec![ask])).start().await;
         let session = session(&client(&server, kind)).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let mut turn = session.prompt("go");
         let question = question(&mut events).await;
         assert_eq!((question.message(), question.schema()), (Some("Your name?"), Some(&schema)));
@@ -176,10 +176,10 @@ async fn what_another_clients_session_asks_is_left_to_that_client() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let neighbour = client(&server, ServerKind::Shared);
     session(&neighbour).await;
-    let mut heard = neighbour.events();
+    let mut heard = neighbour.events().deciding();
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     let turn = session.prompt("go");
     let request = permission(&mut events).await;
     // The neighbour has seen the tool call too; if it answered, it would have been quicker.

@@ -98,7 +98,7 @@ async fn a_subscriber_answers_what_is_asked_in_a_load() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
         let client = client(&server, kind);
-        let mut events = client.session("old").events();
+        let mut events = client.session("old").events().deciding();
         let load = tokio::spawn(client.load_session("old", NewSession::in_dir("/")));
         permission(&mut events).await.allow_once().unwrap();
         within(load).await.unwrap().unwrap();
@@ -110,7 +110,7 @@ async fn a_subscriber_answers_what_is_asked_in_a_load() {
 async fn ended(server: &MockServer, kind: ServerKind) -> (SandboxAgentClient, Session) {
     let client = client(server, kind);
     let session = session(&client).await;
-    let mut events = client.events();
+    let mut events = client.events().deciding();
     within(session.prompt("die").outcome()).await.unwrap_err();
     session_ended(&mut events).await;
     if kind == ServerKind::PerAgent {
@@ -125,7 +125,7 @@ async fn what_is_asked_while_an_ended_session_is_taken_up_can_be_answered() {
         for resume in [false, true] {
             let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
             let (client, session) = ended(&server, kind).await;
-            let mut events = client.events();
+            let mut events = client.events().deciding();
             let taker = client.clone();
             let id = session.id().to_owned();
             let taking = tokio::spawn(async move { take_up(&taker, &id, resume).await });
@@ -145,7 +145,7 @@ async fn a_load_that_is_given_up_leaves_an_ended_session_and_nobody_to_answer() 
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
         let (client, session) = ended(&server, kind).await;
-        let mut events = client.events();
+        let mut events = client.events().deciding();
         let load = tokio::spawn(client.load_session(session.id(), NewSession::in_dir("/")));
         let request = permission(&mut events).await;
         load.abort();
@@ -161,7 +161,7 @@ async fn an_agent_that_dies_once_more_while_a_session_is_loaded_is_told_of_once_
         .on_request(|method, _| (method == "session/load").then(|| vec![Step::crash(5, ["again"])]));
     let server = MockServer::builder().agent("mock", script).start().await;
     let (client, session) = ended(&server, ServerKind::Shared).await;
-    let mut events = client.events();
+    let mut events = client.events().deciding();
     let error = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap_err();
     assert_eq!(error.termination().unwrap().exit_code, Some(5));
     assert_eq!(session_ended(&mut events).await.termination.exit_code, Some(5));
@@ -182,7 +182,7 @@ async fn on_a_connection_of_our_own_an_agent_that_asks_before_it_names_its_sessi
     for subscribed in [false, true] {
         let server = MockServer::builder().agent("mock", asks_before_it_answers()).start().await;
         let client = client(&server, ServerKind::PerAgent);
-        let mut events = subscribed.then(|| client.events());
+        let mut events = subscribed.then(|| client.events().deciding());
         let made = tokio::spawn(client.new_session(NewSession::in_dir("/")));
         if let Some(events) = &mut events {
             permission(events).await.allow_once().unwrap();
@@ -198,7 +198,7 @@ async fn on_a_shared_endpoint_such_a_request_is_answered_if_it_is_claimed() {
     // It would approve whatever is addressed to it.
     let hasty = options(&server, ServerKind::Shared).permissions(PermissionPolicy::BypassPermissions);
     let hasty = hasty.build().unwrap();
-    let mut events = hasty.events();
+    let mut events = hasty.events().deciding();
     let made = tokio::spawn(hasty.new_session(NewSession::in_dir("/")));
     let request = unclaimed(&mut events).await;
     assert_eq!((request.session_id(), request.method()), (Some("made"), "session/request_permission"));
@@ -267,7 +267,7 @@ async fn a_client_that_leaves_does_not_answer_for_another_one() {
     let server = MockServer::builder().agent("mock", slow_to_make()).start().await;
     let (stays, leaves) = (client(&server, ServerKind::Shared), client(&server, ServerKind::Shared));
     let session = session(&stays).await;
-    let mut events = stays.events();
+    let mut events = stays.events().deciding();
     let _turn = session.prompt("wait");
     assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
     // It creates a session, so that it cannot know whose the request is.
@@ -289,12 +289,12 @@ async fn a_session_that_was_there_before_is_not_taken_for_the_one_that_is_being_
     let server = MockServer::builder().agent("mock", slow_to_make()).start().await;
     let other = client(&server, ServerKind::Shared);
     let theirs = session(&other).await;
-    let mut asked = other.events();
+    let mut asked = other.events().deciding();
     let _turn = theirs.prompt("wait");
     assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
     let hasty = options(&server, ServerKind::Shared).permissions(PermissionPolicy::BypassPermissions);
     let hasty = hasty.build().unwrap();
-    let mut events = hasty.events();
+    let mut events = hasty.events().deciding();
     let _slow = tokio::spawn(hasty.new_session(NewSession::in_dir("/").title("slow")));
     assert!(server.wait_for(|_| server.messages("session/new").len() == 2, LIMIT).await);
     server.emit_request(json!({"method": "session/request_permission", "params": params(Some(theirs.id()))}));

@@ -92,7 +92,7 @@ async fn what_an_agent_prints_that_is_no_message_is_told() {
         let mut events = client.events();
         within(session.prompt("garbage").outcome()).await.unwrap();
         let unparsed = event(&mut events, |event| match event {
-            Event::AgentUnparsed { unparsed, origin } => Some((unparsed, origin)),
+            Event::AgentUnparsed { unparsed, origin, .. } => Some((unparsed, origin)),
             _ => None,
         })
         .await;

@@ -41,11 +41,11 @@ async fn a_large_request_that_finds_no_room_is_counted_and_cancelled() {
         let server = MockServer::builder().agent("mock", script).start().await;
         let client = options(&server, kind).event_budget(1 << 20).build().unwrap();
         let (one, two) = (session(&client).await, session(&client).await);
-        let mut events = client.events();
+        let mut events = client.events().deciding();
         let first = one.prompt("go");
         // The first waits, unread, when the second comes.
         assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
-        let mut waiting = one.events();
+        let mut waiting = one.events().deciding();
         let request = permission(&mut waiting).await;
         drop(waiting);
         assert_eq!(within(two.prompt("go").text()).await.unwrap(), "permission: cancelled");
@@ -69,7 +69,7 @@ async fn notifications_of_any_size_count_for_the_budget() {
     let server = MockServer::builder().agent("mock", Script::steps(vec![big; 50])).start().await;
     let client = options(&server, ServerKind::Shared).event_budget(1 << 20).build().unwrap();
     let session = session(&client).await;
-    let mut events = client.events();
+    let mut events = client.events().deciding();
     within(session.prompt("go").outcome()).await.unwrap();
     let told: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
     let big = told.iter().filter(|event| matches!(event, Event::Other { .. })).count();
@@ -85,7 +85,7 @@ async fn whoever_answers_may_call_the_client_and_cancel_the_turn_that_asks() {
         let server = MockServer::builder().agent("mock", script).start().await;
         let client = client(&server, kind);
         let session = session(&client).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let mut turn = session.prompt("go");
         let request = permission(&mut events).await;
         let _ = within(client.list_models(None)).await;
@@ -112,7 +112,7 @@ async fn an_answer_whose_post_is_lost_is_given_once_and_its_request_is_not_shown
             let server = MockServer::builder().agent("mock", Script::steps(vec![asks()])).start().await;
             let client = client(&server, kind);
             let session = session(&client).await;
-            let mut events = client.events();
+            let mut events = client.events().deciding();
             let turn = session.prompt("go");
             let request = permission(&mut events).await;
             server.inject(fault.clone().times(1));

@@ -158,14 +158,14 @@ async fn so_many_bytes_of_agent_requests_may_be_open_and_further_ones_are_refuse
         // Each takes twice its text and a little: two fit.
         let client = client(&server, kind, Limits::default().open_request_bytes(500_000));
         let sessions = [session(&client).await, session(&client).await, session(&client).await];
-        let mut events = client.events();
+        let mut events = client.events().deciding();
         let first = sessions[0].prompt("go");
         let one = permission(&mut events).await;
         let second = sessions[1].prompt("go");
         let two = permission(&mut events).await;
         assert_eq!(within(sessions[2].prompt("go").text()).await.unwrap(), "permission: error", "{kind}");
         let reason = event(&mut events, |event| match event {
-            Event::Malformed { reason, .. } => Some(reason),
+            Event::RequestRejected { reason, .. } => Some(reason),
             _ => None,
         })
         .await;

@@ -1,7 +1,8 @@
 //! Logging in.
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::login::LoginKind;
+use sandbox_agent_sdk::{Error, Feature, Support};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, options, session, within};
@@ -60,5 +61,59 @@ async fn a_login_that_fails_does_not_fail_the_connection_and_a_crash_in_it_does(
         let client = options(&server, kind).auto_connect(false).build().unwrap();
         let error = within(client.connect()).await.unwrap_err();
         assert_eq!(error.termination().unwrap().exit_code, Some(4), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn login_methods_have_everything_that_a_user_has_to_know() {
+    let server_with = || {
+        let methods = json!([{"id": "web", "name": "Browser", "description": "Opens a page"},
+            {"id": "tty", "type": "terminal", "name": "Terminal", "args": ["login"], "env": {"MODE": "login"}}]);
+        let initialize = json!({"protocolVersion": 1, "agentCapabilities": {"auth": {"logout": {}}},
+            "agentInfo": {"name": "m", "title": "The agent", "version": "1"}, "authMethods": methods});
+        MockServer::builder().agent("mock", Script::default().initialize(initialize))
+    };
+    for kind in KINDS {
+        let server = server_with().start().await;
+        let client = options(&server, kind).terminal_logins(true).auto_connect(false).build().unwrap();
+        let can = within(client.connect()).await.unwrap();
+        assert_eq!((can.agent_title.as_deref(), can.logout), (Some("The agent"), true));
+        assert_eq!(can.login_methods[0].description.as_deref(), Some("Opens a page"));
+        assert_eq!(can.login_methods[0].kind, LoginKind::Agent);
+        // It runs in the terminal of this program.
+        let mut command = can.login_methods[1].terminal_command("printenv").unwrap();
+        assert_eq!(command.get_args().collect::<Vec<_>>(), ["login"]);
+        assert!(!command.status().unwrap().success(), "there is no variable of the name `login`");
+        let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"];
+        assert_eq!(advertised["auth"]["terminal"], true);
+        let server = server_with().start().await;
+        session(&super::support::client(&server, kind)).await;
+        let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"];
+        assert_eq!(advertised["auth"]["terminal"], false, "by default it is not advertised");
+    }
+}
+
+#[tokio::test]
+async fn logging_out_is_one_call_and_an_agent_that_cannot_is_asked_once() {
+    for kind in KINDS {
+        let script = Script::default()
+            .on_request(|method, _| (method == "logout").then(|| vec![Step::Finish(json!({}))]));
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        within(client.logout()).await.unwrap();
+        assert_eq!(server.messages("logout").len(), 1);
+        assert_eq!(client.supports(Feature::Logout), Support::Yes);
+
+        let script = Script::default().on_request(|method, _| {
+            let refusal = Step::Fail { code: -32601, message: "Method not found".into(), data: None };
+            (method == "logout").then(|| vec![refusal])
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = super::support::client(&server, kind);
+        for _ in 0..2 {
+            assert!(matches!(within(client.logout()).await, Err(Error::Unsupported { .. })));
+        }
+        assert_eq!(server.messages("logout").len(), 1);
+        assert_eq!(client.supports(Feature::Logout), Support::No);
     }
 }

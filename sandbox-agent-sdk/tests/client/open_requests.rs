@@ -58,7 +58,7 @@ async fn disconnecting_settles_every_open_request_as_cancelled() {
     });
     let server = MockServer::builder().agent("mock", script).start().await;
     let client = client(&server, ServerKind::Shared);
-    let mut events = client.events();
+    let mut events = client.events().deciding();
     let (one, two, three) = (session(&client).await, session(&client).await, session(&client).await);
     let _turns = (one.prompt("permission"), two.prompt("form"), three.prompt("question"));
     let mut permissions = Vec::new();
@@ -96,7 +96,7 @@ async fn cancelling_settles_the_requests_of_its_session_and_no_others() {
         let server = MockServer::builder().agent("mock", script.clone()).start().await;
         let client = client(&server, kind);
         let (one, two) = (session(&client).await, session(&client).await);
-        let (mut of_one, mut of_two) = (one.events(), two.events());
+        let (mut of_one, mut of_two) = (one.events().deciding(), two.events().deciding());
         let (_turn, other) = (one.prompt("wait"), two.prompt("ask"));
         let requests = [permission(&mut of_one).await, permission(&mut of_one).await];
         let kept = permission(&mut of_two).await;
@@ -120,7 +120,7 @@ async fn the_death_of_the_agent_settles_every_open_request() {
             MockServer::builder().agent("mock", Script::steps(vec![Step::FireRequests(2)])).start().await;
         let client = client(&server, kind);
         let session = session(&client).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let mut turn = session.prompt("go");
         let requests = [permission(&mut events).await, permission(&mut events).await];
         let killed = match kind {
@@ -146,7 +146,7 @@ async fn a_request_that_nobody_will_read_is_cancelled() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
-    let (mut seen, unread) = (client.events(), session.events());
+    let (mut seen, unread) = (client.events().deciding(), session.events().deciding());
     let mut turn = session.prompt("go");
     drop(permission(&mut seen).await);
     assert!(server.answers().is_empty(), "somebody may still read it");
@@ -160,7 +160,7 @@ async fn a_question_of_a_turn_that_is_cancelled_is_cancelled() {
     let steps = vec![Step::AskQuestion { message: "?".into(), schema: json!({}) }, Step::WaitForCancel];
     let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     let _turn = session.prompt("go");
     let request = question(&mut events).await;
     within(session.cancel()).await.unwrap();
@@ -181,7 +181,7 @@ async fn a_stream_that_is_cut_anywhere_shows_a_request_once() {
                 .await;
             let client = quick(&server, kind);
             let session = session(&client).await;
-            let mut events = client.events();
+            let mut events = client.events().deciding();
             let turn = session.prompt("go");
             let request = permission(&mut events).await;
             request.allow_once().unwrap();
@@ -204,7 +204,7 @@ async fn a_request_that_is_repeated_is_shown_and_answered_once() {
         let server = builder.start().await;
         let client = quick(&server, kind);
         let session = session(&client).await;
-        let mut events = client.events();
+        let mut events = client.events().deciding();
         for _ in 0..2 {
             let turn = session.prompt("go");
             permission(&mut events).await.allow_once().unwrap();
@@ -225,7 +225,7 @@ async fn a_server_that_comes_back_shows_an_open_request_once_more_at_most_and_an
     let server = MockServer::builder().agent("mock", script).start().await;
     let client = quick(&server, ServerKind::Shared);
     let session = session(&client).await;
-    let mut events = client.events();
+    let mut events = client.events().deciding();
     let turn = session.prompt("answered");
     permission(&mut events).await.allow_once().unwrap();
     within(turn.text()).await.unwrap();
@@ -249,7 +249,7 @@ async fn a_server_that_began_anew_hears_no_answer_to_what_the_one_before_it_aske
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let client = quick(&server, ServerKind::Shared);
     let session = session(&client).await;
-    let mut events = client.events();
+    let mut events = client.events().deciding();
     let mut turn = session.prompt("go");
     let request = permission(&mut events).await;
     server.restart(State::Lost).await;
@@ -267,12 +267,12 @@ async fn requests_from_before_the_connection_are_not_shown() {
         MockServer::builder().agent("mock", asks()).fault(Fault::StaleRing { count: 20 }).start().await;
     let first = client(&server, ServerKind::Shared);
     let session = session(&first).await;
-    let mut events = first.events();
+    let mut events = first.events().deciding();
     let turn = session.prompt("go");
     permission(&mut events).await.allow_once().unwrap();
     within(turn.text()).await.unwrap();
     let second = client(&server, ServerKind::Shared);
-    let mut heard = second.events();
+    let mut heard = second.events().deciding();
     let taken_up = second.session(session.id());
     within(taken_up.info()).await.unwrap();
     assert_eq!(asked(&mut heard).len(), 0, "neither the old ones nor the one that was answered");

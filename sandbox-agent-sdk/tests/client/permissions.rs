@@ -55,7 +55,7 @@ async fn a_request_arrives_with_everything_that_the_agent_sent() {
         let step = Step::Request { method: "session/request_permission".into(), params: params.clone() };
         let server = MockServer::builder().agent("mock", Script::steps(vec![step])).start().await;
         let session = session(&client(&server, kind)).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let mut turn = session.prompt("go");
         let request = permission(&mut events).await;
         let mut expected = params.clone();
@@ -93,7 +93,7 @@ async fn every_verb_picks_its_option_and_only_once() {
     ];
     let server = MockServer::builder().agent("mock", Script::steps(vec![ask("edit", &FOUR)])).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     for (outcome, verb) in table {
         let turn = session.prompt("go");
         let request = permission(&mut events).await;
@@ -113,7 +113,7 @@ async fn an_answer_that_is_not_offered_leaves_the_request_open() {
     let script = Script::steps(vec![ask("edit", &[("x", "allow_session")])]);
     let server = MockServer::builder().agent("mock", script).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     let turn = session.prompt("go");
     let request = permission(&mut events).await;
     let verbs: [Verb; 5] = [
@@ -186,7 +186,7 @@ async fn what_a_policy_leaves_open_is_asked_of_the_subscribers() {
             MockServer::builder().agent("mock", Script::steps(vec![ask("execute", &FOUR)])).start().await;
         let client = options(&server, ServerKind::Shared).permissions(policy).build().unwrap();
         let session = session(&client).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let turn = session.prompt("go");
         permission(&mut events).await.allow_once().unwrap();
         assert_eq!(within(turn.text()).await.unwrap(), "permission: a");
@@ -198,7 +198,7 @@ async fn nothing_is_approved_because_time_has_passed() {
     let server =
         MockServer::builder().agent("mock", Script::steps(vec![ask("execute", &FOUR)])).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     let turn = session.prompt("go");
     let request = permission(&mut events).await;
     tokio::time::pause();
@@ -246,7 +246,7 @@ async fn one_warning_for_each_session_tells_that_nobody_is_there() {
     }
     let told = String::from_utf8(warnings.0.lock().unwrap().clone()).unwrap();
     let of = |session: &str| {
-        told.lines().filter(|line| line.contains("nobody is there") && line.contains(session)).count()
+        told.lines().filter(|line| line.contains("nothing decides them") && line.contains(session)).count()
     };
     assert_eq!((of(one.id()), of(two.id())), (1, 1), "{told}");
 }

@@ -57,7 +57,7 @@ async fn a_form_is_typed_and_an_answer_that_does_not_fit_leaves_it_open() {
         let server = asking("elicitation/create", params.clone()).await;
         let client = options(&server, kind).questions(QuestionSupport::Forms).build().unwrap();
         let session = session(&client).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let mut turn = session.prompt("go");
         let request = question(&mut events).await;
         assert_eq!((request.message(), request.tool_call_id()), (Some("Where to?"), Some("t")));
@@ -88,14 +88,14 @@ async fn a_user_can_be_sent_to_a_page_and_it_is_told_when_they_are_done() {
     let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
-    let mut events = client.events();
+    let mut events = client.events().deciding();
     let mut turn = session.prompt("go");
     let request = question(&mut events).await;
     let expected = QuestionKind::Url { id: "e1".into(), url: "https://example.org/in".into() };
     assert_eq!(request.kind(), &expected);
     request.accept().unwrap();
     let done = event(&mut events, |event| match event {
-        Event::QuestionCompleted { id } => Some(id),
+        Event::QuestionCompleted { id, .. } => Some(id),
         _ => None,
     });
     assert_eq!(done.await, "e1");
@@ -134,7 +134,7 @@ async fn every_verb_gives_its_answer_in_both_dialects() {
             let params = json!({"mode": "form", "message": "?", "requestedSchema": {}});
             let server = asking(method, params).await;
             let session = session(&client(&server, ServerKind::Shared)).await;
-            let mut events = session.events();
+            let mut events = session.events().deciding();
             let mut turn = session.prompt("go");
             let request = question(&mut events).await;
             assert_eq!(request.method(), method);
@@ -157,7 +157,7 @@ async fn a_question_that_a_server_passes_on_has_its_choices() {
         json!({"questionId": "q", "prompt": "Which?", "options": [["a", "The first"], ["b", "The second"]]});
     let server = asking("_sandboxagent/session/request_question", params).await;
     let session = session(&client(&server, ServerKind::Shared)).await;
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     let mut turn = session.prompt("go");
     let request = question(&mut events).await;
     assert_eq!(request.message(), Some("Which?"));
@@ -173,7 +173,7 @@ async fn an_unknown_kind_of_question_reaches_the_program_as_it_came() {
     let params = json!({"mode": "_hologram", "message": "Look", "depth": {"n": 3}});
     let server = asking("elicitation/create", params).await;
     let session = session(&client(&server, ServerKind::Shared)).await;
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     let mut turn = session.prompt("go");
     let request = question(&mut events).await;
     assert_eq!(request.kind(), &QuestionKind::Other);

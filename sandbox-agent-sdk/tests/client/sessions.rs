@@ -264,7 +264,7 @@ async fn a_permission_can_be_answered_raw() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let session = session(&client(&server, kind)).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let mut turn = session.prompt("permission");
         let request = event(&mut events, |event| match event {
             Event::Permission(request) => Some(request),

@@ -80,7 +80,7 @@ async fn there_is_one_turn_at_a_time() {
         let mut second = session.prompt("two");
         assert!(within(second.next()).await.is_none());
         let error = within(second.outcome()).await.unwrap_err();
-        assert!(matches!(&error, Error::TurnInProgress { session_id } if session_id == session.id()));
+        assert!(matches!(&error, Error::TurnInProgress { session_id, .. } if session_id == session.id()));
         drop(second);
         assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
         within(session.cancel()).await.unwrap();
@@ -159,7 +159,7 @@ async fn cancelling_answers_open_permissions_first_and_waits_for_the_turn() {
         let server = MockServer::builder().fault(Fault::PermissionWaitsForCancel).start().await;
         let client = client(&server, kind);
         let session = session(&client).await;
-        let mut events = session.events();
+        let mut events = session.events().deciding();
         let mut turn = session.prompt("go");
         let request = event(&mut events, |event| match event {
             Event::Permission(request) => Some(request),
@@ -218,9 +218,9 @@ async fn what_this_version_does_not_know_reaches_the_program_raw() {
         let mut unknown = Vec::new();
         while let Some(update) = within(turn.next()).await {
             match update.kind() {
-                UpdateKind::Other { kind } => unknown.push((kind.clone(), update.raw().clone())),
+                UpdateKind::Other { kind, .. } => unknown.push((kind.clone(), update.raw().clone())),
                 UpdateKind::Message(chunk) => {
-                    assert!(matches!(chunk.content, Content::Other(_) | Content::Text(_)))
+                    assert!(matches!(chunk.content, Content::Other(_) | Content::Text { .. }))
                 }
                 _ => {}
             }
@@ -237,7 +237,7 @@ async fn what_this_version_does_not_know_reaches_the_program_raw() {
 async fn a_prompt_may_hold_more_than_text() {
     let server = MockServer::start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
-    let image = Content::Image { data: "aGk=".into(), mime_type: "image/png".into() };
+    let image = Content::image("aGk=", "image/png");
     within(session.prompt(Prompt::from("look").with(image)).outcome()).await.unwrap();
     assert_eq!(
         server.messages("session/prompt")[0]["params"]["prompt"],

@@ -3,18 +3,20 @@
 use std::io;
 
 use futures::stream;
+use sandbox_agent_sdk::control::processes::RunProcess;
 use sandbox_agent_sdk::{
     ControlPlane, Error, FsMove, HealthWait, LocalMcpServer, McpServerConfig, SkillsConfig, Upload,
 };
 
 /// How many calls there are, with one request each.
-pub(crate) const CALLS: usize = 24;
+pub(crate) const CALLS: usize = 32;
 
 /// Makes every call there is, and gives what failed.
 pub(crate) async fn every_call(server: &ControlPlane) -> Vec<Error> {
     let (files, agents, config) = (server.files(), server.agents(), server.config());
     let mcp: McpServerConfig = LocalMcpServer::new("x").into();
     let skills = SkillsConfig::default();
+    let (processes, desktop) = (server.processes(), server.desktop());
     [
         server.health().check().await.err(),
         server.health().wait(HealthWait::default()).await.err(),
@@ -40,6 +42,14 @@ pub(crate) async fn every_call(server: &ControlPlane) -> Vec<Error> {
         config.set_skills("/c", "s", &skills).await.err(),
         config.skills("/c", "s").await.err(),
         config.delete_skills("/c", "s").await.err(),
+        processes.config().await.err(),
+        processes.run(RunProcess::new("true")).await.err(),
+        processes.list().await.err(),
+        desktop.status().await.err(),
+        desktop.stop().await.err(),
+        desktop.recordings().await.err(),
+        desktop.stream_status().await.err(),
+        desktop.stop_stream().await.err(),
     ]
     .into_iter()
     .flatten()

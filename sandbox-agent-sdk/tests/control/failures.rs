@@ -47,7 +47,9 @@ async fn no_redirect_is_followed() {
     let server = MockServer::builder().fault(Fault::Redirect { to }).start().await;
     let plane = ControlPlane::builder(server.url()).token("secret").build().unwrap();
     for error in errors(&plane).await {
-        let Error::Redirected { status: 307, location: Some(location) } = &error else { panic!("{error:?}") };
+        let Error::Redirected { status: 307, location: Some(location), .. } = &error else {
+            panic!("{error:?}")
+        };
         assert_eq!(*location, format!("{}/v1/health", elsewhere.url()));
     }
     assert!(elsewhere.requests().is_empty(), "no token travels to another place");
@@ -58,7 +60,9 @@ async fn a_login_page_is_no_answer() {
     let page = "<!DOCTYPE html><html><body>Sign in</body></html>";
     let stub = Stub::answer(response("200 OK", "text/html; charset=utf-8", page)).await;
     for error in errors(&ControlPlane::new(&stub.url).unwrap()).await {
-        let Error::UnexpectedBody { status: 200, content_type, start } = &error else { panic!("{error:?}") };
+        let Error::UnexpectedBody { status: 200, content_type, start, .. } = &error else {
+            panic!("{error:?}")
+        };
         assert_eq!(content_type.as_deref(), Some("text/html; charset=utf-8"));
         assert_eq!(start, page);
     }

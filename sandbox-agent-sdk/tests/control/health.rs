@@ -126,7 +126,7 @@ async fn a_redirect_is_not_waited_for() {
         .start()
         .await;
     let error = plane(&server).health().wait(HealthWait::within(LIMIT)).await.unwrap_err();
-    let Error::Redirected { status: 307, location } = &error else { panic!("{error:?}") };
+    let Error::Redirected { status: 307, location, .. } = &error else { panic!("{error:?}") };
     assert_eq!(location.as_deref(), Some("https://elsewhere.example/login"));
     assert_eq!(server.requests().len(), 1);
 }

@@ -6,9 +6,8 @@ use std::io;
 use bytes::Bytes;
 use futures::stream;
 use mock_server::MockServer;
-use sandbox_agent_sdk::{ControlPlane, Error, Files, Upload};
+use sandbox_agent_sdk::{Error, Files, Upload};
 
-use crate::shell::in_front_of;
 use crate::support::{pattern, plane};
 
 const MIB: usize = 1024 * 1024;
@@ -23,8 +22,7 @@ async fn names(files: &Files, directory: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_file_over_the_limit_is_written_in_parts() {
     let server = MockServer::start().await;
-    let front = in_front_of(&server).await;
-    let files = ControlPlane::new(&front.url).unwrap().files();
+    let files = plane(&server).files();
     let bytes = pattern(7 * MIB + 3);
     let pieces: Vec<_> = bytes.chunks(300_001).map(|piece| Ok::<_, io::Error>(piece.to_vec())).collect();
     let uploads = [
@@ -63,7 +61,7 @@ async fn a_small_file_is_written_at_once() {
 
 #[tokio::test]
 async fn a_server_without_commands_is_told_before_anything_is_written() {
-    let server = MockServer::start().await;
+    let server = MockServer::builder().processes(false).start().await;
     let files = plane(&server).files();
     let error = files.write_in_parts("/big", vec![0; 3 * MIB]).await.unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
@@ -74,8 +72,7 @@ async fn a_server_without_commands_is_told_before_anything_is_written() {
 #[tokio::test]
 async fn what_fails_on_the_way_leaves_the_file_as_it_was() {
     let server = MockServer::start().await;
-    let front = in_front_of(&server).await;
-    let files = ControlPlane::new(&front.url).unwrap().files();
+    let files = plane(&server).files();
     files.write("/d/file", "old").await.unwrap();
     let piece = Bytes::from(vec![0; MIB]);
     let torn = (0..4).map(move |_| Ok(piece.clone())).chain([Err(io::Error::other("torn"))]);

@@ -128,3 +128,58 @@ async fn a_provider_that_fails_sends_nothing() {
     }
     assert!(server.requests().is_empty());
 }
+
+/// Collects what is traced on this thread.
+#[derive(Clone, Default)]
+struct Traces(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Traces {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_sent_over_plain_http_to_another_host_is_warned_of_once() {
+    let traces = Traces::default();
+    let writer = traces.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let server = MockServer::builder().start().await;
+    // The names lead to this machine, so that nothing leaves it.
+    let hosts = ["with-token.example", "without-token.example"];
+    let mut http = sandbox_agent_sdk::http_client_builder().no_proxy();
+    for host in hosts {
+        http = http.resolve(host, server.address());
+    }
+    let http = http.build().unwrap();
+    let check = async |host: &str, token: Option<&str>| {
+        let url = format!("http://{host}:{}", server.address().port());
+        let mut builder = ControlPlane::builder(url).http_client(http.clone());
+        if let Some(token) = token {
+            builder = builder.token(token);
+        }
+        let control = builder.build().unwrap();
+        for _ in 0..2 {
+            control.health().check().await.unwrap();
+        }
+    };
+    check("127.0.0.1", Some("hush")).await;
+    check("localhost", Some("hush")).await;
+    check(hosts[1], None).await;
+    let written = || String::from_utf8(traces.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(written(), "");
+    check(hosts[0], Some("hush")).await;
+    check(hosts[0], Some("hush")).await;
+    assert_eq!(written().lines().count(), 1, "{}", written());
+    assert!(written().contains(hosts[0]) && !written().contains("hush"), "{}", written());
+}

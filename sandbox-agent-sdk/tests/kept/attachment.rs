@@ -231,7 +231,7 @@ async fn an_attachment_that_somebody_was_quicker_with_is_let_go_of() {
     let mut events = client.events();
     let session = within(client.sessions().attached()).await.unwrap();
     let taken = event(&mut events, |event| match event {
-        Event::TakenOver { session_id } => Some(session_id),
+        Event::TakenOver { session_id, .. } => Some(session_id),
         _ => None,
     });
     assert_eq!(taken.await, "mine");

@@ -245,7 +245,7 @@ async fn a_graceful_shutdown_suspends_all_active_sessions_or_only_its_own() {
         let (_client, sessions) = world.program().await;
         for status in SessionStatus::ALL {
             let mut record = SessionRecord::new(status.as_str(), "mock", Timestamp::from_millis(1));
-            record.status = status;
+            record.status = *status;
             sessions.store().put(record).await.unwrap();
         }
         let session = within(sessions.create_as("own", NewSession::in_dir("/"))).await.unwrap();

@@ -47,9 +47,9 @@ async fn without_a_store_sessions_are_kept_in_memory() {
 async fn a_list_hides_what_is_archived_or_failed_and_a_badge_does_not_count_it() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;
-    for (n, status) in SessionStatus::ALL.into_iter().chain(SessionStatus::ALL).enumerate() {
+    for (n, status) in SessionStatus::ALL.iter().chain(SessionStatus::ALL).enumerate() {
         let mut record = SessionRecord::new(format!("s{n}"), "mock", Timestamp::from_millis(n as u64));
-        record.status = status;
+        record.status = *status;
         sessions.store().put(record).await.unwrap();
     }
     let ids = async |query| {
@@ -71,10 +71,12 @@ async fn only_an_active_session_takes_input_and_only_a_call_archives_it() {
     assert_eq!(session.archive().await.unwrap().status, SessionStatus::Archived);
     let refused = within(session.prompt("more")).await.unwrap_err();
     let archived = SessionStatus::Archived;
-    assert!(matches!(refused, Error::NotAllowed { action: UserAction::Send, status } if status == archived));
+    assert!(
+        matches!(refused, Error::NotAllowed { action: UserAction::Send, status, .. } if status == archived)
+    );
     let refused = within(session.resume()).await.unwrap_err();
     assert!(
-        matches!(refused, Error::NotAllowed { action: UserAction::Resume, status } if status == archived)
+        matches!(refused, Error::NotAllowed { action: UserAction::Resume, status, .. } if status == archived)
     );
     assert!(matches!(session.cancel().await, Err(Error::NotAllowed { action: UserAction::Cancel, .. })));
     let again = session.archive().await.unwrap_err();
@@ -101,7 +103,7 @@ async fn what_a_status_does_not_allow_is_a_typed_refusal() {
         record.status = status;
         let record = sessions.store().put(record).await.unwrap();
         let not_allowed = |error: Error, action: UserAction| {
-            let typed = matches!(&error, Error::NotAllowed { action: refused, status: of }
+            let typed = matches!(&error, Error::NotAllowed { action: refused, status: of, .. }
                 if (*refused, *of) == (action, status));
             assert!(typed, "{status} {action:?}: {error:?}");
         };
@@ -140,7 +142,7 @@ async fn a_second_turn_is_refused_while_one_is_running() {
     let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
     let mut first = within(session.prompt("one")).await.unwrap();
     let second = within(session.prompt("two")).await.unwrap_err();
-    assert!(matches!(second, Error::TurnInProgress { session_id } if session_id == "s"));
+    assert!(matches!(second, Error::TurnInProgress { session_id, .. } if session_id == "s"));
     within(session.cancel()).await.unwrap();
     within(first.outcome()).await.unwrap();
     sessions.flush().await.unwrap();
@@ -162,7 +164,7 @@ async fn what_the_agent_asks_is_stored_with_what_was_answered_whoever_decides() 
             let chosen = if matches!(policy, PermissionPolicy::Deny) { "reject" } else { "allow" };
             let world = World::new(kind, ask()).await;
             let client = world.options().await.permissions(policy).build().unwrap();
-            let mut events = client.events();
+            let mut events = client.events().deciding();
             let sessions = client.sessions();
             let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
             let mut turn = within(session.prompt("go")).await.unwrap();

@@ -15,7 +15,7 @@ use crate::world::{Ability, World, agent, ask, counted, counting, delivered, sai
 
 async fn taken_over(events: &mut Events) -> String {
     event(events, |event| match event {
-        Event::TakenOver { session_id } => Some(session_id),
+        Event::TakenOver { session_id, .. } => Some(session_id),
         _ => None,
     })
     .await
@@ -159,7 +159,7 @@ async fn a_prompt_looks_at_the_record_and_not_only_at_what_it_remembers() {
     let refused = within(archived.prompt("two")).await.unwrap_err();
     assert!(matches!(
         refused,
-        Error::NotAllowed { action: UserAction::Send, status: SessionStatus::Archived }
+        Error::NotAllowed { action: UserAction::Send, status: SessionStatus::Archived, .. }
     ));
     let refused = within(deleted.prompt("two")).await.unwrap_err();
     assert!(matches!(refused, Error::Store(StoreError::NotFound { id }) if id == "deleted"));

@@ -166,11 +166,26 @@ pub fn is_alive(pid: u32) -> bool {
 /// # Panics
 /// When the folder cannot be written to.
 pub fn install_agent(data: &Path, command: &[String]) {
+    install_agent_as(data, "mock", command);
+}
+
+/// Makes a command the launcher of an agent of a server with this data folder.
+///
+/// The server wants a native program beside the launcher of every agent but `mock`, and does not run it.
+///
+/// # Panics
+/// When the folder cannot be written to.
+pub fn install_agent_as(data: &Path, name: &str, command: &[String]) {
     let folder = data.join("sandbox-agent/bin/agent_processes");
     fs::create_dir_all(&folder).expect("a folder for the agent");
     let words: Vec<String> =
         command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
-    let launcher = folder.join("mock-acp");
-    fs::write(&launcher, format!("#!/bin/sh\nexec {}\n", words.join(" "))).expect("a launcher");
-    fs::set_permissions(launcher, Permissions::from_mode(0o755)).expect("a launcher that can be run");
+    let native = data.join("sandbox-agent/bin").join(name);
+    for (path, text) in [
+        (folder.join(format!("{name}-acp")), format!("#!/bin/sh\nexec {}\n", words.join(" "))),
+        (native, "#!/bin/sh\necho 0.0.0\n".to_owned()),
+    ] {
+        fs::write(&path, text).expect("a launcher");
+        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a launcher that can be run");
+    }
 }

@@ -1,5 +1,7 @@
 //! A server that this program starts on its own machine.
 
+mod attacks;
+
 use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
@@ -21,11 +23,11 @@ const VERSION: &str = "0.4.2";
 const GRACE: Duration = Duration::from_millis(500);
 
 /// A data folder for a server, with an agent in it.
-struct Home(TempDir);
+pub(crate) struct Home(TempDir);
 
 impl Home {
     /// With the stub agent and these options of it.
-    fn new(agent_options: &[&str]) -> Self {
+    pub(crate) fn new(agent_options: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         let command: Vec<String> =
             [STUB].iter().chain(agent_options).map(|word| (*word).to_owned()).collect();
@@ -42,11 +44,11 @@ impl Home {
         Self(home)
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn options(&self, binary: impl Into<PathBuf>) -> LocalOptions {
+    pub(crate) fn options(&self, binary: impl Into<PathBuf>) -> LocalOptions {
         SandboxAgentClient::start_local()
             .binary(binary)
             .directory(self.path())
@@ -56,7 +58,7 @@ impl Home {
     }
 
     /// A program that is this shell script.
-    fn script(&self, script: &str) -> PathBuf {
+    pub(crate) fn script(&self, script: &str) -> PathBuf {
         let path = self.path().join("fake");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a script");
         fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("a script that can be run");
@@ -110,9 +112,8 @@ async fn the_token_is_random_and_required() {
     let server = within("the start", home.options(&binary).start()).await.expect("a server");
     assert_eq!(server.token().len(), 64);
     assert!(!format!("{server:?}").contains(server.token()));
-    let stranger =
-        SandboxAgentClient::builder(server.url()).token("wrong").auto_connect(false).build().unwrap();
-    let error = within("a stranger", stranger.health().check()).await.unwrap_err();
+    let other = SandboxAgentClient::builder(server.url()).token("wrong").auto_connect(false).build().unwrap();
+    let error = within("a other", other.health().check()).await.unwrap_err();
     assert_eq!(StartPhase::of(&error), Some(StartPhase::Unauthorized));
     let another = Home::new(&[]);
     let second = within("the start", another.options(&binary).start()).await.expect("a second server");
@@ -145,7 +146,7 @@ async fn a_drop_ends_the_server_and_its_agents_too() {
 }
 
 #[test]
-fn a_runtime_that_goes_first_takes_the_server_with_it() {
+fn a_runtime_that_goes_first_ends_the_server() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let Some(binary) = runtime.block_on(released(VERSION)) else { return };
     let home = Home::new(&["--ignore-eof", "--ignore-sigterm"]);
@@ -162,7 +163,7 @@ fn a_runtime_that_goes_first_takes_the_server_with_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_at_its_start_is_told_of_with_its_last_words() {
+async fn a_server_that_exits_during_its_start_is_reported_with_its_output() {
     let home = Home::new(&[]);
     let script = home.script("echo listening; echo 'the data folder is broken' >&2; exit 3");
     let error = within("the start", home.options(script).start()).await.unwrap_err();
@@ -179,10 +180,10 @@ async fn a_server_that_dies_at_its_start_is_told_of_with_its_last_words() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_told_of_and_not_waited_for() {
-    // Whoever has it may be healthy, and is not taken for the server that was to be started.
-    let stranger = mock_server::MockServer::builder().start().await;
-    let port = stranger.url().rsplit(':').next().unwrap().parse().unwrap();
+async fn a_port_that_is_in_use_fails_the_start_at_once() {
+    // The process that has it may be healthy, and is not taken for the server to start.
+    let other = mock_server::MockServer::builder().start().await;
+    let port = other.url().rsplit(':').next().unwrap().parse().unwrap();
     let home = Home::new(&[]);
     let script = home.script("exec sleep 1000");
     let error = within("the start", home.options(script).port(port).start()).await.unwrap_err();
@@ -191,7 +192,7 @@ async fn a_port_that_is_taken_is_told_of_and_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_never_healthy_is_given_up_and_ended() {
+async fn a_server_that_is_never_healthy_is_ended() {
     let home = Home::new(&[]);
     let script = home.script("echo $$ > pid; echo waiting; exec sleep 1000");
     let options = home.options(script).start_timeout(Duration::from_millis(700));
@@ -216,7 +217,7 @@ async fn a_server_that_ignores_sigterm_is_killed() {
 }
 
 #[tokio::test]
-async fn a_start_that_is_given_up_leaves_nothing_behind() {
+async fn a_cancelled_start_ends_the_server() {
     let home = Home::new(&[]);
     let script = home.script("echo $$ > pid; exec sleep 1000");
     let start = home.options(script).start();
@@ -228,7 +229,7 @@ async fn a_start_that_is_given_up_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_server_that_floods_its_log_neither_stands_still_nor_fills_memory() {
+async fn a_server_that_floods_its_log_neither_blocks_nor_fills_memory() {
     let Some(binary) = released(VERSION).await else { return };
     let home = Home::new(&[]);
     let script = home.script(&format!("yes 'a line of a flood' & exec '{}' \"$@\"", binary.display()));
@@ -240,7 +241,7 @@ async fn a_server_that_floods_its_log_neither_stands_still_nor_fills_memory() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_later_is_told_of() {
+async fn a_server_that_exits_later_is_reported_and_its_agents_end() {
     let Some(binary) = released(VERSION).await else { return };
     let home = Home::new(&[]);
     let server = within("the start", home.options(&binary).agent("mock").start()).await.expect("a server");
@@ -257,19 +258,22 @@ async fn a_server_that_ends_later_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_told_with_its_place() {
+async fn a_program_that_does_not_exist_or_cannot_run_is_a_typed_error() {
     let error = SandboxAgentClient::start_local().binary("/nowhere/sandbox-agent").start().await.unwrap_err();
-    let LocalError::NotFound { looked } = &error else { panic!("{error:?}") };
-    assert_eq!(looked.as_slice(), ["/nowhere/sandbox-agent (as the options say)"]);
+    let LocalError::NotFound { searched } = &error else { panic!("{error:?}") };
+    assert_eq!(searched.as_slice(), ["/nowhere/sandbox-agent (from the options)"]);
     let home = Home::new(&[]);
     let text = home.path().join("text");
-    fs::write(&text, "no program").unwrap();
+    fs::write(&text, "#!/nowhere/interpreter\n").unwrap();
+    let error = home.options(&text).start().await.unwrap_err();
+    assert!(matches!(error, LocalError::NotExecutable { .. }), "{error:?}");
+    fs::set_permissions(&text, Permissions::from_mode(0o755)).unwrap();
     let error = home.options(text).start().await.unwrap_err();
     assert!(matches!(error, LocalError::Spawn { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn what_an_agent_has_started_ends_with_the_server_wherever_it_has_gone() {
+async fn processes_of_an_agent_end_with_the_server_in_whatever_session_or_group() {
     let Some(binary) = released(VERSION).await else { return };
     for (number, line) in STRAYS.iter().enumerate() {
         let home = Home::with_line(line);
@@ -290,7 +294,7 @@ async fn what_an_agent_has_started_ends_with_the_server_wherever_it_has_gone() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_leaves_nothing_of_what_its_agents_have_started() {
+async fn a_server_that_is_killed_leaves_no_process_of_its_agents() {
     let Some(binary) = released(VERSION).await else { return };
     let home = Home::with_line(STRAYS[2]);
     let server = within("the start", home.options(&binary).agent("mock").start()).await.expect("a server");
@@ -303,7 +307,7 @@ async fn a_server_that_is_killed_leaves_nothing_of_what_its_agents_have_started(
 }
 
 #[test]
-fn a_runtime_that_goes_first_takes_everything_with_it_that_was_started() {
+fn a_runtime_that_goes_first_ends_the_whole_process_tree() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let home = Home::new(&[]);
     let script = home.script(&format!("{}\nexec sleep 1000", STRAYS[1]));
@@ -315,14 +319,14 @@ fn a_runtime_that_goes_first_takes_everything_with_it_that_was_started() {
         }
     });
     assert!(is_alive(stray));
-    // Nobody has given the start up yet, and nobody can go on with it any more.
+    // The start is neither cancelled nor can it continue.
     runtime.shutdown_timeout(LIMIT);
     assert!(!is_alive(stray));
     drop(start);
 }
 
 #[tokio::test]
-async fn a_start_that_is_given_up_leaves_nothing_of_what_was_started() {
+async fn a_cancelled_start_leaves_no_process_of_the_tree() {
     for line in STRAYS {
         let home = Home::new(&[]);
         let script = home.script(&format!("{line}\nexec sleep 1000"));
@@ -336,7 +340,7 @@ async fn a_start_that_is_given_up_leaves_nothing_of_what_was_started() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_at_its_start_leaves_nothing_of_what_it_has_started() {
+async fn a_server_that_exits_during_its_start_leaves_no_process_of_its_tree() {
     let home = Home::new(&[]);
     let wait = "while [ ! -s pid ]; do sleep 0.01; done";
     let script = home.script(&format!("{}\n{wait}; echo bye; exit 4", STRAYS[3]));

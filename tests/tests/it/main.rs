@@ -4,8 +4,11 @@
 
 mod acp;
 mod chat;
+mod control;
 mod local;
+mod provider;
 mod record;
 mod replay;
+mod security_page;
 mod servers;
 mod sim;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use sandbox_agent_sdk::{
-    InactiveQuery, RecordQuery, SessionRecord, SessionStatus, SessionStore, SqliteStore, StoreError,
-    StoredEventKind, Timestamp,
+    InactiveQuery, RecordQuery, SessionRecord, SessionStatus, SessionStore, SqliteOptions, SqliteStore,
+    StoreError, StoredEventKind, Timestamp,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
@@ -303,4 +303,59 @@ async fn a_document_says_that_its_session_is_suspended_and_is_otherwise_as_it_wa
     assert_eq!(store.suspend_active(at(150)).await.unwrap(), 4, "what is spoilt stops nothing");
     assert_suspended_documents(&before, &documents().await);
     store.close().await;
+}
+
+/// The permissions of a file or directory.
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt as _;
+    path.metadata().unwrap_or_else(|error| panic!("{}: {error}", path.display())).permissions().mode() & 0o777
+}
+
+fn beside(path: &Path, suffix: &str) -> std::path::PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+#[tokio::test]
+async fn other_users_cannot_read_what_is_stored() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("new/deep/sessions.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.put(record("s", 1)).await.unwrap();
+    for suffix in ["", "-wal", "-shm"] {
+        assert_eq!(mode(&beside(&path, suffix)), 0o600, "sessions.db{suffix}");
+    }
+    for created in ["new", "new/deep"] {
+        assert_eq!(mode(&directory.path().join(created)), 0o700, "{created}");
+    }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_store_that_other_users_could_read_is_made_private_unless_it_is_shared_on_purpose() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sessions.db");
+    SqliteStore::open(&path).await.unwrap().close().await;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
+    let shared = SqliteStore::open_with(&path, SqliteOptions::default().keep_permissions()).await.unwrap();
+    shared.put(record("s", 1)).await.unwrap();
+    for suffix in ["", "-wal", "-shm"] {
+        assert_eq!(mode(&beside(&path, suffix)), 0o664, "sessions.db{suffix}");
+    }
+    // While the other one has it open, with its log and its index.
+    let store = SqliteStore::open(&path).await.unwrap();
+    for suffix in ["", "-wal", "-shm"] {
+        assert_eq!(mode(&beside(&path, suffix)), 0o600, "sessions.db{suffix}");
+    }
+    assert!(store.get("s").await.unwrap().is_some());
+    store.close().await;
+    shared.close().await;
+    // A file that is no store is left alone.
+    let letter = directory.path().join("letter.txt");
+    std::fs::write(&letter, "Dear reader, ".repeat(1000)).unwrap();
+    std::fs::set_permissions(&letter, std::fs::Permissions::from_mode(0o644)).unwrap();
+    SqliteStore::open(&letter).await.unwrap_err();
+    assert_eq!(mode(&letter), 0o644);
 }

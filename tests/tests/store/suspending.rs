@@ -93,7 +93,7 @@ pub(crate) fn assert_suspended_documents(
 /// Suspends twice, with one of these after the other, and looks at everything.
 async fn suspends(store: &dyn SessionStore, by: &dyn SessionStore, round: u64) {
     let mut before = Vec::new();
-    for (n, status) in SessionStatus::ALL.into_iter().cycle().take(12).enumerate() {
+    for (n, status) in SessionStatus::ALL.iter().copied().cycle().take(12).enumerate() {
         let mut session = hard_to_change(&format!("{round} '\"\\ {n}"), status);
         // One of them was active later than this program knows, by its clock.
         session.last_active = at(if n == 4 { 2_000 } else { 100 });

@@ -66,8 +66,8 @@ impl Reader {
             self.core.terminate(reason(Arc::new(error)));
         } else {
             self.core.publish(Event::StreamLost { stream: self.link.source().clone(), error: error.clone() });
-            self.core.fail_calls(self.link.session().map(|session| &**session), &error);
-            self.link.fail(error);
+            self.link.fail(error.clone());
+            self.core.fail_session(self.link.session(), &error);
         }
         Next::End
     }

@@ -6,14 +6,19 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::client::session::TurnState;
+use crate::client::turn::TurnItem;
 use crate::event::{Queue, Weight};
 use crate::snapshot::{Patch, SnapshotCell};
-use crate::{Event, Origin, TerminationInfo, Update};
+use crate::tool_calls::ToolCalls;
+use crate::{Event, Missed, Origin, TerminationInfo, Update};
 
 /// How many events are kept for a session that nobody listens to, until somebody does.
 pub(super) const BACKLOG_EVENTS: usize = 1024;
 /// How many bytes these may take.
 const BACKLOG_BYTES: usize = 1 << 20;
+
+/// How many places a turn lists in which something is missing.
+const MISSED: usize = 64;
 
 /// The notices with which servers tell that a session has started, and what is in it.
 const STARTED: [&str; 2] = ["session/started", "_sandboxagent/session/started"];
@@ -26,7 +31,11 @@ pub(super) struct SessionBook {
     pub(super) backlog: VecDeque<Event>,
     pub(super) backlog_bytes: usize,
     pub(super) missed: u64,
-    pub(super) turn: Option<Arc<Queue<Update>>>,
+    pub(super) turn: Option<Arc<Queue<TurnItem>>>,
+    /// What is missing of the turn.
+    pub(super) turn_missed: Vec<Missed>,
+    /// The latest tool calls.
+    pub(super) tool_calls: ToolCalls,
     /// Those who load the session and wait for its history.
     pub(super) histories: Vec<Arc<Queue<Update>>>,
     pub(super) turn_state: watch::Sender<TurnState>,
@@ -59,6 +68,8 @@ impl SessionBook {
             backlog_bytes: 0,
             missed: 0,
             turn: None,
+            turn_missed: Vec::new(),
+            tool_calls: ToolCalls::default(),
             histories: Vec::new(),
             turn_state: watch::Sender::new(TurnState::Idle),
             ended: watch::Sender::new(None),
@@ -96,7 +107,12 @@ impl SessionBook {
     }
 
     /// Takes in what an event tells of the session. Of a session that may be nobody's, little is kept.
-    pub(super) fn learn(&self, event: &Event, now: u64) {
+    pub(super) fn learn(&mut self, event: &Event, now: u64) {
+        if let Event::Update(update) = event
+            && self.is_named
+        {
+            self.tool_calls.learn(update);
+        }
         let patch = match event {
             Event::Update(update) if self.is_named || update.size() <= BACKLOG_BYTES => {
                 Patch::of_update(update)
@@ -112,14 +128,28 @@ impl SessionBook {
         }
     }
 
-    pub(super) fn push(&mut self, event: &Event) {
+    /// Gives an event to the readers of the session, and says how many decide about requests, together with those
+    /// before.
+    pub(super) fn push(&mut self, event: &Event, mut deciders: usize) -> usize {
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         for queue in &self.subscribers {
-            queue.push(event.clone());
+            let deciding = queue.is_deciding();
+            deciders += usize::from(deciding);
+            queue.push(event.copy_for(deciding));
         }
         let collected = matches!(event, Event::Update(update) if self.collect(update));
         match (&self.turn, event) {
-            (Some(turn), Event::Update(update)) => turn.push(update.clone()),
+            (Some(turn), Event::Update(update)) => turn.push(TurnItem::Update(update.clone())),
+            (Some(turn), Event::Permission(_) | Event::Question(_)) if turn.is_deciding() => {
+                // A turn that was not read yet decides only if nothing else does.
+                let decides = turn.is_committed() || deciders == 0;
+                deciders += usize::from(decides);
+                match event.copy_for(decides) {
+                    Event::Permission(request) => turn.push(TurnItem::Permission(request)),
+                    Event::Question(request) => turn.push(TurnItem::Question(request)),
+                    _ => {}
+                }
+            }
             (None, Event::Update(_)) | (_, Event::SessionEnded(_))
                 if self.subscribers.is_empty() && !collected =>
             {
@@ -127,6 +157,19 @@ impl SessionBook {
             }
             _ => {}
         }
+        deciders
+    }
+
+    /// Something is missing in this place, as far as is known.
+    pub(super) fn miss(&mut self, id: &str, missed: Missed) {
+        let update = Update::missed(id, missed);
+        if let Some(turn) = &self.turn {
+            turn.push(TurnItem::Update(update.clone()));
+            if self.turn_missed.len() < MISSED {
+                self.turn_missed.push(missed);
+            }
+        }
+        self.histories.iter().for_each(|reader| reader.push(update.clone()));
     }
 
     /// Gives history to those who load the session; `false` if it is none, or nobody does.

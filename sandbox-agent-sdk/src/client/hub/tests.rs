@@ -5,7 +5,8 @@ use serde_json::json;
 use super::Hub;
 use super::book::BACKLOG_EVENTS;
 use super::books::{BOOKS, STRANGERS};
-use crate::{Event, Origin, TerminationReport, Update};
+use crate::client::turn::TurnItem;
+use crate::{Event, Origin, TerminationReport, TurnState, Update};
 
 fn update(id: &str, text: &str) -> Event {
     let content = json!({"type": "text", "text": text});
@@ -72,12 +73,14 @@ fn the_first_end_counts_until_the_session_is_taken_up_again() {
 fn a_turn_takes_what_comes_while_it_runs() {
     let hub = Hub::new(1 << 20);
     hub.publish(&update("s", "before"));
-    let queue = hub.begin_turn("s").unwrap();
-    assert!(hub.begin_turn("s").is_none());
+    let queue = hub.turn_queue();
+    assert_eq!(hub.begin_turn("s", &queue), TurnState::Idle);
+    assert_eq!(hub.begin_turn("s", &hub.turn_queue()), TurnState::Running);
     hub.publish(&update("s", "during"));
     hub.end_turn("s");
     hub.publish(&update("s", "after"));
-    assert_eq!(queue.pop().map(|update| update.to_string()).as_deref(), Some("during"));
+    let Some(TurnItem::Update(update)) = queue.pop() else { panic!("no update") };
+    assert_eq!(update.to_string(), "during");
     assert!(queue.pop().is_none());
     let mut events = hub.subscribe_session("s");
     let kept: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();

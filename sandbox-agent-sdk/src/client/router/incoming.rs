@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use acp_http_client as wire;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::ask::{Params, REQUEST_PERMISSION};
@@ -78,7 +79,11 @@ fn decode(request: &wire::AgentRequest, shared: &Shared) -> Result<Arc<Params>, 
     let size = if request.method() == REQUEST_PERMISSION { size.saturating_mul(2) } else { size };
     let admitted = shared.admission.admit(size);
     let admitted = admitted.ok_or(Undecodable::TooLarge { size, limit: shared.limits.open_request_bytes })?;
-    Ok(Arc::new(Params::new(request.params().parse()?, admitted)))
+    let id = match serde_json::from_str(request.id().as_json()) {
+        Ok(Value::String(id)) => id,
+        _ => request.id().as_json().to_owned(),
+    };
+    Ok(Arc::new(Params::new(id, request.params().parse()?, admitted)))
 }
 
 #[cfg(test)]

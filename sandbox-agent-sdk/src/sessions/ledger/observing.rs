@@ -149,7 +149,10 @@ pub(super) fn amendment(entry: &Entry) -> Amendment {
 pub(super) fn outcome_payload(outcome: &Result<TurnOutcome, Error>) -> Value {
     match outcome {
         Ok(outcome) => json!({"stopReason": outcome.stop_reason, "answer": outcome.raw}),
-        Err(error) => json!({"error": error.to_string(), "termination": error.termination()}),
+        Err(error) => {
+            let executed = error.maybe_executed() || error.rpc_error().is_some();
+            json!({"error": error.to_string(), "termination": error.termination(), "executed": executed})
+        }
     }
 }
 

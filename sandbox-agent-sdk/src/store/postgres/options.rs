@@ -9,27 +9,38 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
 
 use super::super::StoreError;
 use super::super::rows::failure;
+use crate::secret::Secret;
 
 /// How much longer than the database takes for a statement its answer is waited for.
 const GRACE: Duration = Duration::from_secs(2);
 /// The longest time that the database knows, in milliseconds.
 const LONGEST: u128 = i32::MAX as u128;
 
-/// Whether the connection to the database is encrypted, and what is checked.
+/// Whether the connection to the database is encrypted, and what is verified.
+///
+/// | mode | encrypted | against an eavesdropper | against a server in the middle |
+/// |---|---|---|---|
+/// | [`Off`](Self::Off) | never | no | no |
+/// | [`Prefer`](Self::Prefer), the default | if the server offers it | no: an attacker can turn it off | no |
+/// | [`Require`](Self::Require) | always | yes | no: every certificate is accepted |
+/// | [`VerifyAuthority`](Self::VerifyAuthority) | always | yes | yes |
+/// | [`VerifyFull`](Self::VerifyFull) | always | yes | yes |
+///
+/// Use [`VerifyFull`](Self::VerifyFull) whenever the database is on another machine: the password and everything that
+/// is stored pass over this connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostgresTls {
-    /// It is not.
+    /// Never encrypts.
     Off,
-    /// If the server can; nothing is checked.
+    /// Encrypts if the server offers it; verifies nothing.
     Prefer,
-    /// Always; nothing is checked.
+    /// Always encrypts; verifies nothing.
     Require,
-    /// Always, and the server's certificate must come from an authority that is trusted. With `sqlx` 0.8 the certificate
-    /// must be for this server as well, which is more than is meant
-    /// ([sqlx#3793](https://github.com/launchbadge/sqlx/issues/3793)).
+    /// Always encrypts, and the certificate must come from a trusted authority. With `sqlx` 0.8 it must also be for this
+    /// server, which is more than the mode asks for ([sqlx#3793](https://github.com/launchbadge/sqlx/issues/3793)).
     VerifyAuthority,
-    /// Always, and the certificate must be for this server besides.
+    /// Always encrypts, and the certificate must come from a trusted authority and be for this server.
     VerifyFull,
 }
 
@@ -37,7 +48,7 @@ pub enum PostgresTls {
 #[derive(Clone)]
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct PostgresOptions {
-    url: String,
+    url: Secret,
     tls: Option<PostgresTls>,
     authority: Option<PathBuf>,
     max_connections: u32,
@@ -51,7 +62,7 @@ impl PostgresOptions {
     /// The database at this URL. Up to 8 connections are made, when they are needed.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
-            url: url.into(),
+            url: url.into().into(),
             tls: None,
             authority: None,
             max_connections: 8,
@@ -62,14 +73,14 @@ impl PostgresOptions {
         }
     }
 
-    /// Whether the connection is encrypted. Without this, the `sslmode` of the URL counts, and else
+    /// Sets whether the connection is encrypted. By default the `sslmode` of the URL decides, and otherwise
     /// [`PostgresTls::Prefer`].
     pub fn tls(mut self, tls: PostgresTls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// The file with the certificate of the authority that is trusted, instead of those of the platform.
+    /// Trusts the certificate authority in this file, instead of those of the platform.
     pub fn authority(mut self, file: impl Into<PathBuf>) -> Self {
         self.authority = Some(file.into());
         self
@@ -117,7 +128,7 @@ impl PostgresOptions {
     }
 
     pub(super) async fn connect(&self) -> Result<PgPool, StoreError> {
-        let mut connect: PgConnectOptions = self.url.parse().map_err(|error| match error {
+        let mut connect: PgConnectOptions = self.url.expose().parse().map_err(|error| match error {
             // What is wrong with a URL may quote it, and it may hold a password.
             sqlx::Error::Configuration(_) => StoreError::Invalid("this is no URL of a database".to_owned()),
             error => failure(error),

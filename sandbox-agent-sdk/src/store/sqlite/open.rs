@@ -36,9 +36,18 @@ pub struct SqliteOptions {
     pub readers: u32,
     /// How long to wait for other programs that write. 30 s by default.
     pub busy_timeout: Duration,
+    /// Whether files that exist keep the permissions of other users. They do not by default.
+    pub keep_permissions: bool,
 }
 
 impl SqliteOptions {
+    /// Leaves the permissions of files that exist as they are, for a store that several users share. New files are
+    /// private in any case.
+    pub fn keep_permissions(mut self) -> Self {
+        self.keep_permissions = true;
+        self
+    }
+
     /// Sets what a write waits for.
     pub fn sync(mut self, sync: SqliteSync) -> Self {
         self.sync = sync;
@@ -60,7 +69,12 @@ impl SqliteOptions {
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { sync: SqliteSync::Full, readers: 4, busy_timeout: Duration::from_secs(30) }
+        Self {
+            sync: SqliteSync::Full,
+            readers: 4,
+            busy_timeout: Duration::from_secs(30),
+            keep_permissions: false,
+        }
     }
 }
 
@@ -93,6 +107,7 @@ pub(super) async fn open(
             })
         })
     };
+    private::create(path);
     let writer = pool(1).connect_with(connect.clone()).await.map_err(|error| failure(path, error))?;
     if let Err(error) = migrate(&writer).await {
         writer.close().await;
@@ -101,8 +116,62 @@ pub(super) async fn open(
             schema::Failure::Database(error) => failure(path, error),
         });
     }
+    // Not before: only now it is certain that these are the files of a store.
+    if !options.keep_permissions {
+        private::restrict(path);
+    }
     let readers = pool(options.readers.max(1)).connect_lazy_with(connect.read_only(true));
     Ok((writer, readers))
+}
+
+/// Permissions of files that hold what users and agents said.
+#[cfg(unix)]
+mod private {
+    use std::fs::{DirBuilder, OpenOptions, Permissions, metadata, set_permissions};
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+    use std::path::{Path, PathBuf};
+
+    /// Permissions of other users.
+    const OTHERS: u32 = 0o077;
+
+    /// Creates a missing file, and missing directories on the way to it, for this user alone. SQLite gives the mode of
+    /// the file to the files beside it.
+    pub(super) fn create(path: &Path) {
+        // SQLite has no file for these names.
+        if path.as_os_str().is_empty() || path == Path::new(":memory:") {
+            return;
+        }
+        // Opening reports what is wrong with the path.
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            let _ = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+        }
+        let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    }
+
+    /// Takes the permissions of other users from the files of a store.
+    pub(super) fn restrict(path: &Path) {
+        for suffix in ["", "-wal", "-shm"] {
+            let mut file = path.as_os_str().to_owned();
+            file.push(suffix);
+            let file = PathBuf::from(file);
+            let Ok(found) = metadata(&file) else { continue };
+            let mode = found.permissions().mode();
+            if mode & OTHERS != 0
+                && let Err(error) = set_permissions(&file, Permissions::from_mode(mode & 0o7777 & !OTHERS))
+            {
+                tracing::warn!(file = %file.display(), %error, "other users may be able to read a session store");
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod private {
+    use std::path::Path;
+
+    pub(super) fn create(_: &Path) {}
+
+    pub(super) fn restrict(_: &Path) {}
 }
 
 /// What a failure means for this file.

@@ -1,5 +1,6 @@
 //! The files below directories, and no others.
 
+mod denied;
 mod draft;
 mod read;
 mod write;
@@ -14,26 +15,34 @@ use cap_std::fs::{Dir, OpenOptions};
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 
+use self::denied::Denied;
 use super::{FileAccess, FileError, ReadText, TextFiles, WriteText};
 use crate::Roots;
 
-/// How many bytes are read or written at once, unless told otherwise.
+/// How many bytes one request reads or writes by default.
 const LIMIT: u64 = 16 << 20;
-/// How many files are read or written at once, unless told otherwise. Further ones wait.
+/// How many bytes one request scans for lines by default.
+const SCAN_LIMIT: u64 = 256 << 20;
+/// How many files are read or written at once by default. Further ones wait.
 const AT_ONCE: usize = 16;
 
 /// The files below some directories of this machine.
 ///
 /// The directories are opened once, and paths are followed from there by the system, step by step, never leaving them:
-/// `..` that leads out, links that lead out or are absolute, and absolute paths elsewhere are [`FileError::Outside`],
-/// also when a directory is swapped for a link at the very moment. What is no regular file is
-/// [`FileError::NotAFile`], and opening it waits for nobody.
+/// a `..` that leads out, links that lead out or are absolute, and absolute paths elsewhere are [`FileError::Outside`],
+/// also if a directory is swapped for a link meanwhile. Directories, devices and pipes are [`FileError::NotAFile`], and
+/// opening them never blocks.
 ///
-/// Writing is atomic: a new file is written and takes the place of the old one, with the permissions of the old one.
-/// What is not finished, as the disk is full or the program ends, leaves the old one as it was and nothing else (on
-/// systems other than Linux, and on file systems without unnamed files, a program that is killed meanwhile leaves a file
-/// `.….tmp`). Directories that are missing are made. A link is followed if it stays inside, and the file that it leads
-/// to is written.
+/// A write is atomic: a new file replaces the old one, with its permissions and its owner. Setuid, setgid and sticky bits
+/// are not kept. A failed write leaves the old file as it was and nothing else; on systems other than Linux, and on file
+/// systems without unnamed files, a program that is killed meanwhile leaves a file `.….tmp`. Missing directories are
+/// created. A link that stays inside is followed, and its target is written.
+///
+/// # Files that are not written
+/// Some files make programs run code later, outside of every restriction: git hooks and configuration, `.envrc`, startup
+/// files of shells, settings of editors and build tools. Writing a file or below a directory of such a name is
+/// [`FileError::Protected`], also through links: [`DENIED`](Self::DENIED). Source files, build scripts and `Makefile`s
+/// can be written: do not build what an agent wrote outside of a sandbox.
 #[derive(Clone)]
 pub struct ConfinedFiles {
     roots: Arc<Vec<Dir>>,
@@ -41,15 +50,20 @@ pub struct ConfinedFiles {
     access: FileAccess,
     read_limit: u64,
     write_limit: u64,
-    /// How many may be used beside those that are.
+    scan_limit: u64,
+    denied: Arc<Denied>,
+    /// How many further requests may run.
     places: Arc<Semaphore>,
 }
 
 impl ConfinedFiles {
+    /// The names of files and directories that are not written by default, at any depth and in any case.
+    pub const DENIED: &'static [&'static str] = denied::DEFAULT;
+
     /// Opens the directories.
     ///
     /// # Errors
-    /// [`FileError::NotFound`] or [`FileError::NotAFile`] if one is not there or is no directory.
+    /// [`FileError::NotFound`] or [`FileError::NotAFile`] if one does not exist or is no directory.
     pub fn open(roots: Roots) -> Result<Self, FileError> {
         let open = |local: &Path| {
             Dir::open_ambient_dir(local, ambient_authority())
@@ -62,49 +76,73 @@ impl ConfinedFiles {
             access: FileAccess::ReadWrite,
             read_limit: LIMIT,
             write_limit: LIMIT,
+            scan_limit: SCAN_LIMIT,
+            denied: Arc::default(),
             places: Arc::new(Semaphore::new(AT_ONCE)),
         })
     }
 
-    /// Files may be read and not written.
+    /// Refuses every write.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.access = FileAccess::Read;
         self
     }
 
-    /// How many bytes may be read at once; a larger file can be read by its lines. Default 16 MiB.
+    /// Also refuses to write files and directories of these names, at any depth and in any case.
+    #[must_use]
+    pub fn deny_writes(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Arc::make_mut(&mut self.denied).add(names);
+        self
+    }
+
+    /// Writes files of every name, also those of [`DENIED`](Self::DENIED). Call
+    /// [`deny_writes`](Self::deny_writes) afterwards for a list of your own.
+    #[must_use]
+    pub fn allow_all_writes(mut self) -> Self {
+        self.denied = Arc::new(Denied::none());
+        self
+    }
+
+    /// Sets how many bytes one request may read; a larger file can be read by its lines. Default 16 MiB.
     #[must_use]
     pub fn read_limit(mut self, bytes: u64) -> Self {
         self.read_limit = bytes;
         self
     }
 
-    /// How many bytes a file may be written with. Default 16 MiB.
+    /// Sets how many bytes one request scans for the lines that it wants. Default 256 MiB.
+    #[must_use]
+    pub fn scan_limit(mut self, bytes: u64) -> Self {
+        self.scan_limit = bytes;
+        self
+    }
+
+    /// Sets how many bytes one request may write. Default 16 MiB.
     #[must_use]
     pub fn write_limit(mut self, bytes: u64) -> Self {
         self.write_limit = bytes;
         self
     }
 
-    /// How many files are read or written at once; further ones wait for their turn. Default 16. Work that nobody waits
-    /// for any more counts until it is done.
+    /// Sets how many files are read or written at once; further requests wait. Default 16. A request whose future was
+    /// dropped counts until its work is done.
     #[must_use]
     pub fn max_at_once(mut self, count: usize) -> Self {
         self.places = Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
         self
     }
 
-    /// The directory that a path is in, and the way from there.
+    /// The directory that a path is in, and the path relative to it.
     fn locate<'a>(&self, path: &'a Path) -> Result<(&Dir, &'a Path), FileError> {
-        // What has a byte in it that ends a path for the system is no path.
+        // The system ends a path at a NUL byte.
         if !path.is_absolute() || path.as_os_str().as_encoded_bytes().contains(&0) {
             return Err(FileError::NotAbsolute(path.to_owned()));
         }
         let outside = || FileError::Outside(path.to_owned());
         let (index, rest) = self.names.locate(path).ok_or_else(outside)?;
         let dir = self.roots.get(index).ok_or_else(outside)?;
-        // The directory itself has no way from itself.
+        // The directory itself.
         let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
         Ok((dir, rest))
     }
@@ -117,13 +155,13 @@ impl TextFiles for ConfinedFiles {
         let seen = Arc::clone(&abandoned.0);
         Box::pin(async move {
             let _abandoned = abandoned;
-            off_the_runtime(Arc::clone(&files.places), move || files.read_now(&request, &seen)).await
+            run_blocking(Arc::clone(&files.places), move || files.read_now(&request, &seen)).await
         })
     }
 
     fn write(&self, request: WriteText) -> BoxFuture<'_, Result<(), FileError>> {
         let files = self.clone();
-        Box::pin(off_the_runtime(Arc::clone(&files.places), move || files.write_now(&request)))
+        Box::pin(run_blocking(Arc::clone(&files.places), move || files.write_now(&request)))
     }
 
     fn access(&self) -> FileAccess {
@@ -142,7 +180,7 @@ impl fmt::Debug for ConfinedFiles {
     }
 }
 
-/// Says when it is dropped that nobody waits any more: a scan of a huge file then ends.
+/// Records that the future of a request was dropped: a scan of a large file ends then.
 #[derive(Debug, Default)]
 struct Abandoned(Arc<AtomicBool>);
 
@@ -152,12 +190,12 @@ impl Drop for Abandoned {
     }
 }
 
-/// Files block, so that they are used where blocking harms nobody, and by no more at once than there are places.
-async fn off_the_runtime<T: Send + 'static>(
+/// Runs blocking work on the blocking thread pool, within the limit of concurrent requests.
+async fn run_blocking<T: Send + 'static>(
     places: Arc<Semaphore>,
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, FileError> {
-    // The runtime is shutting down, and nobody is there to hear the answer.
+    // The runtime is shutting down.
     let ending = || FileError::Refused("this program is ending".to_owned());
     let place = places.acquire_owned().await.map_err(|_| ending())?;
     let placed = move || {

@@ -8,28 +8,28 @@ use serde_json::json;
 
 use crate::RpcError;
 
-/// Why a file could not be read or written. The agent is told too.
+/// Why a file could not be read or written. The agent gets it as an error response.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The path is not absolute, or no path at all.
+    /// The path is not absolute, or invalid.
     #[error("{} is no absolute path", .0.display())]
     NotAbsolute(PathBuf),
     /// The path leads out of the directories that the agent may use: by its name, by `..` or by a link.
-    #[error("{} leads out of the directories that may be used", .0.display())]
+    #[error("{} is outside of the directories that may be used", .0.display())]
     Outside(PathBuf),
-    /// There is no such file.
-    #[error("there is no {}", .0.display())]
+    /// The file does not exist.
+    #[error("{} does not exist", .0.display())]
     NotFound(PathBuf),
-    /// It is a directory, a device, a pipe or something else that is no file.
+    /// It is a directory, a device, a pipe or a socket.
     #[error("{} is no regular file", .0.display())]
     NotAFile(PathBuf),
-    /// Its content, or the part of it that was asked for, is no UTF-8.
-    #[error("{} is no text: it has a byte that is no UTF-8 at offset {offset} of what was read", path.display())]
+    /// Its content, or the requested part of it, is not valid UTF-8.
+    #[error("{} is not valid UTF-8 at offset {offset} of what was read", path.display())]
     NotText {
         /// The file.
         path: PathBuf,
-        /// Where the first such byte is in what was read.
+        /// The offset of the first invalid byte in what was read.
         offset: usize,
     },
     /// It is, or would become, larger than allowed.
@@ -40,9 +40,23 @@ pub enum FileError {
         /// How many bytes are allowed.
         limit: u64,
     },
-    /// Files may only be read here, or this one may not be written.
+    /// The requested lines end behind the part of the file that one request scans.
+    #[error("the requested lines of {} do not end within its first {limit} bytes", path.display())]
+    ScanLimit {
+        /// The file.
+        path: PathBuf,
+        /// How many bytes are scanned.
+        limit: u64,
+    },
+    /// Files may only be read here, or this file is read-only.
     #[error("{} may not be written", .0.display())]
     ReadOnly(PathBuf),
+    /// A file of this name, or in a directory of this name, can make other programs run code.
+    #[error("{} is protected: it can make other programs run code", .0.display())]
+    Protected(PathBuf),
+    /// It belongs to another user or group, and a new file in its place would not.
+    #[error("{} belongs to another user or group", .0.display())]
+    OtherOwner(PathBuf),
     /// The system refused.
     #[error("{} cannot be used", path.display())]
     Io {
@@ -52,19 +66,19 @@ pub enum FileError {
         #[source]
         source: Arc<io::Error>,
     },
-    /// A reason of your own, as the agent is told it.
+    /// A reason of your own, which the agent gets as it is.
     #[error("{0}")]
     Refused(String),
 }
 
 impl FileError {
-    /// What an error of the system means.
+    /// Converts an error of the system.
     #[cfg_attr(not(feature = "files"), allow(dead_code))]
     pub(crate) fn from_io(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match error.kind() {
             io::ErrorKind::NotFound => Self::NotFound(path),
-            // A path that leads out is refused before the system is asked about it.
+            // A path that leads out is refused without a system call.
             io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => Self::Outside(path),
             io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => Self::NotAFile(path),
             io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => Self::NotAbsolute(path),
@@ -80,13 +94,16 @@ impl FileError {
             Self::NotAFile(_) => "not_a_file",
             Self::NotText { .. } => "not_text",
             Self::TooLarge { .. } => "too_large",
+            Self::ScanLimit { .. } => "scan_limit",
             Self::ReadOnly(_) => "read_only",
+            Self::Protected(_) => "protected",
+            Self::OtherOwner(_) => "other_owner",
             Self::Io { .. } => "io",
             Self::Refused(_) => "refused",
         }
     }
 
-    /// The error as the agent is told it, with a word for the reason in its data.
+    /// The error response for the agent, with a word for the reason in its data.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         let code = match self {

@@ -6,8 +6,8 @@ use memchr::memchr;
 
 /// Which lines of a text: from one on, and how many.
 ///
-/// A line ends behind its line feed, so that a carriage return before it belongs to the line and line ends stay as they
-/// are. Behind the last line feed there is one more line if there is anything.
+/// A line ends with its line feed; a carriage return before it belongs to the line. Text behind the last line feed is one
+/// more line.
 ///
 /// | | gives |
 /// |---|---|
@@ -33,11 +33,11 @@ impl LineRange {
         Self { line, limit }
     }
 
-    /// Cuts the lines out of a text.
+    /// Returns these lines of a text.
     #[must_use]
     pub fn of<'a>(&self, text: &'a str) -> &'a str {
         let range = Window::new(*self).feed(text.as_bytes());
-        // Both ends are behind a line feed or at an end of the text, where a character begins.
+        // Both ends follow a line feed or are an end of the text, so that they are character boundaries.
         text.get(range).unwrap_or_default()
     }
 
@@ -48,10 +48,10 @@ impl LineRange {
     }
 }
 
-/// Finds the lines in a text that comes in pieces.
+/// Finds the lines in a text that arrives in pieces.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// How many lines are still to be left out.
+    /// How many lines are still to be skipped.
     skip: u64,
     /// How many lines are still to be taken; `None` for all.
     left: Option<u64>,
@@ -80,7 +80,7 @@ impl Window {
         start..end
     }
 
-    /// Whether all lines were taken.
+    /// Whether all lines were found.
     #[cfg_attr(not(feature = "files"), allow(dead_code))]
     pub(crate) fn is_done(&self) -> bool {
         self.left == Some(0)

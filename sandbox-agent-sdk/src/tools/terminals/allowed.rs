@@ -1,4 +1,4 @@
-//! Which commands may run, and which program is meant by one.
+//! Which commands may run, and which program a command means.
 
 use std::collections::HashSet;
 use std::env::{join_paths, split_paths};
@@ -19,7 +19,7 @@ pub(super) enum Allowed {
     If(Allow),
 }
 
-/// A program to run, and the name it is told that it has.
+/// A program to run, and its `argv[0]`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
@@ -27,12 +27,12 @@ pub(super) struct Program {
 }
 
 impl Allowed {
-    /// Whether there is any restriction. Then nothing that comes from the agent decides which program is meant.
+    /// Whether there is any restriction. Then nothing of the agent decides which program a name means.
     pub(super) fn is_restricted(&self) -> bool {
         !matches!(self, Self::Everything)
     }
 
-    /// Whether a command may run at all, as far as its words tell.
+    /// Checks a command against the function of the application.
     pub(super) fn check(&self, wanted: &TerminalCommand) -> Result<(), TerminalError> {
         match self {
             Self::If(allow) if !allow(wanted) => Err(TerminalError::NotAllowed(wanted.command.clone())),
@@ -40,7 +40,7 @@ impl Allowed {
         }
     }
 
-    /// The program of a command, where there is a restriction: `path` is the search path of this program.
+    /// The program of a restricted command. `path` is the search path of this program.
     pub(super) fn program(&self, command: &str, path: Option<&OsStr>) -> Result<Program, TerminalError> {
         let refused = || TerminalError::NotAllowed(command.to_owned());
         let missing = || TerminalError::NoCommand(command.to_owned());
@@ -51,14 +51,14 @@ impl Allowed {
                 let Some(found) = found else { return Err(if is_named { missing() } else { refused() }) };
                 let programs = these.iter().filter_map(|entry| {
                     let path = locate(entry, path)?;
-                    // It runs from where this program finds it, not from where the agent says that it is: links can
-                    // be changed, and there are programs that look around where they are.
+                    // It runs from where this program finds it, not from the path of the agent: links can be changed,
+                    // and some programs load files beside them.
                     is_same(&path, &found).then(|| Program { path, name: entry.clone() })
                 });
                 programs.max_by_key(|program| program.name == command).ok_or_else(refused)
             }
             Self::If(_) | Self::Everything => {
-                // A path that depends on the directory is one that depends on the agent.
+                // The agent chooses the directory that a relative path depends on.
                 if command.contains('/') && !command.starts_with('/') {
                     return Err(refused());
                 }
@@ -69,15 +69,15 @@ impl Allowed {
     }
 }
 
-/// The search path without what depends on the directory one is in.
+/// The search path without relative entries.
 pub(super) fn absolute_path(path: &OsStr) -> OsString {
     let directories = split_paths(path).filter(|directory| directory.is_absolute());
-    // Nothing that was split at colons has one.
+    // No entry of a split path contains a colon.
     join_paths(directories).unwrap_or_default()
 }
 
-/// The program that a name without a slash, or an absolute path, stands for.
-fn locate(command: &str, path: Option<&OsStr>) -> Option<PathBuf> {
+/// The program of a name without a slash, or of an absolute path.
+pub(super) fn locate(command: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     if command.starts_with('/') {
         return Some(PathBuf::from(command)).filter(|path| is_executable(path));
     }
@@ -89,7 +89,8 @@ fn locate(command: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     candidates.find(|candidate| is_executable(candidate))
 }
 
-/// Whether two paths lead to one program. Programs that are many in one go by their name, so that it must be the same.
+/// Whether two paths lead to one program. Programs with several functions choose by their name, so that it must be the
+/// same.
 fn is_same(one: &Path, other: &Path) -> bool {
     let same_name = one.file_name().is_some() && one.file_name() == other.file_name();
     same_name
@@ -103,7 +104,7 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Whether an environment variable that the agent sets may be set.
+/// Checks the environment variables of an agent.
 pub(super) fn check_variables(
     allowed: Option<&HashSet<String>>,
     wanted: &TerminalCommand,

@@ -4,52 +4,52 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-/// A command that the agent wants to run.
+/// A command that an agent asks to run.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TerminalCommand {
-    /// The program, or a line for the shell.
+    /// The program; with [`shell`](super::TerminalOptions::shell) and without arguments, a whole script.
     pub command: String,
     /// Its arguments.
     pub args: Vec<String>,
-    /// The environment variables that are set for it.
+    /// Environment variables to set.
     pub env: Vec<(String, String)>,
-    /// The directory to run in; the first of the roots if there is none.
+    /// The working directory; by default the first of the roots.
     pub cwd: Option<PathBuf>,
-    /// How many bytes of output the agent wants to be kept.
+    /// How many bytes of output to keep.
     pub output_limit: Option<u64>,
-    /// The request as it came; `null` if it did not come from an agent.
+    /// The raw request; `null` if it did not come from an agent.
     pub raw: Value,
 }
 
 impl TerminalCommand {
-    /// Runs this program.
+    /// A command that runs this program.
     pub fn new(command: impl Into<String>) -> Self {
         Self { command: command.into(), ..Self::default() }
     }
 
-    /// With these arguments too.
+    /// Adds arguments.
     #[must_use]
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// With this environment variable too.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// In this directory, by the path that the agent knows it by.
+    /// Sets the working directory, by the path under which the agent knows it.
     #[must_use]
     pub fn cwd(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cwd = Some(directory.into());
         self
     }
 
-    /// Keeping this many bytes of its output.
+    /// Sets how many bytes of output to keep.
     #[must_use]
     pub fn output_limit(mut self, bytes: u64) -> Self {
         self.output_limit = Some(bytes);

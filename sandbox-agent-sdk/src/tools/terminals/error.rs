@@ -1,4 +1,4 @@
-//! Why a terminal could not be made or used.
+//! Why a terminal could not be created or used.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,45 +8,45 @@ use serde_json::{Value, json};
 
 use crate::RpcError;
 
-/// Why a terminal could not be made or used. The agent is told too.
+/// Why a terminal could not be created or used. The agent gets it as an error response.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TerminalError {
-    /// There is no such terminal, or it is another session's.
-    #[error("there is no terminal `{0}`")]
+    /// The terminal does not exist, or belongs to another session.
+    #[error("unknown terminal `{0}`")]
     Unknown(String),
-    /// The command may not be run.
+    /// The command is not allowed.
     #[error("the command `{0}` is not allowed")]
     NotAllowed(String),
-    /// The command may be run, but not with this environment variable.
+    /// The command is allowed, but not with this environment variable.
     #[error("the environment variable `{0}` is not allowed")]
     VariableNotAllowed(String),
-    /// The directory to run in is not one of those that may be used.
-    #[error("{} is not in the directories that may be used", .0.display())]
+    /// The working directory is outside of the roots.
+    #[error("{} is outside of the directories that may be used", .0.display())]
     Outside(PathBuf),
-    /// The directory to run in is not there or is no directory.
+    /// The working directory does not exist or is no directory.
     #[error("{} is no directory", .0.display())]
     NoDirectory(PathBuf),
-    /// The name or the value of an environment variable cannot be used.
-    #[error("the environment variable `{0}` cannot be set")]
+    /// The name or the value of an environment variable is invalid.
+    #[error("the environment variable `{0}` is invalid")]
     Environment(String),
-    /// There is no such command.
-    #[error("there is no command `{0}`")]
+    /// The program of the command was not found.
+    #[error("command `{0}` not found")]
     NoCommand(String),
-    /// There are too many terminals already.
-    #[error("there are {limit} terminals already")]
+    /// The connection has too many terminals.
+    #[error("the connection has {limit} terminals already")]
     TooMany {
-        /// How many there may be.
+        /// How many it may have.
         limit: usize,
     },
-    /// The session has too many terminals already.
+    /// The session has too many terminals.
     #[error("the session has {limit} terminals already")]
     TooManyInSession {
         /// How many it may have.
         limit: usize,
     },
-    /// The connection to the agent has ended, or was about to.
-    #[error("no more terminals are made")]
+    /// The connection to the agent has ended or is about to.
+    #[error("the connection is closed")]
     Closed,
     /// The system refused.
     #[error("the command `{command}` cannot be run")]
@@ -76,7 +76,7 @@ impl TerminalError {
         }
     }
 
-    /// What the agent is told besides the reason.
+    /// A detail for the agent, besides the reason.
     fn detail(&self) -> Option<(&'static str, Value)> {
         match self {
             Self::NotAllowed(command) | Self::NoCommand(command) => Some(("command", json!(command))),
@@ -86,7 +86,7 @@ impl TerminalError {
         }
     }
 
-    /// The error as the agent is told it, with a word for the reason in its data.
+    /// The error response for the agent, with a word for the reason in its data.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         let code = match self {

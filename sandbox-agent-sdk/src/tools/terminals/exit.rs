@@ -1,14 +1,14 @@
-//! How a command ended.
+//! How a command exited.
 
 use std::fmt;
 
 use rustix::process::{Signal, WaitIdStatus};
 
-/// How a command ended: by a code of its own or by a signal, never both.
+/// How a command exited: with a code or by a signal, never both.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct TerminalExit {
-    /// The code with which it exited.
+    /// Its exit code.
     pub code: Option<i32>,
     /// The name of the signal that ended it, such as `SIGKILL`.
     pub signal: Option<String>,
@@ -29,12 +29,12 @@ impl fmt::Display for TerminalExit {
         match (self.code, &self.signal) {
             (Some(code), _) => write!(f, "exit code {code}"),
             (None, Some(signal)) => write!(f, "signal {signal}"),
-            (None, None) => f.write_str("unknown end"),
+            (None, None) => f.write_str("unknown exit"),
         }
     }
 }
 
-/// The name of a signal; its number where it has none.
+/// The name of a signal, or its number.
 fn name(number: i32) -> String {
     const NAMES: [(Signal, &str); 24] = [
         (Signal::HUP, "SIGHUP"),

@@ -1,25 +1,25 @@
 //! What terminals are allowed to do.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::process::Command;
 
-use super::allowed::{Allowed, absolute_path, check_variables};
+use super::allowed::{Allowed, absolute_path, check_variables, locate};
+use super::sandbox::{Confined, Sandbox, outer_roots};
+use super::spawner::Spawner;
 use super::{TerminalCommand, TerminalError};
 use crate::Roots;
-
-/// What a command gets of this program's environment, unless told otherwise. Anything else may be a secret.
-const INHERITED: [&str; 11] =
-    ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ"];
+use crate::process_tree::Inherited;
 
 /// What terminals are allowed to do.
 ///
-/// They run real processes with the rights of this program: whatever a command is allowed to do besides starting in one of
-/// the directories, it can do everywhere. Restrict the commands, or run this program where it can do no harm.
+/// Commands are real processes with the rights of this program. The roots decide where a command starts, not what it can
+/// reach. A [`sandbox`](Self::sandbox) is a restriction; [`allow_only`](Self::allow_only) and
+/// [`allow_if`](Self::allow_if) decide which commands start, and most programs can be made to run others.
 #[derive(Clone)]
 #[must_use = "options do nothing until terminals are made of them"]
 pub struct TerminalOptions {
@@ -28,6 +28,7 @@ pub struct TerminalOptions {
     /// The variables that an agent may set; `None` for all, unless commands are restricted.
     variables: Option<HashSet<String>>,
     shell: Option<PathBuf>,
+    sandbox: Option<Confinement>,
     inherited: Inherited,
     pub(super) output_limit: usize,
     pub(super) max_output_limit: usize,
@@ -35,22 +36,23 @@ pub struct TerminalOptions {
     pub(super) max_session_terminals: usize,
 }
 
+/// A sandbox and the directories that commands may use in it.
 #[derive(Clone)]
-enum Inherited {
-    These(Vec<OsString>),
-    Everything,
+struct Confinement {
+    sandbox: Sandbox,
+    roots: Vec<PathBuf>,
 }
 
 impl TerminalOptions {
-    /// Commands run in these directories. Every command is allowed until [`allow_only`](Self::allow_only) or
-    /// [`allow_if`](Self::allow_if) says otherwise.
+    /// Commands start in these directories. Every command is allowed, with the rights of this program.
     pub fn new(roots: Roots) -> Self {
         Self {
             roots,
             allowed: Allowed::Everything,
             variables: None,
             shell: None,
-            inherited: Inherited::These(INHERITED.iter().map(OsString::from).collect()),
+            sandbox: None,
+            inherited: Inherited::with(&[]),
             output_limit: 1 << 20,
             max_output_limit: 16 << 20,
             max_terminals: 64,
@@ -58,90 +60,119 @@ impl TerminalOptions {
         }
     }
 
-    /// Only these commands are allowed: names, or absolute paths.
+    /// Starts only these programs: names, or absolute paths.
     ///
-    /// A name is looked up in this program's `PATH`, leaving out what is not absolute there, whatever the agent sets and
-    /// wherever it stands. An agent that gives a path must mean one of these programs, by its real file and by its name;
-    /// it then runs from where this program finds it. Paths that are not absolute are refused.
+    /// **This is no sandbox.** It decides which program starts, and does not look at its arguments. A program that runs
+    /// others allows everything: shells, interpreters, `env`, `find`, `make`, `cargo`, and also `git`
+    /// (`git -c alias.x='!sh' x`), `tar` (`--checkpoint-action`) and editors. Allow only programs that do nothing but what
+    /// you want, and use a [`sandbox`](Self::sandbox) for everything else.
     ///
-    /// Environment variables of the agent are refused unless they are [allowed](Self::allow_variables): there are too many
-    /// by which programs load code. Arguments are not checked: what an allowed program can be made to do is allowed with
-    /// it, and one that runs others (a shell, `env`, `find`, `git`, an interpreter) allows everything.
+    /// What it does ensure: the program that starts is the one that this program means. A name is looked up in this
+    /// program's `PATH` without its relative entries. A path must lead to one of these programs, by its real file and by
+    /// its name, which then runs from where this program finds it. Relative paths are refused, and so are environment
+    /// variables that are not [allowed](Self::allow_variables), as many make programs load code. A
+    /// [`shell`](Self::shell) is not used.
     pub fn allow_only(mut self, commands: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.allowed = Allowed::These(commands.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Only those commands are allowed that this function says yes to. It sees everything that the agent asks for. A
-    /// name is then looked up as for [`allow_only`](Self::allow_only), paths that are not absolute are refused, and so
-    /// are environment variables that are not [allowed](Self::allow_variables).
+    /// Starts only commands for which this function returns `true`.
+    ///
+    /// It sees the whole request. With a [`shell`](Self::shell), a command without arguments is a script for that shell:
+    /// a function that looks at the first word of [`command`](TerminalCommand::command) restricts nothing
+    /// (`git status; rm -rf .`). As for [`allow_only`](Self::allow_only), arguments can make most programs run others,
+    /// names are looked up in this program's `PATH`, and relative paths and environment variables that are not
+    /// [allowed](Self::allow_variables) are refused.
     pub fn allow_if(mut self, allow: impl Fn(&TerminalCommand) -> bool + Send + Sync + 'static) -> Self {
         self.allowed = Allowed::If(Arc::new(allow));
         self
     }
 
-    /// An agent may set these environment variables, by their exact names, and no others. Without this it may set none
-    /// where commands are restricted, and all where they are not.
+    /// Lets agents set these environment variables, by their exact names, and no others. By default an agent may set
+    /// none where commands are restricted by `allow_only` or `allow_if`, and all where they are not.
     ///
-    /// Mind what a variable does to the programs that are allowed: `PATH`, `HOME`, `LD_…`, `BASH_ENV`, `ENV`,
-    /// `NODE_OPTIONS`, `PYTHON…`, `PERL5OPT`, `RUSTC_WRAPPER`, `EDITOR`, `PAGER` and most of `GIT_…` make some of them run
-    /// whatever the agent likes.
+    /// Many variables make programs run code: `PATH`, `HOME`, `LD_…`, `BASH_ENV`, `ENV`, `NODE_OPTIONS`, `PYTHON…`,
+    /// `PERL5OPT`, `RUSTC_WRAPPER`, `EDITOR`, `PAGER` and most of `GIT_…`.
     pub fn allow_variables(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.variables.get_or_insert_default().extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// A command without arguments is a line for this shell, as some agents mean it. Without a shell it is the name of a
-    /// program.
+    /// Runs a command without arguments as a script of this shell, which some agents expect. By default it is the name
+    /// of a program.
     pub fn shell(mut self, shell: impl Into<PathBuf>) -> Self {
         self.shell = Some(shell.into());
         self
     }
 
-    /// Commands get these variables of this program's environment too. By default they get `PATH`, `HOME`, the user,
-    /// the language, the terminal and the time zone, and nothing that may be a secret.
-    pub fn inherit(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        if let Inherited::These(inherited) = &mut self.inherited {
-            inherited.extend(names.into_iter().map(Into::into));
-        }
+    /// Runs commands in a sandbox: without network, with a read-only file system outside of the roots, and ended with
+    /// their terminal in any case.
+    ///
+    /// The roots must exist when this is called, and `/` cannot be one. A command that a signal ends in a sandbox has the exit code 128 plus the
+    /// signal's number, as in a shell.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use sandbox_agent_sdk::tools::Sandbox;
+    /// use sandbox_agent_sdk::{Roots, TerminalOptions};
+    ///
+    /// let options = TerminalOptions::new(Roots::at("/work")).sandbox(Sandbox::detect()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn sandbox(mut self, sandbox: Sandbox) -> Self {
+        // Resolved now, before any command can put a link in the place of a root.
+        let roots = outer_roots(self.roots.iter().map(|root| root.local.as_path()));
+        self.sandbox = Some(Confinement { sandbox, roots });
         self
     }
 
-    /// Commands get the whole environment of this program, with every secret in it.
+    /// Passes on these variables of this program's environment. By default commands get `PATH`, `HOME`, the user, the
+    /// language, the terminal and the time zone, and nothing that may be a secret.
+    pub fn inherit(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.inherited.add(names);
+        self
+    }
+
+    /// Passes on the whole environment of this program, with every secret in it.
     pub fn inherit_everything(mut self) -> Self {
         self.inherited = Inherited::Everything;
         self
     }
 
-    /// How many bytes of output are kept of a terminal if the agent does not say. Default 1 MiB.
+    /// Sets how many bytes of output are kept if the agent does not say. Default 1 MiB.
     pub fn output_limit(mut self, bytes: usize) -> Self {
         self.output_limit = bytes;
         self
     }
 
-    /// How many bytes of output are kept at most, whatever the agent says. Default 16 MiB.
+    /// Sets how many bytes of output are kept at most, whatever the agent says. Default 16 MiB.
     pub fn max_output_limit(mut self, bytes: usize) -> Self {
         self.max_output_limit = bytes;
         self
     }
 
-    /// How many terminals there may be at once, over all sessions of a connection, whether their commands run or not.
-    /// Default 64.
+    /// Sets how many terminals a connection may have at once, whether their commands run or not. Default 64.
     pub fn max_terminals(mut self, count: usize) -> Self {
         self.max_terminals = count;
         self
     }
 
-    /// How many terminals one session may have at once, whether their commands run or not. Default 32.
+    /// Sets how many terminals a session may have at once, whether their commands run or not. Default 32.
     pub fn max_session_terminals(mut self, count: usize) -> Self {
         self.max_session_terminals = count;
         self
     }
 
-    /// How many bytes of a terminal's output are kept.
+    /// How many bytes of a command's output are kept.
     pub(super) fn limit_of(&self, command: &TerminalCommand) -> usize {
         let wanted = command.output_limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         wanted.unwrap_or(self.output_limit).min(self.max_output_limit)
+    }
+
+    /// The thread that starts commands, if they must end with it.
+    pub(super) fn spawner(&self) -> Option<&Spawner> {
+        self.sandbox.as_ref().map(|confinement| &*confinement.sandbox.spawner)
     }
 
     /// The process to start, if it may be started.
@@ -151,37 +182,53 @@ impl TerminalOptions {
         check_variables(self.variables.as_ref().or(restricted.then_some(&no_variables)), wanted)?;
         self.allowed.check(wanted)?;
         let path = std::env::var_os("PATH");
-        let is_line = wanted.args.is_empty() && !matches!(self.allowed, Allowed::These(_));
-        let mut command = match &self.shell {
-            Some(shell) if is_line => {
-                let mut command = Command::new(shell);
-                command.arg("-c").arg(&wanted.command);
-                command
+        let is_script = wanted.args.is_empty() && !matches!(self.allowed, Allowed::These(_));
+        let args = || wanted.args.iter().map(OsString::from).collect::<Vec<_>>();
+        let (program, name, args) = match &self.shell {
+            Some(shell) if is_script => {
+                (shell.clone(), None, vec!["-c".into(), OsString::from(&wanted.command)])
             }
             _ if restricted => {
                 let program = self.allowed.program(&wanted.command, path.as_deref())?;
-                let mut command = Command::new(program.path);
-                command.arg0(program.name).args(&wanted.args);
-                command
+                (program.path, Some(program.name), args())
             }
-            _ => {
-                let mut command = Command::new(&wanted.command);
-                command.args(&wanted.args);
-                command
-            }
+            _ => (PathBuf::from(&wanted.command), None, args()),
         };
-        if let Inherited::These(names) = &self.inherited {
-            command.env_clear();
-            let inherited = names.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-            command.envs(inherited);
-        }
-        if let Some(path) = path.filter(|_| restricted) {
-            // What an allowed program looks for must not be what the agent puts into its directory.
-            command.env("PATH", absolute_path(&path));
-        }
-        command.envs(wanted.env.iter().map(|(name, value)| (name, value)));
         let directory = self.directory(wanted.cwd.as_deref())?;
-        command.env("PWD", &directory).current_dir(directory);
+        let mut variables: Vec<(OsString, OsString)> = Vec::new();
+        if let Some(path) = path.as_ref().filter(|_| restricted) {
+            // An allowed program must not find programs in its working directory.
+            variables.push(("PATH".into(), absolute_path(path)));
+        }
+        variables.extend(wanted.env.iter().map(|(name, value)| (name.into(), value.into())));
+        variables.push(("PWD".into(), directory.clone().into()));
+        let Some(Confinement { sandbox, roots }) = &self.sandbox else {
+            let mut command = Command::new(program);
+            if let Some(name) = name {
+                command.arg0(name);
+            }
+            command.args(args);
+            self.inherited.apply(&mut command);
+            command.envs(variables).current_dir(directory);
+            return Ok(command);
+        };
+        if !exists(&program, &directory, path.as_deref()) {
+            return Err(TerminalError::NoCommand(wanted.command.clone()));
+        }
+        if !roots.iter().any(|root| directory.starts_with(root)) {
+            return Err(TerminalError::Outside(directory));
+        }
+        let (program, args) = sandbox.command_line(&Confined {
+            program: program.as_os_str(),
+            args: &args,
+            variables: &variables,
+            roots,
+            directory: &directory,
+        });
+        let mut command = Command::new(program);
+        command.args(args);
+        self.inherited.apply(&mut command);
+        command.current_dir("/");
         Ok(command)
     }
 
@@ -212,11 +259,20 @@ impl TerminalOptions {
     }
 }
 
+/// Whether there is a program of this name for a command in this directory.
+fn exists(program: &Path, directory: &Path, path: Option<&OsStr>) -> bool {
+    match program.to_str() {
+        Some(name) if !name.contains('/') => locate(name, path).is_some(),
+        _ => directory.join(program).is_file(),
+    }
+}
+
 impl fmt::Debug for TerminalOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TerminalOptions")
             .field("roots", &self.roots)
             .field("shell", &self.shell)
+            .field("sandbox", &self.sandbox.as_ref().map(|confinement| &confinement.sandbox))
             .field("output_limit", &self.output_limit)
             .field("max_terminals", &self.max_terminals)
             .field("max_session_terminals", &self.max_session_terminals)

@@ -1,4 +1,4 @@
-//! The right to start one more terminal.
+//! A reservation for one more terminal.
 
 use std::sync::{Arc, Weak};
 
@@ -6,10 +6,10 @@ use super::process::Process;
 use super::{Inner, Terminal, TerminalCommand, TerminalError};
 use crate::random::random_id;
 
-/// The right of a session to start one more terminal. It counts as one until it is used or dropped.
+/// A reservation for one more terminal of a session. It counts as a terminal until it is used or dropped.
 ///
-/// Ending the session, or everything, takes it away: a command whose start crosses that is not started, or ends at once.
-/// It does not keep the terminals alive.
+/// The end of the session cancels it: a command whose start crosses that is not started, or ends at once. It does not
+/// keep the terminals alive.
 #[derive(Debug)]
 pub(crate) struct Place {
     inner: Weak<Inner>,
@@ -39,15 +39,15 @@ impl Place {
         Ok(Self { inner: Arc::downgrade(inner), number, session: session.to_owned() })
     }
 
-    /// Starts a command here and gives the id of its terminal.
+    /// Starts a command and returns the id of its terminal.
     pub(crate) fn start(self, wanted: &TerminalCommand) -> Result<String, TerminalError> {
         let inner = self.inner.upgrade().ok_or(TerminalError::Closed)?;
         let command = inner.options.prepare(wanted)?;
         if !inner.lock().starting.contains_key(&self.number) {
             return Err(TerminalError::Closed);
         }
-        let started = Process::start(command, inner.options.limit_of(wanted));
-        // From here on the process has an owner: the supervisor first, and then the task that it is.
+        let started = Process::start(command, inner.options.limit_of(wanted), inner.options.spawner());
+        // From here on the supervisor owns the process, and then its task does.
         let (process, supervisor) = started.map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => TerminalError::NoCommand(wanted.command.clone()),
             _ => TerminalError::Io { command: wanted.command.clone(), source: Arc::new(source) },
@@ -55,7 +55,7 @@ impl Place {
         let mut state = inner.lock();
         if state.starting.remove(&self.number).is_none() {
             drop(state);
-            // This ends the process, which takes longer than others should wait.
+            // This ends the process, which takes too long to hold the lock.
             drop(supervisor);
             return Err(TerminalError::Closed);
         }

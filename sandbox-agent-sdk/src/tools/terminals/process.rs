@@ -12,28 +12,29 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 
 use super::TerminalExit;
+use super::spawner::Spawner;
 use super::tail::Tail;
-use crate::family::{Family, off_the_runtime};
+use crate::process_tree::{ProcessTree, run_blocking};
 
-/// How much is read at once.
+/// How much is read in one call.
 const PIECE: usize = 64 << 10;
-/// How much a pipe can hold, at most, of what a process wrote before it ended.
+/// How much unread output a pipe can hold at most.
 const PIPE: usize = 1 << 20;
-/// How long a process that was killed may take to end before it is left to the system.
+/// How long a killed process may take to exit before it is left to the kernel.
 const REAPING: Duration = Duration::from_secs(2);
 
-/// A process that was started, as everybody sees it who uses its terminal.
+/// A process that was started, shared by the users of its terminal.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Guards what it wrote; held for a push or a copy.
+    /// Guards its output; held for a push or a copy.
     output: Mutex<Tail>,
     exit: watch::Sender<Option<TerminalExit>>,
-    family: Arc<Family>,
+    tree: Arc<ProcessTree>,
     released: Notify,
     gone: watch::Sender<bool>,
 }
 
-/// The task that reads what a process writes and sees how it ends.
+/// The task that reads the output of a process and waits for its exit.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     process: Arc<Process>,
@@ -44,20 +45,33 @@ pub(super) struct Supervisor {
 }
 
 impl Process {
-    /// Starts a process, at the head of a family of its own. Standard output and standard error are one pipe, so that
-    /// what they say comes in the order in which it was written.
-    pub(super) fn start(mut command: Command, limit: usize) -> io::Result<(Arc<Self>, Supervisor)> {
-        // Before the start, so that no end is missed.
+    /// Starts a process as the leader of a process tree. Standard output and standard error share one pipe, so that
+    /// their order is kept. A spawner starts it on its own thread.
+    pub(super) fn start(
+        mut command: Command,
+        limit: usize,
+        spawner: Option<&Spawner>,
+    ) -> io::Result<(Arc<Self>, Supervisor)> {
+        // Before the start, so that no exit is missed.
         let children = signal(SignalKind::child())?;
         let (reader, writer) = io::pipe()?;
         let pipe = Receiver::from_owned_fd(reader.into())?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         // The command, with its copies of the end that the process writes to, is gone when it has started.
-        let (child, family) = Family::start(command)?;
+        let (child, tree) = match spawner {
+            Some(spawner) => {
+                let runtime = tokio::runtime::Handle::current();
+                spawner.run(move || {
+                    let _entered = runtime.enter();
+                    ProcessTree::start(command)
+                })??
+            }
+            None => ProcessTree::start(command)?,
+        };
         let process = Arc::new(Self {
             output: Mutex::new(Tail::new(limit)),
             exit: watch::Sender::new(None),
-            family,
+            tree,
             released: Notify::new(),
             gone: watch::Sender::new(false),
         });
@@ -79,7 +93,7 @@ impl Process {
         self.exit.borrow().clone()
     }
 
-    /// Waits for the end. `None` if it was given up, and nobody will ever know.
+    /// Waits for the exit. `None` if the supervisor ended before it.
     pub(super) async fn wait(&self) -> Option<TerminalExit> {
         let (mut exit, mut gone) = (self.exit.subscribe(), self.gone.subscribe());
         tokio::select! {
@@ -89,30 +103,29 @@ impl Process {
         }
     }
 
-    /// Kills the process group. Whatever else came of the process may be left.
-    pub(super) fn strike(&self) {
-        self.family.strike();
+    /// Kills the process group. Other members of the process tree may be left.
+    pub(super) fn kill_group(&self) {
+        self.tree.kill_group();
     }
 
-    /// Kills the process and everything that came of it, and waits for that.
+    /// Kills the process tree and waits for that.
     pub(super) async fn kill(&self) {
-        self.strike();
-        off_the_runtime(&self.family, Family::kill).await;
+        self.kill_group();
+        run_blocking(&self.tree, ProcessTree::kill).await;
     }
 
-    /// Has the supervisor end it, and waits until the process and everything that came of it is gone. It happens whether
-    /// anybody waits for it or not.
+    /// Has the supervisor end the process tree, and waits for that. Dropping the future does not stop it.
     pub(super) async fn release(&self) {
         let mut gone = self.gone.subscribe();
-        self.strike();
+        self.kill_group();
         self.released.notify_one();
         // The sender is `self`, so waiting cannot fail.
         let _ = gone.wait_for(|gone| *gone).await;
     }
 
-    /// Kills all of these and everything that came of them before it returns.
+    /// Kills the process trees of all of these before it returns.
     pub(super) fn end_all(processes: &[Arc<Self>]) {
-        Family::finish_all(processes.iter().map(|process| &*process.family));
+        ProcessTree::finish_all(processes.iter().map(|process| &*process.tree));
         processes.iter().for_each(|process| process.released.notify_one());
     }
 }
@@ -120,7 +133,7 @@ impl Process {
 impl Supervisor {
     /// Runs until the terminal is released.
     ///
-    /// A process that has ended stays on the system's list till then, so that what came of it can be told from others.
+    /// A process that has exited is not reaped until then, so that its process tree can be found.
     pub(super) async fn run(mut self) {
         let process = Arc::clone(&self.process);
         let released = process.released.notified();
@@ -140,8 +153,8 @@ impl Supervisor {
                 () = readable(self.pipe.as_ref()) => self.read(),
             }
         }
-        off_the_runtime(&process.family, Family::finish).await;
-        // It was killed, so that this takes no longer than the system does; one that nobody may kill is left to it.
+        run_blocking(&process.tree, ProcessTree::finish).await;
+        // It was killed; one that the kernel keeps alive is left to it.
         if let Ok(Ok(status)) = tokio::time::timeout(REAPING, self.child.wait()).await
             && process.exit.borrow().is_none()
         {
@@ -151,18 +164,18 @@ impl Supervisor {
         }
     }
 
-    /// How the process ended, if it has.
+    /// How the process exited, if it has.
     fn look(&self) -> Option<TerminalExit> {
-        match self.process.family.exit() {
+        match self.process.tree.exit() {
             Ok(status) => status.as_ref().map(TerminalExit::from_status),
             Err(error) => {
-                tracing::warn!(%error, "the end of a process cannot be seen");
+                tracing::warn!(%error, "the exit status of a process cannot be read");
                 None
             }
         }
     }
 
-    /// Reads what there is, once.
+    /// Reads the available output, once.
     fn read(&mut self) {
         let Some(pipe) = &self.pipe else { return };
         match pipe.try_read(&mut self.piece) {
@@ -173,8 +186,8 @@ impl Supervisor {
         }
     }
 
-    /// Reads what the process wrote before it ended, past the runtime, which may not have heard of it yet. A child of
-    /// it that goes on writing does not hold this up: no pipe holds more than is read here.
+    /// Reads the output from before the exit directly, as the runtime may not have been notified of it yet. A child
+    /// that continues to write does not delay this: no pipe holds more than is read here.
     fn drain(&mut self) {
         let mut left = PIPE;
         while left > 0
@@ -193,7 +206,7 @@ impl Supervisor {
         }
     }
 
-    /// Nobody can write any more.
+    /// The output is complete.
     fn close(&mut self) {
         self.pipe = None;
         self.process.output().complete();
@@ -201,9 +214,9 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// The task may be given up at any time, and with it the process.
+    /// The task may be dropped at any time, and ends the process.
     fn drop(&mut self) {
-        self.process.family.finish();
+        self.process.tree.finish();
         self.process.gone.send_replace(true);
     }
 }

@@ -1,17 +1,17 @@
-//! The end of what a process wrote.
+//! The end of a process's output.
 
 use std::collections::VecDeque;
 
-/// How many bytes of a character can stand behind its first one.
+/// How many bytes of a character can follow its first one.
 const CONTINUATION: usize = 3;
 
-/// The last bytes of an output, up to a limit, and how much there was in all.
+/// The last bytes of an output, up to a limit, and its total size.
 #[derive(Debug)]
 pub(super) struct Tail {
     bytes: VecDeque<u8>,
     limit: usize,
     total: u64,
-    /// Whether nothing more will come.
+    /// Whether the output is complete.
     complete: bool,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Tail {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TailText {
     pub(super) text: String,
-    /// Whether anything before it was left out.
+    /// Whether earlier output is left out.
     pub(super) truncated: bool,
 }
 
@@ -36,15 +36,15 @@ impl Tail {
         self.bytes.extend(kept);
     }
 
-    /// Nothing more will come: half a character at the end is all there will be of it.
+    /// Marks the output as complete: an incomplete character at the end stays incomplete.
     pub(super) fn complete(&mut self) {
         self.complete = true;
     }
 
     /// The last bytes as text, at most `limit` of them and never more than are kept.
     ///
-    /// It begins with a whole character. Bytes that are no UTF-8 become replacement characters, whose size counts too. Half
-    /// a character at the end waits for its other half, which is no truncation.
+    /// It begins with a whole character. Invalid UTF-8 becomes replacement characters, whose size counts too. An
+    /// incomplete character at the end is held back until it is complete, which is no truncation.
     pub(super) fn text(&self, limit: Option<usize>) -> TailText {
         let limit = limit.unwrap_or(self.limit).min(self.limit);
         let start = self.bytes.len().saturating_sub(limit);
@@ -79,12 +79,12 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }
 
-/// How many bytes at the end are the beginning of a character whose rest has not come.
+/// How many bytes at the end begin a character that is not complete yet.
 fn unfinished(bytes: &[u8]) -> usize {
-    // A character has four bytes at most, so that looking at four is enough.
+    // A character has four bytes at most.
     let end = &bytes[bytes.len().saturating_sub(CONTINUATION + 1)..];
     match end.utf8_chunks().last() {
-        // Of an unfinished character nothing is known to be wrong yet.
+        // An incomplete character may still become valid.
         Some(chunk) if !chunk.invalid().is_empty() => {
             let invalid = chunk.invalid();
             let wanted = match invalid[0] {

@@ -151,7 +151,7 @@ async fn a_cancel_that_overtakes_its_prompt_on_the_network_ends_the_turn_all_the
         client.cancel(CancelNotification::new(session.clone())).await.unwrap();
         let reply = within("the turn", turn).await.unwrap();
         match reply {
-            Ok(reply) => assert_eq!(reply.raw().to_value()["stopReason"], "cancelled"),
+            Ok(reply) => assert_eq!(reply.raw().to_value().unwrap()["stopReason"], "cancelled"),
             Err(error) => assert!(matches!(error, Error::Withdrawn { .. }), "{error:?}"),
         }
     }
@@ -168,7 +168,7 @@ async fn a_prompt_that_is_cancelled_at_once_never_runs_to_its_end() {
         let (reply, cancelled) = within("the turn", async { tokio::join!(turn, cancel) }).await;
         cancelled.unwrap();
         match reply {
-            Ok(reply) => assert_eq!(reply.raw().to_value()["stopReason"], "cancelled"),
+            Ok(reply) => assert_eq!(reply.raw().to_value().unwrap()["stopReason"], "cancelled"),
             Err(error) => {
                 assert!(matches!(error, Error::Withdrawn { .. }), "{error:?}");
                 assert!(!error.maybe_executed());

@@ -33,7 +33,7 @@ async fn one_failed_post_settles_one_request() {
     let cancel = acp_http_client::schema::v1::CancelNotification::new(slow);
     client.cancel(cancel).await.unwrap();
     let reply = within("the slow turn", turn).await.unwrap().unwrap();
-    assert_eq!(reply.raw().to_value()["stopReason"], "cancelled");
+    assert_eq!(reply.raw().to_value().unwrap()["stopReason"], "cancelled");
     assert_eq!(server.requests_to("GET", "/v1/rpc").len(), 1, "the stream stayed open");
 }
 
@@ -169,7 +169,7 @@ async fn variants_this_version_does_not_know_reach_the_program_as_they_came() {
     let mut events = client.events();
     let reply = within("the turn", prompt(&client, &session, "go")).await.unwrap();
     assert!(reply.known().is_none());
-    let stop = reply.raw().to_value()["stopReason"].as_str().unwrap().to_owned();
+    let stop = reply.raw().to_value().unwrap()["stopReason"].as_str().unwrap().to_owned();
     assert!(!stop.is_empty() && stop != "end_turn");
     let mut seen = Collected::default();
     seen.drain(&mut events);

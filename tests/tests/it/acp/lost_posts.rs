@@ -28,7 +28,7 @@ async fn a_prompt_whose_post_hangs_breaks_or_times_out_is_answered_by_the_stream
         let mut events = client.events();
         let reply = within(name, prompt(&client, &session, "go")).await.unwrap();
         assert_eq!(server.fired(name), 1);
-        assert_eq!(reply.raw().to_value()["stopReason"], "end_turn", "{name}");
+        assert_eq!(reply.raw().to_value().unwrap()["stopReason"], "end_turn", "{name}");
         assert_eq!(texts(&mut events).len(), 20, "{name}");
         assert_eq!(prompts(&server), 1, "{name}: nothing that may have run is sent twice");
     }

@@ -19,7 +19,7 @@ async fn every_update_is_delivered_before_the_prompt_returns() {
             let mut events = client.events();
             let reply = within("the prompt", prompt(&client, &session, "go")).await.unwrap();
             assert_eq!(texts(&mut events), expected(500), "turn {turn} with {echo:?}");
-            assert_eq!(reply.raw().to_value()["stopReason"], "end_turn");
+            assert_eq!(reply.raw().to_value().unwrap()["stopReason"], "end_turn");
         }
         client.close().await;
     }

@@ -55,7 +55,7 @@ impl AgentHandler for Helpful {
 
     async fn other(&self, request: AgentRequest) -> Result<Value, RpcError> {
         match request.method() {
-            "_x/echo" => Ok(request.params().to_value()),
+            "_x/echo" => Ok(request.params().to_value().unwrap()),
             method => Err(RpcError::method_not_found(method)),
         }
     }
@@ -174,7 +174,7 @@ async fn cancelling_answers_what_is_open_first() {
     let (_, responder) = within("the permission", requests.next()).await.unwrap();
     within("the cancel", client.cancel(CancelNotification::new(session.clone()))).await.unwrap();
     let reply = within("the turn", turn).await.unwrap().unwrap();
-    assert_eq!(reply.raw().to_value()["stopReason"], "cancelled");
+    assert_eq!(reply.raw().to_value().unwrap()["stopReason"], "cancelled");
     let answers = server.answers();
     assert_eq!(answers.len(), 1);
     assert_eq!(answers[0].answer["result"], json!({"outcome": {"outcome": "cancelled"}}));

@@ -130,3 +130,22 @@ async fn a_server_that_nobody_vouches_for_gets_no_request() {
         assert!(server.server.requests().is_empty());
     }
 }
+
+#[tokio::test]
+async fn another_user_of_reqwest_in_the_same_program_needs_no_provider() {
+    let secured = Secured::start(&[HTTP2, HTTP1], "127.0.0.1").await;
+    // It panics if rustls is there without a default provider. Both providers are compiled into this program.
+    let plain = reqwest::Client::new();
+    let health = plain.get(format!("{}/v1/health", secured.server.url()));
+    assert!(within("plain HTTP", health.send()).await.unwrap().status().is_success());
+    let root = reqwest::Certificate::from_pem(secured.root.as_bytes()).unwrap();
+    let other = reqwest::Client::builder().tls_certs_merge([root]).build().unwrap();
+    let health = other.get(format!("{}/v1/health", secured.url));
+    assert!(within("TLS", health.send()).await.unwrap().status().is_success());
+    let client = secured.trusting().build().unwrap();
+    within("our client", handshake(&client)).await.unwrap();
+    assert!(
+        tokio_rustls::rustls::crypto::CryptoProvider::get_default().is_none(),
+        "no provider was installed for the process"
+    );
+}

@@ -54,6 +54,24 @@ fn steps(turn: &Turn) -> Vec<Step> {
             });
             vec![Step::Update(update)]
         }
+        "edit" => {
+            let diff =
+                json!({"type": "diff", "path": "a.rs", "oldText": "old line\n", "newText": "new line\n"});
+            // Some agents send a change twice, and once more as the tool's input.
+            let call = json!({
+                "toolCallId": "e", "title": "Edit a.rs", "kind": "edit", "content": [diff, diff],
+                "rawInput": {"filepath": "a.rs", "diff": "+new line"}, "locations": [{"path": "a.rs"}],
+            });
+            let option = |id: &str, kind: &str| json!({"optionId": id, "name": id, "kind": kind});
+            let options = [option("Yes", "allow_once"), option("No", "reject_once")];
+            let params = json!({"toolCall": call, "options": options});
+            let done = json!({
+                "sessionUpdate": "tool_call", "toolCallId": "e", "title": "Edit a.rs", "status": "completed",
+                "content": [diff],
+            });
+            let method = "session/request_permission".to_owned();
+            vec![Step::Request { method, params }, Step::Update(done), say("edited")]
+        }
         "hostile" => vec![
             say(
                 "start \u{1b}[31mred \u{1b}[2J\u{1b}[H\u{1b}]0;OWNED\u{7}\u{1b}]52;c;aGk=\u{1b}\\ cut \u{1b}",
@@ -88,8 +106,13 @@ say() { printf '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId"
 while read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\("[^"]*"\|[0-9][0-9]*\).*/\1/p')
   case "$line" in
-    *'"method":"initialize"'*) answer '{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}' ;;
-    *'"method":"session/new"'*) answer '{"sessionId":"s1"}' ;;
+    *'"method":"initialize"'*) answer '{"protocolVersion":1,"agentInfo":{"name":"shell","title":"Shell Agent","version":"1"},"agentCapabilities":{"loadSession":true},"authMethods":[{"id":"oauth","name":"Browser"},{"id":"gemini-api-key","name":"Key"}]}' ;;
+    *'"method":"authenticate"'*gemini-api-key*) WANTS_LOGIN=; answer '{}' ;;
+    *'"method":"session/new"'*)
+      if [ -n "$WANTS_LOGIN" ]
+      then printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Authentication required"}}\n' "$id"
+      else answer '{"sessionId":"s1"}'
+      fi ;;
     *'"method":"session/load"'*) answer '{}' ;;
     *'"method":"session/prompt"'*gate*)
       prompt=$id

@@ -26,6 +26,19 @@ async fn a_permission_is_given_and_refused_by_a_key() {
 }
 
 #[tokio::test]
+async fn a_permission_to_edit_shows_its_change_once_and_no_json() {
+    chat!(server, terminal);
+    terminal.line("edit").await;
+    let screen = terminal.see("1 or y").await;
+    assert_eq!(screen.matches("new line").count(), 1, "{screen}");
+    assert!(!screen.contains("filepath"), "{screen}");
+    terminal.key("y").await;
+    terminal.see("edited").await;
+    let everything = terminal.everything().await;
+    assert_eq!(everything.matches("new line").count(), 1, "{everything}");
+}
+
+#[tokio::test]
 async fn what_the_user_is_writing_gives_no_permission() {
     if tmux_is_missing() {
         return;

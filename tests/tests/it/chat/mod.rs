@@ -16,4 +16,4 @@ mod agent;
 mod keys;
 mod pipe;
 mod screen;
-mod terminal;
+pub(crate) mod terminal;

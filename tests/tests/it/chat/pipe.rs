@@ -20,6 +20,10 @@ struct Ended {
 }
 
 fn chat(url: Option<&str>, arguments: &[&str]) -> Child {
+    chat_in(url, arguments, &[])
+}
+
+fn chat_in(url: Option<&str>, arguments: &[&str], environment: &[(&str, &str)]) -> Child {
     let mut command = Command::new(CHAT);
     command
         .args(arguments)
@@ -34,6 +38,7 @@ fn chat(url: Option<&str>, arguments: &[&str]) -> Child {
     if let Some(url) = url {
         command.env("SANDBOX_AGENT_URL", url);
     }
+    command.envs(environment.iter().copied());
     command.spawn().unwrap()
 }
 
@@ -49,7 +54,10 @@ async fn end(child: Child) -> Ended {
 
 /// Runs the chat with this input.
 async fn run(url: Option<&str>, arguments: &[&str], input: impl AsRef<[u8]>) -> Ended {
-    let mut child = chat(url, arguments);
+    feed(chat(url, arguments), input).await
+}
+
+async fn feed(mut child: Child, input: impl AsRef<[u8]>) -> Ended {
     let mut stdin = child.stdin.take().unwrap();
     // A chat that has ended does not read the rest.
     let _ = stdin.write_all(input.as_ref()).await;
@@ -195,6 +203,58 @@ async fn an_agent_that_is_a_process_is_talked_to_and_its_death_is_told() {
     );
     assert!(ended.told.contains("exit code 9") && ended.told.contains("shell: no more"), "{}", ended.told);
     assert_eq!(ended.code, 4);
+}
+
+#[tokio::test]
+async fn the_agent_is_called_by_its_title() {
+    let agent = Process::new();
+    let command = format!("sh {}", agent.path.display());
+    let ended = run(None, &["--agent-command", &command], "hello\n").await;
+    assert!(ended.told.contains("A new session with Shell Agent"), "{}", ended.told);
+}
+
+#[tokio::test]
+async fn an_agent_is_found_by_its_name_or_says_how_to_install_it() {
+    let agent = Process::new();
+    let folder = agent.path.parent().unwrap();
+    let program = folder.join("codex-acp");
+    std::fs::write(&program, format!("#!/bin/sh\nexec sh {}\n", agent.path.display())).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let home = folder.display().to_string();
+    let environment = [("PATH", path.as_str()), ("HOME", home.as_str())];
+    let ended = feed(chat_in(None, &["--agent", "codex"], &environment), "hello\n").await;
+    assert!(ended.said.starts_with("process "), "{} {}", ended.said, ended.told);
+    let environment = [("PATH", "/no/such/folder"), ("HOME", home.as_str())];
+    let ended = feed(chat_in(None, &["--agent", "qwen"], &environment), "hello\n").await;
+    assert!(ended.told.contains("install it with: npm install -g @qwen-code/qwen-code"), "{}", ended.told);
+    assert_eq!(ended.code, 3);
+    let ended = feed(chat_in(None, &["--agent", "nobody"], &environment), "hello\n").await;
+    assert!(ended.told.contains("known are opencode, codex, claude, gemini, qwen"), "{}", ended.told);
+    assert_eq!(ended.code, 3);
+}
+
+#[tokio::test]
+async fn a_key_in_its_variable_logs_in_to_an_agent_that_wants_it() {
+    let agent = Process::new();
+    let command = format!("sh {}", agent.path.display());
+    let arguments = ["--agent-command", &command];
+    let with_key = [("WANTS_LOGIN", "1"), ("GEMINI_API_KEY", "k")];
+    let ended = feed(chat_in(None, &arguments, &with_key), "hello\n").await;
+    assert_eq!(ended.code, 0, "{}", ended.told);
+    let without = [("WANTS_LOGIN", "1"), ("GEMINI_API_KEY", "")];
+    let ended = feed(chat_in(None, &arguments, &without), "hello\n").await;
+    assert_eq!(ended.code, 3);
+    assert!(ended.told.contains("wants you to log in first"), "{}", ended.told);
+}
+
+#[tokio::test]
+async fn sessions_without_a_title_are_listed_by_their_first_prompt() {
+    let server = server().await;
+    let ended = run(Some(&server.url()), &[], "fix the build\n/new\nanother\n/resume\n").await;
+    let listed =
+        |title: &str| ended.told.lines().any(|line| line.contains(&format!("{title}  mock-session-")));
+    assert!(listed("fix the build") && listed("another"), "{}", ended.told);
 }
 
 #[tokio::test]

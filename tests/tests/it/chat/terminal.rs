@@ -12,28 +12,28 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(25);
 
 /// The program under test.
-pub(super) const CHAT: &str = env!("CARGO_BIN_EXE_chat");
+pub(crate) const CHAT: &str = env!("CARGO_BIN_EXE_chat");
 
 /// A tmux server of its own, with one pane in which the chat runs below a shell that tells how it ended.
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     directory: TempDir,
 }
 
 /// How the chat is started.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Start {
-    pub(super) arguments: String,
-    pub(super) environment: Vec<(&'static str, String)>,
+pub(crate) struct Start {
+    pub(crate) arguments: String,
+    pub(crate) environment: Vec<(&'static str, String)>,
 }
 
 impl Start {
-    pub(super) fn with(url: &str) -> Self {
+    pub(crate) fn with(url: &str) -> Self {
         Self { arguments: String::new(), environment: vec![("SANDBOX_AGENT_URL", url.to_owned())] }
     }
 }
 
 /// Whether tmux is there. Without it the tests of the terminal say so and pass, but not where everything must be.
-pub(super) fn tmux_is_missing() -> bool {
+pub(crate) fn tmux_is_missing() -> bool {
     let missing = std::process::Command::new("tmux").arg("-V").output().is_err();
     assert!(!missing || std::env::var_os("CI").is_none(), "tmux is not installed, and CI is set");
     if missing {
@@ -44,7 +44,12 @@ pub(super) fn tmux_is_missing() -> bool {
 
 impl Terminal {
     /// Starts the chat in a terminal of 80 columns and 24 rows.
-    pub(super) async fn start(start: &Start) -> Self {
+    pub(crate) async fn start(start: &Start) -> Self {
+        Self::start_program(CHAT, start).await
+    }
+
+    /// Starts a program in a terminal of 80 columns and 24 rows.
+    pub(crate) async fn start_program(program: &str, start: &Start) -> Self {
         let terminal = Self { directory: tempfile::tempdir().unwrap() };
         let mut line =
             "env -u RUST_BACKTRACE -u NO_COLOR -u SANDBOX_AGENT_URL -u SANDBOX_AGENT_TOKEN".to_owned();
@@ -52,7 +57,7 @@ impl Terminal {
             line.push_str(&format!(" {name}='{value}'"));
         }
         let line = format!(
-            "{line} {CHAT} {}; echo \"left with $?\"; stty -a | tr ' ;' '\\n\\n' | grep -xE -- '-?(echo|icanon|isig)' | tr '\\n' ' '; exec cat",
+            "{line} {program} {}; echo \"left with $?\"; stty -a | tr ' ;' '\\n\\n' | grep -xE -- '-?(echo|icanon|isig)' | tr '\\n' ' '; exec cat",
             start.arguments
         );
         terminal.tmux(&["new-session", "-d", "-x", "80", "-y", "24", "sh", "-c", &line]).await;
@@ -60,7 +65,7 @@ impl Terminal {
     }
 
     /// Runs a tmux command and gives its output.
-    pub(super) async fn tmux(&self, arguments: &[&str]) -> String {
+    pub(crate) async fn tmux(&self, arguments: &[&str]) -> String {
         let socket = self.directory.path().join("tmux");
         let mut command = Command::new("tmux");
         command.arg("-u").arg("-S").arg(socket).args(["-f", "/dev/null"]).args(arguments);
@@ -71,43 +76,43 @@ impl Terminal {
     }
 
     /// Types a text, letter by letter.
-    pub(super) async fn write(&self, text: &str) {
+    pub(crate) async fn write(&self, text: &str) {
         self.tmux(&["send-keys", "-l", text]).await;
     }
 
     /// Types a line and ends it.
-    pub(super) async fn line(&self, text: &str) {
+    pub(crate) async fn line(&self, text: &str) {
         self.write(text).await;
         self.key("Enter").await;
     }
 
     /// Presses a key by its name.
-    pub(super) async fn key(&self, name: &str) {
+    pub(crate) async fn key(&self, name: &str) {
         self.tmux(&["send-keys", name]).await;
     }
 
     /// What is on the screen, without its colours.
-    pub(super) async fn screen(&self) -> String {
+    pub(crate) async fn screen(&self) -> String {
         self.tmux(&["capture-pane", "-p"]).await
     }
 
     /// What is on the screen and above it.
-    pub(super) async fn everything(&self) -> String {
+    pub(crate) async fn everything(&self) -> String {
         self.tmux(&["capture-pane", "-p", "-S", "-"]).await
     }
 
     /// What is on the screen, with its colours.
-    pub(super) async fn painted(&self) -> String {
+    pub(crate) async fn painted(&self) -> String {
         self.tmux(&["capture-pane", "-pe"]).await
     }
 
     /// Waits until the screen shows a text, and gives it.
-    pub(super) async fn see(&self, text: &str) -> String {
+    pub(crate) async fn see(&self, text: &str) -> String {
         self.until(&format!("{text:?} on the screen"), |screen| screen.contains(text)).await
     }
 
     /// Waits until the screen fits.
-    pub(super) async fn until(&self, what: &str, fits: impl Fn(&str) -> bool) -> String {
+    pub(crate) async fn until(&self, what: &str, fits: impl Fn(&str) -> bool) -> String {
         let mut screen = String::new();
         let seen = tokio::time::timeout(PATIENCE, async {
             loop {
@@ -125,7 +130,7 @@ impl Terminal {
     }
 
     /// The chat has ended with this code, and the terminal is as it was.
-    pub(super) async fn has_left_with(&self, code: i32) -> String {
+    pub(crate) async fn has_left_with(&self, code: i32) -> String {
         let screen = self.see(&format!("left with {code}\n")).await;
         let restored = self.until("terminal settings", |screen| screen.contains("isig")).await;
         let settings = restored.lines().find(|line| line.contains("isig")).unwrap();
@@ -137,14 +142,14 @@ impl Terminal {
     }
 
     /// Ends the terminal without a word to what runs in it.
-    pub(super) async fn kill(&self) {
+    pub(crate) async fn kill(&self) {
         let tmux = self.tmux(&["display-message", "-p", "#{pid}"]).await;
         let killed = std::process::Command::new("kill").args(["-KILL", tmux.trim()]).status().unwrap();
         assert!(killed.success());
     }
 
     /// The process of the chat.
-    pub(super) async fn process(&self) -> u32 {
+    pub(crate) async fn process(&self) -> u32 {
         let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]).await.trim().to_owned();
         let children = format!("/proc/{shell}/task/{shell}/children");
         let children = std::fs::read_to_string(Path::new(&children)).unwrap();

@@ -335,9 +335,9 @@ async fn protocol_turn(client: AcpHttpClient, session: String, text: String) -> 
     let mut watch = client.events();
     let prompt = vec![ContentBlock::Text(TextContent::new(text))];
     let outcome = client.prompt(PromptRequest::new(session.clone(), prompt)).await;
-    let outcome = outcome
-        .map_err(Failure::from)
-        .map(|response| response.raw().to_value()["stopReason"].as_str().unwrap_or_default().to_owned());
+    let outcome = outcome.map_err(Failure::from).map(|response| {
+        response.raw().to_value().unwrap()["stopReason"].as_str().unwrap_or_default().to_owned()
+    });
     let (mut texts, mut missed, mut ids) = (Vec::new(), Vec::new(), Vec::new());
     while let Some(event) = watch.try_recv() {
         match event {

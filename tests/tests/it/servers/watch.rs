@@ -99,7 +99,7 @@ fn of_protocol(event: acp_http_client::Event) -> Seen {
             _ => Seen::Other,
         },
         Event::Notification(notification) => {
-            let params = notification.params.to_value();
+            let params = notification.params.to_value().unwrap();
             let text = |value: &Value| value.as_str().map(str::to_owned);
             match notification.method.as_str() {
                 "_adapter/invalid_stdout" | "_sandboxagent/agent/unparsed" => {

@@ -1,19 +1,20 @@
-//! A new file that is to take the place of an old one.
+//! A new file that replaces an old one.
 
 use std::ffi::OsStr;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use cap_std::fs::{Dir, File, OpenOptions};
 
-/// How often another name is tried if one is taken.
+use crate::random::random_number;
+
+/// How often another name is tried if one exists.
 const TRIES: usize = 16;
 
-/// A file that nobody knows of yet.
+/// A file without its final name.
 ///
-/// On Linux it has no name while it is written, where the file system can do that: whatever happens to this program
-/// meanwhile, nothing is left. Elsewhere it has a name that nobody else has, and goes with this value.
+/// On Linux it has no name while it is written, if the file system can do that: a program that is killed meanwhile leaves
+/// nothing. Elsewhere it has a unique name, and is removed on drop.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
     parent: &'a Dir,
@@ -22,7 +23,7 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// Where the permissions are to be those of another file, nobody else can read it before they are.
+    /// A private draft cannot be read by other users until it gets the permissions of the file that it replaces.
     pub(super) fn new(parent: &'a Dir, private: bool) -> io::Result<Self> {
         #[cfg(target_os = "linux")]
         if let Some(file) = unnamed(parent, private) {
@@ -39,12 +40,12 @@ impl<'a> Draft<'a> {
         Ok(Self { parent, file, name: Some(name) })
     }
 
-    /// Gives it the name that it is for, in place of whoever had it.
+    /// Gives it its final name, in place of the file that has it.
     pub(super) fn put(mut self, name: &OsStr) -> io::Result<()> {
         let draft = match &self.name {
             Some(draft) => draft.clone(),
             None => {
-                // A name that nobody has is given at one stroke.
+                // A name that does not exist is given atomically.
                 match self.link(name) {
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                     outcome => return outcome,
@@ -68,7 +69,7 @@ impl<'a> Draft<'a> {
         Ok(linkat(CWD, file, self.parent, Path::new(name), AtFlags::SYMLINK_FOLLOW)?)
     }
 
-    /// There are none elsewhere.
+    /// Other systems have no files without a name.
     #[cfg(not(target_os = "linux"))]
     fn link(&self, _: &OsStr) -> io::Result<()> {
         Err(ErrorKind::Unsupported.into())
@@ -77,14 +78,14 @@ impl<'a> Draft<'a> {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        // What remains of it is of no use to anybody.
+        // A draft that was not put in place is of no use.
         if let Some(name) = &self.name {
             let _ = self.parent.remove_file(name);
         }
     }
 }
 
-/// A file without a name, where there can be one and it can be given a name later.
+/// A file without a name, if the system has them and can name them later.
 #[cfg(target_os = "linux")]
 fn unnamed(parent: &Dir, private: bool) -> Option<File> {
     use rustix::fs::{Mode, OFlags, openat};
@@ -96,11 +97,11 @@ fn unnamed(parent: &Dir, private: bool) -> Option<File> {
     Some(File::from_std(file.into()))
 }
 
-/// Does something with a name that nobody has.
+/// Runs work with a unique name.
 fn with_new_name<T>(mut work: impl FnMut(&str) -> io::Result<T>) -> io::Result<(String, T)> {
     let mut tries = 0;
     loop {
-        let name = format!(".{:016x}.tmp", RandomState::new().hash_one(tries));
+        let name = format!(".{:016x}.tmp", random_number());
         match work(&name) {
             Ok(done) => return Ok((name, done)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => tries += 1,

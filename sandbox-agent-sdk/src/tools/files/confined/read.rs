@@ -7,7 +7,7 @@ use super::{ConfinedFiles, options};
 use crate::tools::files::lines::Window;
 use crate::{FileError, ReadText};
 
-/// How much is read at once.
+/// How much is read in one call.
 const PIECE: usize = 64 << 10;
 
 impl ConfinedFiles {
@@ -17,7 +17,7 @@ impl ConfinedFiles {
         let too_large = || FileError::TooLarge { path: path.clone(), limit: self.read_limit };
         let (dir, rest) = self.locate(path)?;
         let mut file = dir.open_with(rest, options().read(true)).map_err(|error| match error.kind() {
-            // A socket cannot be opened at all.
+            // A socket cannot be opened.
             _ if is_no_such_device(&error) => FileError::NotAFile(path.clone()),
             _ => failed(error),
         })?;
@@ -31,13 +31,20 @@ impl ConfinedFiles {
         let mut window = Window::new(request.range);
         let mut piece = vec![0; PIECE];
         let mut text = Vec::new();
+        let mut left = self.scan_limit;
         while !window.is_done() && !abandoned.load(Ordering::Relaxed) {
-            let read = match file.read(&mut piece) {
+            // Behind the limit one byte is read, which shows that there is more.
+            let end = usize::try_from(left).unwrap_or(PIECE).clamp(1, PIECE);
+            let read = match file.read(&mut piece[..end]) {
                 Ok(0) => break,
+                Ok(_) if left == 0 => {
+                    return Err(FileError::ScanLimit { path: path.clone(), limit: self.scan_limit });
+                }
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(failed(error)),
             };
+            left -= read as u64;
             let range = window.feed(&piece[..read]);
             if (text.len() + range.len()) as u64 > self.read_limit {
                 return Err(too_large());
@@ -51,7 +58,7 @@ impl ConfinedFiles {
     }
 }
 
-/// What opening a socket, or a pipe for writing that nobody reads, gives.
+/// Whether the system refused to open a socket, or a pipe for writing without a reader.
 pub(super) fn is_no_such_device(error: &std::io::Error) -> bool {
     #[cfg(unix)]
     {

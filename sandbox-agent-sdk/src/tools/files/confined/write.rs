@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use cap_std::fs::{Dir, Permissions};
+use cap_std::fs::{Dir, File, Permissions};
 
 use super::draft::Draft;
 use super::read::is_no_such_device;
@@ -21,43 +21,89 @@ impl ConfinedFiles {
         if request.content.len() as u64 > self.write_limit {
             return Err(FileError::TooLarge { path: path.clone(), limit: self.write_limit });
         }
-        let (parent, name) = place(dir, rest, path)?;
-        let permissions = permissions_of(&parent, &name, path)?;
-        replace(&parent, &name, request.content.as_bytes(), permissions)
-            .map_err(|error| FileError::from_io(path, error))
+        let (parent, name) = self.destination(dir, rest, path)?;
+        let old = existing(&parent, &name, path)?;
+        replace(&parent, &name, request.content.as_bytes(), old.as_ref(), path)
     }
-}
 
-/// The directory and the name under which the file is, behind all links, or is to be.
-fn place(dir: &Dir, rest: &Path, path: &Path) -> Result<(Dir, OsString), FileError> {
-    let failed = |error| FileError::from_io(path, error);
-    let split = |way: &Path| -> Result<(PathBuf, OsString), FileError> {
+    /// The directory and the name of the file to write, behind all links.
+    fn destination(&self, dir: &Dir, rest: &Path, path: &Path) -> Result<(Dir, OsString), FileError> {
+        let failed = |error| FileError::from_io(path, error);
+        // By the name that was asked for, before anything is opened or created.
+        self.permit(rest, path)?;
+        let target = match dir.symlink_metadata(rest) {
+            Ok(metadata) if metadata.is_symlink() => dir.canonicalize(rest).map_err(failed)?,
+            Ok(_) => rest.to_owned(),
+            Err(error) if error.kind() == ErrorKind::NotFound => rest.to_owned(),
+            Err(error) => return Err(failed(error)),
+        };
         // A path that ends in `..`, or that is empty, is that of a directory.
-        let name = way.file_name().ok_or_else(|| FileError::NotAFile(path.to_owned()))?;
-        let parent = way.parent().filter(|parent| !parent.as_os_str().is_empty());
-        Ok((parent.unwrap_or(Path::new(".")).to_owned(), name.to_owned()))
-    };
-    match dir.symlink_metadata(rest) {
-        Ok(metadata) if metadata.is_symlink() => {
-            let way = dir.canonicalize(rest).map_err(failed)?;
-            let (parent, name) = split(&way)?;
-            Ok((dir.open_dir(parent).map_err(failed)?, name))
+        let name = target.file_name().ok_or_else(|| FileError::NotAFile(path.to_owned()))?;
+        let parent =
+            target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // By the real path, before directories are created.
+        self.permit(&real_path(dir, parent).map_err(failed)?.join(name), path)?;
+        let opened = match dir.open_dir(parent) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                dir.create_dir_all(parent).map_err(failed)?;
+                dir.open_dir(parent)
+            }
+            opened => opened,
+        };
+        let opened = opened.map_err(failed)?;
+        // By the directory that was opened, as links may have changed meanwhile.
+        if let Some(real) = path_below(&opened, dir) {
+            self.permit(&real.join(name), path)?;
         }
-        Ok(_) => {
-            let (parent, name) = split(rest)?;
-            Ok((dir.open_dir(parent).map_err(failed)?, name))
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let (parent, name) = split(rest)?;
-            dir.create_dir_all(&parent).map_err(failed)?;
-            Ok((dir.open_dir(parent).map_err(failed)?, name))
-        }
-        Err(error) => Err(failed(error)),
+        Ok((opened, name.to_owned()))
+    }
+
+    /// Refuses a protected name. `relative` is the path below a root.
+    fn permit(&self, relative: &Path, path: &Path) -> Result<(), FileError> {
+        if self.denied.matches(relative) { Err(FileError::Protected(path.to_owned())) } else { Ok(()) }
     }
 }
 
-/// The permissions of the file that is there, if there is one and it may be written.
-fn permissions_of(parent: &Dir, name: &OsString, path: &Path) -> Result<Option<Permissions>, FileError> {
+/// A path without links, as far as it exists.
+fn real_path(dir: &Dir, path: &Path) -> io::Result<PathBuf> {
+    let mut missing = Vec::new();
+    for ancestor in path.ancestors() {
+        let existing = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
+        match dir.canonicalize(existing) {
+            Ok(real) => return Ok(missing.iter().rev().fold(real, |path, name| path.join(name))),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // `..` behind a directory that does not exist leads nowhere.
+                missing.push(existing.file_name().ok_or(error)?.to_owned());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ErrorKind::NotFound.into())
+}
+
+/// The path of an open directory below another one, as the system knows it. `None` on systems that do not tell.
+#[cfg(target_os = "linux")]
+fn path_below(directory: &Dir, root: &Dir) -> Option<PathBuf> {
+    use std::os::fd::{AsFd, AsRawFd};
+    let path = |dir: &Dir| std::fs::read_link(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd())).ok();
+    path(directory)?.strip_prefix(path(root)?).ok().map(Path::to_owned)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn path_below(_: &Dir, _: &Dir) -> Option<PathBuf> {
+    None
+}
+
+/// What a new file takes over from the old one.
+#[derive(Debug)]
+struct Existing {
+    permissions: Permissions,
+    #[cfg(unix)]
+    owner: (u32, u32),
+}
+
+/// The file that exists, if there is one and it may be written.
+fn existing(parent: &Dir, name: &OsString, path: &Path) -> Result<Option<Existing>, FileError> {
     let file = match parent.open_with(name, options().write(true)) {
         Ok(file) => file,
         Err(error) => match error.kind() {
@@ -77,7 +123,11 @@ fn permissions_of(parent: &Dir, name: &OsString, path: &Path) -> Result<Option<P
     if metadata.permissions().readonly() {
         return Err(FileError::ReadOnly(path.to_owned()));
     }
-    Ok(Some(metadata.permissions()))
+    Ok(Some(Existing {
+        permissions: metadata.permissions(),
+        #[cfg(unix)]
+        owner: owner(&metadata),
+    }))
 }
 
 /// Writes a new file and puts it in the place of the old one.
@@ -85,14 +135,43 @@ fn replace(
     parent: &Dir,
     name: &OsString,
     content: &[u8],
-    permissions: Option<Permissions>,
-) -> io::Result<()> {
-    let mut draft = Draft::new(parent, permissions.is_some())?;
-    draft.file.write_all(content)?;
-    if let Some(permissions) = permissions {
-        draft.file.set_permissions(permissions)?;
+    old: Option<&Existing>,
+    path: &Path,
+) -> Result<(), FileError> {
+    let failed = |error| FileError::from_io(path, error);
+    let mut draft = Draft::new(parent, old.is_some()).map_err(failed)?;
+    if let Some(old) = old {
+        take_over(&draft.file, old, path)?;
     }
-    // The name must not come to lead to content that is not on the disk yet.
-    draft.file.sync_all()?;
-    draft.put(name)
+    draft.file.write_all(content).map_err(failed)?;
+    // The name must not lead to content that is not on the disk yet.
+    draft.file.sync_all().map_err(failed)?;
+    draft.put(name).map_err(failed)
+}
+
+/// Gives a new file the owner and the permissions of the old one, without setuid, setgid and sticky bits: they are for
+/// the program that was there before.
+#[cfg(unix)]
+fn take_over(file: &File, old: &Existing, path: &Path) -> Result<(), FileError> {
+    use cap_std::fs::PermissionsExt;
+    use rustix::fs::{Gid, Uid, fchown};
+    let failed = |error| FileError::from_io(path, error);
+    let (user, group) = old.owner;
+    if owner(&file.metadata().map_err(failed)?) != old.owner {
+        fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))
+            .map_err(|_| FileError::OtherOwner(path.to_owned()))?;
+    }
+    let permissions = Permissions::from_mode(old.permissions.mode() & 0o777);
+    file.set_permissions(permissions).map_err(failed)
+}
+
+#[cfg(not(unix))]
+fn take_over(file: &File, old: &Existing, path: &Path) -> Result<(), FileError> {
+    file.set_permissions(old.permissions.clone()).map_err(|error| FileError::from_io(path, error))
+}
+
+#[cfg(unix)]
+fn owner(metadata: &cap_std::fs::Metadata) -> (u32, u32) {
+    use cap_std::fs::MetadataExt;
+    (metadata.uid(), metadata.gid())
 }

@@ -1,0 +1,146 @@
+//! JSON text as it was received.
+
+mod decoded;
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use serde::{Serialize, Serializer, de::DeserializeOwned};
+use serde_json::{Value, value::RawValue};
+
+use crate::printable::PrintableJson;
+
+/// A JSON value as text, cheap to clone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Json(Bytes);
+
+impl Json {
+    /// How much memory [`to_value`](Self::to_value) lets a value take: the default of
+    /// [`Limits::decoded`](crate::Limits#structfield.decoded).
+    pub const DECODED_LIMIT: usize = 64 << 20;
+
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or("null")
+    }
+
+    /// The text as bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Reads it as a type.
+    ///
+    /// # Errors
+    /// If the text is not JSON, is nested too deep or does not fit the type.
+    pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(&self.0)
+    }
+
+    /// Reads it as a value of at most [`DECODED_LIMIT`](Self::DECODED_LIMIT) bytes.
+    ///
+    /// # Errors
+    /// As [`to_value_within`](Self::to_value_within).
+    pub fn to_value(&self) -> Result<Value, JsonError> {
+        self.to_value_within(Self::DECODED_LIMIT)
+    }
+
+    /// Reads it as a value that takes at most about `limit` bytes of memory.
+    ///
+    /// # Errors
+    /// [`JsonError`] if the text is not JSON, is nested too deep, or takes more memory than that.
+    pub fn to_value_within(&self, limit: usize) -> Result<Value, JsonError> {
+        decode(&self.0, limit)
+    }
+}
+
+/// Reads JSON text as a value that takes at most about `limit` bytes of memory.
+pub(crate) fn decode(text: &[u8], limit: usize) -> Result<Value, JsonError> {
+    decoded::decode(text, limit)
+}
+
+/// Why JSON text cannot be read as a value.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum JsonError {
+    /// The text is not JSON.
+    #[error("invalid JSON")]
+    Invalid(#[source] Arc<serde_json::Error>),
+    /// The value is nested too deep.
+    #[error("JSON is nested deeper than {limit} levels")]
+    TooDeep {
+        /// How many levels are read.
+        limit: usize,
+    },
+    /// The value takes too much memory.
+    #[error("JSON takes more than {limit} bytes once decoded")]
+    TooLarge {
+        /// The limit in bytes.
+        limit: usize,
+    },
+}
+
+/// Safe to print: characters that a terminal acts on are written as JSON escapes. The text is in [`Json::as_str`].
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&PrintableJson(self.as_str()), f)
+    }
+}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_slice(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+/// A value of a known type with its JSON, or the JSON alone if this version does not know it.
+#[derive(Debug, Clone)]
+pub struct Typed<T> {
+    /// Boxed, because most values are large and are moved several times.
+    value: Result<Box<T>, Arc<serde_json::Error>>,
+    raw: Json,
+}
+
+impl<T: DeserializeOwned> Typed<T> {
+    pub(crate) fn read(raw: Bytes) -> Self {
+        // Parsing text that is known to be UTF-8 is faster than parsing bytes.
+        let value = match std::str::from_utf8(&raw) {
+            Ok(text) => serde_json::from_str(text),
+            Err(_) => serde_json::from_slice(&raw),
+        };
+        Self { value: value.map(Box::new).map_err(Arc::new), raw: Json(raw) }
+    }
+}
+
+impl<T> Typed<T> {
+    /// The value, if it fits its type.
+    pub fn known(&self) -> Option<&T> {
+        self.value.as_deref().ok()
+    }
+
+    /// The value, or why it does not fit its type.
+    pub fn into_known(self) -> Result<T, Arc<serde_json::Error>> {
+        self.value.map(|value| *value)
+    }
+
+    /// The JSON it came as.
+    pub fn raw(&self) -> &Json {
+        &self.raw
+    }
+
+    /// Why the text cannot be read at all: it is not JSON, or is nested too deep.
+    pub(crate) fn unreadable(&self) -> Option<&serde_json::Error> {
+        self.value.as_ref().err().map(|error| &**error).filter(|error| error.is_syntax() || error.is_eof())
+    }
+}

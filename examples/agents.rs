@@ -1,0 +1,72 @@
+//! Which coding agents are installed here, and what each of them can do.
+//!
+//! Starts every agent that is found behind an embedded server, connects, and prints a table. Agents that are not
+//! installed are listed with the command that installs them. No model is asked for anything.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use mock_server::MockServer;
+use sandbox_agent_sdk::{Capabilities, SandboxAgentClient};
+use sdk_examples::agents::{KNOWN_AGENTS, KnownAgent};
+
+/// Agents that take longer than this to introduce themselves are listed as silent.
+const START: Duration = Duration::from_secs(30);
+
+#[tokio::main]
+async fn main() {
+    let rows = join_all(KNOWN_AGENTS.iter().map(row)).await;
+    let heading = ["agent", "version", "load", "resume", "fork", "list", "close", "images", "log in by"];
+    let table: Vec<Vec<String>> = [heading.map(str::to_owned).to_vec()].into_iter().chain(rows).collect();
+    let columns = heading.len();
+    let width =
+        |column: usize| table.iter().filter(|row| row.len() == columns).map(|row| row[column].len()).max();
+    for row in &table {
+        if row.len() < columns {
+            println!("{}", row.join("  "));
+            continue;
+        }
+        let cells = row.iter().enumerate().map(|(column, cell)| {
+            let width = width(column).unwrap_or_default();
+            format!("{cell:<width$}")
+        });
+        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    println!("\ncargo run --example chat -- --agent NAME talks to one of them.");
+}
+
+/// The agent's line of the table; a shorter one if it cannot be run.
+async fn row(agent: &KnownAgent) -> Vec<String> {
+    let process = match agent.process() {
+        Ok(process) => process,
+        Err(_) => return vec![agent.name.to_owned(), format!("not installed: {}", agent.install_command())],
+    };
+    let server = MockServer::builder().agent(agent.name, process).start().await;
+    let connected = async {
+        let options = SandboxAgentClient::builder(server.url()).agent(agent.name);
+        // Logging in may open a browser.
+        let client = options.auto_connect(false).auto_authenticate(false).build()?;
+        client.connect().await
+    };
+    match tokio::time::timeout(START, connected).await {
+        Ok(Ok(capabilities)) => can(agent, &capabilities),
+        Ok(Err(error)) => vec![agent.name.to_owned(), format!("cannot be run: {error}")],
+        Err(_) => vec![agent.name.to_owned(), format!("said nothing for {START:?}")],
+    }
+}
+
+fn can(agent: &KnownAgent, can: &Capabilities) -> Vec<String> {
+    let yes = |able: bool| if able { "yes" } else { "no" }.to_owned();
+    let logins = if can.auth_methods.is_empty() { "-".to_owned() } else { can.auth_methods.join(", ") };
+    vec![
+        agent.name.to_owned(),
+        can.agent_version.clone().unwrap_or_else(|| "?".to_owned()),
+        yes(can.load_session),
+        yes(can.resume_session),
+        yes(can.fork_session),
+        yes(can.list_sessions),
+        yes(can.close_session),
+        yes(can.images),
+        logins,
+    ]
+}

@@ -1,0 +1,161 @@
+//! Coding agents that people have installed, and how to start them.
+
+use std::env;
+use std::fmt;
+use std::path::PathBuf;
+
+use mock_server::ProcessAgent;
+
+/// A coding agent that speaks the Agent Client Protocol on its standard streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownAgent {
+    /// Its short name.
+    pub name: &'static str,
+    /// Its program.
+    pub program: &'static str,
+    /// What makes the program speak the protocol.
+    pub arguments: &'static [&'static str],
+    /// Its package on npm.
+    pub package: &'static str,
+    /// The ways to log in with a key, each with the variable that holds the key.
+    pub key_logins: &'static [(&'static str, &'static str)],
+}
+
+/// The agents that are known by name.
+pub const KNOWN_AGENTS: [KnownAgent; 5] = [
+    KnownAgent {
+        name: "opencode",
+        program: "opencode",
+        arguments: &["acp"],
+        package: "opencode-ai",
+        key_logins: &[],
+    },
+    KnownAgent {
+        name: "codex",
+        program: "codex-acp",
+        arguments: &[],
+        package: "@zed-industries/codex-acp",
+        key_logins: &[("codex-api-key", "CODEX_API_KEY"), ("openai-api-key", "OPENAI_API_KEY")],
+    },
+    KnownAgent {
+        name: "claude",
+        program: "claude-agent-acp",
+        arguments: &[],
+        package: "@agentclientprotocol/claude-agent-acp",
+        key_logins: &[("anthropic-api-key", "ANTHROPIC_API_KEY")],
+    },
+    KnownAgent {
+        name: "gemini",
+        program: "gemini",
+        arguments: &["--experimental-acp"],
+        package: "@google/gemini-cli",
+        key_logins: &[("gemini-api-key", "GEMINI_API_KEY")],
+    },
+    KnownAgent {
+        name: "qwen",
+        program: "qwen",
+        arguments: &["--acp"],
+        package: "@qwen-code/qwen-code",
+        key_logins: &[("openai", "OPENAI_API_KEY")],
+    },
+];
+
+/// An agent that is not installed here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotInstalled {
+    /// No agent of this name is known.
+    Unknown(String),
+    /// Its program is in none of the usual places.
+    Missing(KnownAgent),
+}
+
+impl fmt::Display for NotInstalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(name) => {
+                let names: Vec<&str> = KNOWN_AGENTS.iter().map(|agent| agent.name).collect();
+                write!(f, "there is no agent `{name}`; known are {}", names.join(", "))
+            }
+            Self::Missing(agent) => write!(
+                f,
+                "{} is not installed: `{}` is not on the PATH; install it with: {}",
+                agent.name,
+                agent.program,
+                agent.install_command()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for NotInstalled {}
+
+impl KnownAgent {
+    /// The agent of this name.
+    ///
+    /// # Errors
+    /// [`NotInstalled::Unknown`] if there is none.
+    pub fn named(name: &str) -> Result<Self, NotInstalled> {
+        let found = KNOWN_AGENTS.into_iter().find(|agent| agent.name == name);
+        found.ok_or_else(|| NotInstalled::Unknown(name.to_owned()))
+    }
+
+    /// How to install it.
+    #[must_use]
+    pub fn install_command(&self) -> String {
+        format!("npm install -g {}", self.package)
+    }
+
+    /// Its program on this machine: on the `PATH`, in `node_modules/.bin` of the current directory, or where
+    /// installers put programs for one user.
+    ///
+    /// # Errors
+    /// [`NotInstalled::Missing`] if it is in none of these places.
+    pub fn find(&self) -> Result<PathBuf, NotInstalled> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let home = env::var_os("HOME").map(PathBuf::from);
+        let below_home = [".local/bin", ".npm-global/bin", ".opencode/bin", ".bun/bin"];
+        let below_home = home.iter().flat_map(|home| below_home.map(|folder| home.join(folder)));
+        let local = env::current_dir().ok().map(|folder| folder.join("node_modules/.bin"));
+        let mut folders = env::split_paths(&path).chain(local).chain(below_home);
+        let found = folders.find_map(|folder| Some(folder.join(self.program)).filter(|file| file.is_file()));
+        found.ok_or(NotInstalled::Missing(*self))
+    }
+
+    /// The agent as a process, to be given to a server.
+    ///
+    /// # Errors
+    /// [`NotInstalled::Missing`] if its program is not found.
+    pub fn process(&self) -> Result<ProcessAgent, NotInstalled> {
+        Ok(ProcessAgent::new(self.find()?).args(self.arguments.iter().copied()))
+    }
+}
+
+/// The way to log in for which this environment has a key, of those that an agent offers.
+#[must_use]
+pub fn key_login(offered: &[String]) -> Option<&'static str> {
+    let logins = KNOWN_AGENTS.iter().flat_map(|agent| agent.key_logins);
+    let has_key = |variable: &str| env::var_os(variable).is_some_and(|key| !key.is_empty());
+    let mut usable =
+        logins.filter(|(login, variable)| offered.iter().any(|id| id == login) && has_key(variable));
+    usable.next().map(|(login, _)| *login)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
+mod tests {
+    use super::{KnownAgent, NotInstalled};
+
+    #[test]
+    fn an_agent_that_is_not_there_says_how_to_install_it() {
+        let gemini = KnownAgent::named("gemini").unwrap();
+        assert_eq!(
+            NotInstalled::Missing(gemini).to_string(),
+            "gemini is not installed: `gemini` is not on the PATH; install it with: npm install -g @google/gemini-cli"
+        );
+        let unknown = KnownAgent::named("nobody").unwrap_err();
+        assert_eq!(
+            unknown.to_string(),
+            "there is no agent `nobody`; known are opencode, codex, claude, gemini, qwen"
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! What a turn cost, and a budget that stops the next one.
+//!
+//! The embedded agent reports usage like a real one. With `SANDBOX_AGENT_URL` set (and `SANDBOX_AGENT_TOKEN` and
+//! `SANDBOX_AGENT_AGENT`, if they are needed), the agent there is used instead; not every agent reports costs.
+
+use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::usage::Budget;
+use sandbox_agent_sdk::{Error, Event, NewSession, SandboxAgentClient};
+use serde_json::json;
+
+/// An agent whose turns cost 0.40 USD each.
+fn costly() -> Script {
+    Script::new(|turn| {
+        let cost = json!({"amount": 0.40 * turn.number as f64, "currency": "USD"});
+        let usage = json!({"inputTokens": 900, "outputTokens": 100, "cachedReadTokens": 700});
+        vec![
+            Step::Say("done".into()),
+            Step::Update(
+                json!({"sessionUpdate": "usage_update", "used": 1000, "size": 200_000, "cost": cost}),
+            ),
+            Step::Finish(json!({"stopReason": "end_turn", "usage": usage})),
+        ]
+    })
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    let embedded = MockServer::builder().agent("mock", costly()).start().await;
+    let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
+    let agent = std::env::var("SANDBOX_AGENT_AGENT").unwrap_or_else(|_| "mock".to_owned());
+    let mut options = SandboxAgentClient::builder(url).agent(agent);
+    if let Ok(token) = std::env::var("SANDBOX_AGENT_TOKEN") {
+        options = options.token(token);
+    }
+    let client = options.build()?;
+    let mut events = client.events();
+    let session = client.new_session(NewSession::in_dir("/")).await?;
+    session.set_budget(Budget::new().max_cost(1.0, "USD").max_turns(5).warn_at(0.7));
+
+    for number in 1..=5 {
+        match session.prompt("do the next step").outcome().await {
+            Ok(outcome) => {
+                let tokens = outcome.usage.tokens.map_or("no".to_owned(), |tokens| tokens.all().to_string());
+                let cost = outcome.usage.cost.map_or("an unknown amount".to_owned(), |cost| cost.to_string());
+                println!("turn {number}: {tokens} tokens reported, {cost}");
+            }
+            Err(Error::BudgetSpent(spent)) => {
+                println!("turn {number} was not sent: {spent}");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+        while let Some(event) = events.try_next() {
+            if let Event::Budget(news) = event {
+                println!("  {news}");
+            }
+        }
+    }
+    let used = client.usage();
+    println!("in all: {} turns, {} tokens, {:?}", used.turns, used.tokens.all(), used.costs);
+    client.disconnect().await
+}

@@ -1,0 +1,105 @@
+//! A whole turn.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::TurnOutcome;
+use crate::tool_calls::merge_tool_call;
+use crate::{Content, Error, Missed, ToolCall, Update, UpdateKind};
+
+/// Everything an agent reported in a turn, put together.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct CollectedTurn {
+    /// The agent's message.
+    pub text: String,
+    /// The agent's thoughts.
+    pub thoughts: String,
+    /// The tool calls in the order in which they began, each as last reported.
+    pub tool_calls: Vec<ToolCall>,
+    /// The changes of files that tool calls reported, in order.
+    pub changes: Vec<FileChange>,
+    /// The usage that the response of the turn reports, as it came; `None` if it reports none.
+    pub usage: Option<Value>,
+    /// How the turn ended; `None` if it failed.
+    pub outcome: Option<TurnOutcome>,
+}
+
+/// A change of a file that a tool call reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileChange {
+    /// The path of the file.
+    pub path: String,
+    /// The text before the change; `None` if the file is new.
+    pub old_text: Option<String>,
+    /// The text after the change.
+    pub new_text: String,
+    /// The tool call that reported it.
+    pub tool_call_id: String,
+}
+
+/// A turn of which something is missing, with what is there.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct IncompleteTurn {
+    /// What was received.
+    pub collected: CollectedTurn,
+    /// What is missing; empty if the turn was cut short by its deadline.
+    pub missing: Vec<Missed>,
+    /// Why the turn was cut short, if it was.
+    pub source: Option<Arc<Error>>,
+}
+
+impl CollectedTurn {
+    pub(super) fn add(&mut self, update: &Update) {
+        match update.kind() {
+            UpdateKind::Message(chunk) => self.text.push_str(chunk.text().unwrap_or_default()),
+            UpdateKind::Thought(chunk) => self.thoughts.push_str(chunk.text().unwrap_or_default()),
+            UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => self.add_call(call),
+            _ => {}
+        }
+    }
+
+    fn add_call(&mut self, call: &ToolCall) {
+        for content in &call.content {
+            let Content::Diff { path, old_text, new_text, .. } = content else { continue };
+            let change = FileChange {
+                path: path.clone(),
+                old_text: old_text.clone(),
+                new_text: new_text.clone(),
+                tool_call_id: call.id.clone(),
+            };
+            // An agent reports a change again when the call goes on.
+            if !self.changes.contains(&change) {
+                self.changes.push(change);
+            }
+        }
+        match self.tool_calls.iter_mut().find(|known| known.id == call.id) {
+            Some(known) => merge_tool_call(known, call.clone()),
+            None => self.tool_calls.push(call.clone()),
+        }
+    }
+
+    pub(super) fn end(&mut self, outcome: TurnOutcome) {
+        self.usage = outcome.raw.get("usage").filter(|usage| !usage.is_null()).cloned();
+        self.outcome = Some(outcome);
+    }
+}
+
+impl fmt::Display for IncompleteTurn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Some(_) => f.write_str("the turn was cut short"),
+            None => write!(f, "parts of the turn are missing in {} places", self.missing.len()),
+        }
+    }
+}
+
+impl std::error::Error for IncompleteTurn {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,76 @@
+//! What waits for the reader of a turn.
+
+use super::{Outcome, TurnOutcome};
+use crate::event::{Class, Weight};
+use crate::{Error, PermissionRequest, QuestionRequest, Update};
+
+/// Something that happens in a turn, as [`Turn::next_event`](crate::Turn::next_event) gives it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum TurnEvent {
+    /// The agent reports on its work.
+    Update(Update),
+    /// The agent asks for a permission, and waits for the answer.
+    Permission(PermissionRequest),
+    /// The agent asks a question, and waits for the answer.
+    Question(QuestionRequest),
+    /// The turn has ended. It is the last event.
+    Ended(Result<TurnOutcome, Error>),
+}
+
+/// An entry of a turn's queue.
+#[derive(Debug, Clone)]
+pub(crate) enum TurnItem {
+    Update(Update),
+    Permission(PermissionRequest),
+    Question(QuestionRequest),
+}
+
+impl TurnItem {
+    /// Refuses a request that the reader of the turn does not decide; gives anything else back.
+    pub(super) fn or_refuse(self) -> Option<Update> {
+        match self {
+            Self::Update(update) => return Some(update),
+            Self::Permission(request) => request.release(),
+            Self::Question(request) => drop(request),
+        }
+        None
+    }
+}
+
+impl From<TurnItem> for TurnEvent {
+    fn from(item: TurnItem) -> Self {
+        match item {
+            TurnItem::Update(update) => Self::Update(update),
+            TurnItem::Permission(request) => Self::Permission(request),
+            TurnItem::Question(request) => Self::Question(request),
+        }
+    }
+}
+
+impl From<Outcome> for TurnEvent {
+    fn from(outcome: Outcome) -> Self {
+        Self::Ended(outcome)
+    }
+}
+
+impl Weight for TurnItem {
+    fn weight(&self) -> usize {
+        match self {
+            Self::Update(update) => update.weight(),
+            Self::Permission(request) => request.size(),
+            Self::Question(request) => request.size(),
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Update(update) => update.class(),
+            Self::Permission(_) | Self::Question(_) => Class::Request,
+        }
+    }
+
+    fn lagged(count: u64) -> Self {
+        Self::Update(Update::lagged(count))
+    }
+}

@@ -1,0 +1,122 @@
+//! The event stream of a process's log entries.
+
+use bytes::{Buf, BytesMut};
+use futures::StreamExt;
+
+use super::info::LogEntry;
+use crate::{Error, FileReader};
+
+/// The largest event: an entry has 8 KiB before it is encoded, and a server may have larger ones.
+const MAX_EVENT_BYTES: usize = 4 * 1024 * 1024;
+
+/// Log entries as the server sends them.
+#[derive(Debug)]
+pub(super) struct LogEvents {
+    body: FileReader,
+    lines: LineBuffer,
+    /// The `data` lines of the event so far.
+    data: Vec<u8>,
+}
+
+impl LogEvents {
+    pub(super) fn new(body: FileReader) -> Self {
+        Self { body, lines: LineBuffer::default(), data: Vec::new() }
+    }
+
+    /// The next entry; `None` at the end of the stream. Cancel safe.
+    pub(super) async fn next(&mut self) -> Option<Result<LogEntry, Error>> {
+        loop {
+            while let Some(line) = self.lines.next() {
+                if let Some(entry) = self.line(&line) {
+                    return Some(entry);
+                }
+            }
+            let seen = self.lines.len() + self.data.len();
+            if seen > MAX_EVENT_BYTES {
+                return Some(Err(Error::MessageTooLarge { limit: MAX_EVENT_BYTES, seen, event_id: None }));
+            }
+            match self.body.next().await? {
+                Ok(piece) => self.lines.push(&piece),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    fn line(&mut self, line: &[u8]) -> Option<Result<LogEntry, Error>> {
+        if line.is_empty() {
+            let data = std::mem::take(&mut self.data);
+            return (!data.is_empty()).then(|| entry(&data));
+        }
+        let value = line.strip_prefix(b"data:")?;
+        if !self.data.is_empty() {
+            self.data.push(b'\n');
+        }
+        self.data.extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
+        None
+    }
+}
+
+fn entry(data: &[u8]) -> Result<LogEntry, Error> {
+    serde_json::from_slice(data).map_err(|source| Error::Decode {
+        what: "follow process logs".to_owned(),
+        raw: String::from_utf8_lossy(data).into_owned(),
+        source: std::sync::Arc::new(source),
+    })
+}
+
+/// Cuts bytes into lines that end with LF or CRLF.
+#[derive(Debug, Default)]
+struct LineBuffer {
+    bytes: BytesMut,
+    /// How many bytes are known to hold no line ending.
+    searched: usize,
+}
+
+impl LineBuffer {
+    fn push(&mut self, piece: &[u8]) {
+        self.bytes.extend_from_slice(piece);
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn next(&mut self) -> Option<BytesMut> {
+        let Some(end) = memchr::memchr(b'\n', &self.bytes[self.searched..]) else {
+            self.searched = self.bytes.len();
+            return None;
+        };
+        let mut line = self.bytes.split_to(self.searched + end);
+        self.bytes.advance(1);
+        self.searched = 0;
+        if line.last() == Some(&b'\r') {
+            line.truncate(line.len() - 1);
+        }
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cut_gives_the_same_lines() {
+        let stream = b"event: log\r\nid: 2\ndata: {}\n\n:\n\ndata: x\ndata: y\n\n";
+        let whole: Vec<Vec<u8>> = lines(&[stream]);
+        assert_eq!(whole.len(), 9);
+        for first in 0..stream.len() {
+            assert_eq!(lines(&[&stream[..first], &stream[first..]]), whole, "cut at {first}");
+        }
+    }
+
+    fn lines(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
+        let mut buffer = LineBuffer::default();
+        let mut lines = Vec::new();
+        for piece in pieces {
+            buffer.push(piece);
+            lines.extend(std::iter::from_fn(|| buffer.next()).map(|line| line.to_vec()));
+        }
+        lines
+    }
+}

@@ -1,0 +1,27 @@
+//! Processes on the server's machine.
+//!
+//! ```text
+//! processes   the calls
+//! request     what is sent: CreateProcess, RunProcess, LogQuery
+//! info        what comes back: ProcessInfo, RunOutput, LogEntry
+//! follow      output as it is written, across lost connections
+//! log_stream  the event stream behind it, and its decoder
+//! text        bytes to text, across the boundaries of chunks
+//! ```
+
+mod calls;
+mod follow;
+mod info;
+mod log_stream;
+mod request;
+mod text;
+
+pub use calls::Processes;
+pub use follow::{Follow, FollowEvent, FollowFrom, FollowOptions};
+pub use info::{
+    LogEntry, LogStream, ProcessConfig, ProcessExit, ProcessInfo, ProcessOwner, ProcessStatus, RunOutput,
+};
+pub use request::{CreateProcess, LogQuery, RunProcess};
+pub use text::LossyText;
+
+pub(super) use follow::PTY_END;

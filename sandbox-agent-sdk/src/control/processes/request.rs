@@ -1,0 +1,193 @@
+//! What is sent about processes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::info::LogStream;
+
+/// A process to create.
+///
+/// ```
+/// use sandbox_agent_sdk::control::processes::CreateProcess;
+///
+/// let shell = CreateProcess::new("bash").args(["-l"]).cwd("/work").env("LANG", "C.UTF-8").tty(true);
+/// # let _ = shell;
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+#[must_use]
+pub struct CreateProcess {
+    /// The program, looked up in the server's `PATH`.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// The directory it starts in; the server's own if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Variables added to the server's environment.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Whether it runs in a terminal.
+    pub tty: bool,
+    /// A mark for users of the process list. The server only reports it back.
+    pub interactive: bool,
+}
+
+impl CreateProcess {
+    /// A program without arguments and without a terminal.
+    pub fn new(command: impl Into<String>) -> Self {
+        Self {
+            command: command.into(),
+            args: Vec::new(),
+            cwd: None,
+            env: BTreeMap::new(),
+            tty: false,
+            interactive: false,
+        }
+    }
+
+    /// Adds arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Starts it in this directory.
+    pub fn cwd(mut self, directory: impl Into<String>) -> Self {
+        self.cwd = Some(directory.into());
+        self
+    }
+
+    /// Sets a variable.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// Runs it in a terminal of 80 columns and 24 rows.
+    pub fn tty(mut self, tty: bool) -> Self {
+        self.tty = tty;
+        self
+    }
+
+    /// Marks it as interactive.
+    pub fn interactive(mut self, interactive: bool) -> Self {
+        self.interactive = interactive;
+        self
+    }
+}
+
+/// A command to run to its end.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+#[must_use]
+pub struct RunProcess {
+    /// The program, looked up in the server's `PATH`.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// The directory it starts in; the server's own if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Variables added to the server's environment.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// How long it may run before it is killed; the server has a default and a maximum.
+    #[serde(rename = "timeoutMs", serialize_with = "milliseconds", skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+    /// How much of each output stream is returned; the server has a default and a maximum.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output_bytes: Option<u64>,
+}
+
+impl RunProcess {
+    /// A program without arguments.
+    pub fn new(command: impl Into<String>) -> Self {
+        Self {
+            command: command.into(),
+            args: Vec::new(),
+            cwd: None,
+            env: BTreeMap::new(),
+            timeout: None,
+            max_output_bytes: None,
+        }
+    }
+
+    /// Adds arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Runs it in this directory.
+    pub fn cwd(mut self, directory: impl Into<String>) -> Self {
+        self.cwd = Some(directory.into());
+        self
+    }
+
+    /// Sets a variable.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// Kills it after this time.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Returns at most this much of each output stream.
+    pub fn max_output_bytes(mut self, bytes: u64) -> Self {
+        self.max_output_bytes = Some(bytes);
+        self
+    }
+}
+
+/// Which log entries of a process are wanted. The default is all of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+#[must_use]
+pub struct LogQuery {
+    /// Only entries of this stream; if absent, those of the terminal or of both output streams.
+    pub stream: Option<LogStream>,
+    /// Only the last entries.
+    pub tail: Option<u64>,
+    /// Only entries after this sequence number.
+    pub since: Option<u64>,
+}
+
+impl LogQuery {
+    /// All entries.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Only entries of this stream.
+    pub fn stream(mut self, stream: LogStream) -> Self {
+        self.stream = Some(stream);
+        self
+    }
+
+    /// Only the last entries.
+    pub fn tail(mut self, entries: u64) -> Self {
+        self.tail = Some(entries);
+        self
+    }
+
+    /// Only entries after this sequence number.
+    pub fn since(mut self, sequence: u64) -> Self {
+        self.since = Some(sequence);
+        self
+    }
+}
+
+/// At least one millisecond: the server reads zero as its default.
+fn milliseconds<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    let milliseconds = duration.map_or(0, |duration| duration.as_millis().max(1));
+    serializer.serialize_u64(u64::try_from(milliseconds).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,372 @@
+//! Terminals of processes, over a WebSocket.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use reqwest::header::{CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
+use reqwest::header::{SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message};
+
+use super::http::Http;
+use super::processes::{PTY_END, ProcessExit};
+use super::route::Route;
+use crate::{Error, Phase, Timeout};
+
+const WHAT: &str = "connect terminal";
+
+/// The largest message from the server; released servers send what they read at once, 8 KiB.
+const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// How much input waits for the socket before sending it waits.
+const WRITE_BUFFER_BYTES: usize = 64 * 1024;
+
+/// How much of a long input one frame brings.
+const INPUT_BYTES: usize = 16 * 1024;
+
+/// How long closing may take.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
+type Socket = WebSocketStream<reqwest::Upgraded>;
+
+/// The size of a terminal in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Columns.
+    pub cols: u16,
+    /// Rows.
+    pub rows: u16,
+}
+
+impl TerminalSize {
+    /// This many columns and rows.
+    #[must_use]
+    pub fn new(cols: u16, rows: u16) -> Self {
+        Self { cols, rows }
+    }
+}
+
+/// What a terminal brings.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TerminalEvent {
+    /// Output, as the process wrote it. A character may be split over two of these.
+    Data(Bytes),
+    /// The server did not accept something that was sent. The terminal continues.
+    Refused(String),
+    /// The process has exited; all output came before. This is the last event.
+    Exit(ProcessExit),
+    /// The connection is lost. The process continues: attach again with
+    /// [`connect_terminal`](super::processes::Processes::connect_terminal). This is the last event.
+    Disconnected(Error),
+}
+
+/// The terminal of a process.
+///
+/// Output is read from the socket only when it is asked for: nothing piles up here. A server does not wait for a slow
+/// client either: released servers drop what it did not read in time, and [`logs`](super::processes::Processes::logs)
+/// has it. Dropping the terminal leaves the process running.
+///
+/// ```no_run
+/// # async fn example(server: sandbox_agent_sdk::ControlPlane) -> Result<(), sandbox_agent_sdk::Error> {
+/// use sandbox_agent_sdk::control::processes::CreateProcess;
+/// use sandbox_agent_sdk::control::terminal::{TerminalEvent, TerminalSize};
+///
+/// let shell = server.processes().create(CreateProcess::new("sh").tty(true)).await?;
+/// let mut terminal = server.processes().connect_terminal(&shell.id).await?;
+/// terminal.resize(TerminalSize::new(120, 40)).await?;
+/// terminal.send_input("ls; exit\n").await?;
+/// while let Some(event) = terminal.next().await {
+///     match event {
+///         TerminalEvent::Data(bytes) => print!("{}", String::from_utf8_lossy(&bytes)),
+///         other => println!("{other:?}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct ProcessTerminal {
+    input: TerminalInput,
+    output: TerminalOutput,
+}
+
+/// The half of a terminal that sends.
+pub struct TerminalInput {
+    sink: SplitSink<Socket, Message>,
+}
+
+/// The half of a terminal that receives.
+pub struct TerminalOutput {
+    stream: SplitStream<Socket>,
+    process_id: String,
+    /// Output that is dropped if the process's exit comes next: see [`PTY_END`].
+    held: Option<Bytes>,
+    /// An event that comes behind what was held.
+    next: Option<TerminalEvent>,
+    ended: bool,
+}
+
+/// What the server says.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+enum FromServer {
+    #[serde(rename_all = "camelCase")]
+    Ready {
+        #[serde(default)]
+        process_id: String,
+    },
+    #[serde(rename_all = "camelCase")]
+    Exit {
+        #[serde(default)]
+        exit_code: Option<i64>,
+    },
+    Error {
+        #[serde(default)]
+        message: String,
+    },
+    /// What a later version may say.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What is said to the server.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+enum ToServer<'a> {
+    Input { data: &'a str, encoding: &'static str },
+    Resize { cols: u16, rows: u16 },
+    Close,
+}
+
+impl ProcessTerminal {
+    pub(super) async fn connect(http: Http, route: Result<Route, Error>) -> Result<Self, Error> {
+        let route = route?;
+        let key = generate_key();
+        let mut headers = HeaderMap::new();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        let value = HeaderValue::try_from(&key).map_err(|_| Error::config("the WebSocket key is invalid"))?;
+        headers.insert(SEC_WEBSOCKET_KEY, value);
+        let response = http.upgrade(WHAT, route, headers).await?;
+        let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT).map(HeaderValue::as_bytes);
+        if accepted != Some(derive_accept_key(key.as_bytes()).as_bytes()) {
+            let start = "the server accepts another WebSocket".to_owned();
+            return Err(Error::UnexpectedBody { status: 101, content_type: None, start });
+        }
+        let upgraded = response.upgrade().await.map_err(|error| lost(error.without_url()))?;
+        let mut config = WebSocketConfig::default();
+        config.max_message_size = Some(MAX_MESSAGE_BYTES);
+        config.max_frame_size = Some(MAX_MESSAGE_BYTES);
+        config.write_buffer_size = 0;
+        config.max_write_buffer_size = WRITE_BUFFER_BYTES;
+        let socket = WebSocketStream::from_raw_socket(upgraded, Role::Client, Some(config)).await;
+        let (sink, stream) = socket.split();
+        let mut output =
+            TerminalOutput { stream, process_id: String::new(), held: None, next: None, ended: false };
+        let limit = http.timeouts().answer;
+        timeout(limit, output.ready())
+            .await
+            .map_err(|_| Error::Timeout(Box::new(Timeout::new(Phase::Headers, WHAT, limit))))??;
+        Ok(Self { input: TerminalInput { sink }, output })
+    }
+
+    /// The id of the process.
+    #[must_use]
+    pub fn process_id(&self) -> &str {
+        &self.output.process_id
+    }
+
+    /// The next event; `None` after the last. Cancel safe.
+    pub async fn next(&mut self) -> Option<TerminalEvent> {
+        self.output.next().await
+    }
+
+    /// Sends text or bytes to the process. See [`TerminalInput::send_input`].
+    ///
+    /// # Errors
+    /// [`Error::ConnectionLost`] if the socket is gone.
+    pub async fn send_input(&mut self, input: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.input.send_input(input).await
+    }
+
+    /// Sets the size of the terminal, for everyone attached to it.
+    ///
+    /// # Errors
+    /// [`Error::ConnectionLost`] if the socket is gone.
+    pub async fn resize(&mut self, size: TerminalSize) -> Result<(), Error> {
+        self.input.resize(size).await
+    }
+
+    /// Detaches from the terminal, within two seconds. The process continues.
+    pub async fn close(mut self) {
+        self.input.close().await;
+    }
+
+    /// Splits it, so that one task can send while another receives.
+    #[must_use]
+    pub fn split(self) -> (TerminalInput, TerminalOutput) {
+        (self.input, self.output)
+    }
+}
+
+impl TerminalInput {
+    /// Sends text or bytes to the process. Waits while the server takes nothing.
+    ///
+    /// Long input is sent in several frames; what was sent when this is dropped or fails stays sent.
+    ///
+    /// # Errors
+    /// [`Error::ConnectionLost`] if the socket is gone.
+    pub async fn send_input(&mut self, input: impl AsRef<[u8]>) -> Result<(), Error> {
+        for piece in input.as_ref().chunks(INPUT_BYTES) {
+            let data = STANDARD.encode(piece);
+            self.send(&ToServer::Input { data: &data, encoding: "base64" }).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets the size of the terminal, for everyone attached to it.
+    ///
+    /// # Errors
+    /// [`Error::ConnectionLost`] if the socket is gone.
+    pub async fn resize(&mut self, size: TerminalSize) -> Result<(), Error> {
+        self.send(&ToServer::Resize { cols: size.cols, rows: size.rows }).await
+    }
+
+    /// Detaches from the terminal, within two seconds. The process continues.
+    pub async fn close(&mut self) {
+        let closing = async {
+            // A socket that is gone is closed.
+            let _ = self.send(&ToServer::Close).await;
+            let _ = self.sink.close().await;
+        };
+        let _ = timeout(CLOSE_WITHIN, closing).await;
+    }
+
+    async fn send(&mut self, frame: &ToServer<'_>) -> Result<(), Error> {
+        let text = serde_json::to_string(frame)
+            .map_err(|source| Error::Encode { what: WHAT.to_owned(), source: Arc::new(source) })?;
+        self.sink.send(Message::text(text)).await.map_err(lost)
+    }
+}
+
+impl TerminalOutput {
+    /// The id of the process.
+    #[must_use]
+    pub fn process_id(&self) -> &str {
+        &self.process_id
+    }
+
+    /// The next event; `None` after the last. Cancel safe.
+    pub async fn next(&mut self) -> Option<TerminalEvent> {
+        if let Some(event) = self.next.take() {
+            return Some(event);
+        }
+        while !self.ended {
+            let event = self.receive().await;
+            let event = match event {
+                Some(TerminalEvent::Data(bytes)) if bytes == PTY_END => match self.held.replace(bytes) {
+                    Some(held) => Some(TerminalEvent::Data(held)),
+                    None => None,
+                },
+                Some(TerminalEvent::Exit(exit)) => {
+                    self.held = None;
+                    Some(TerminalEvent::Exit(exit))
+                }
+                Some(event) => match self.held.take() {
+                    Some(held) => {
+                        self.next = Some(event);
+                        Some(TerminalEvent::Data(held))
+                    }
+                    None => Some(event),
+                },
+                None => None,
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+        None
+    }
+
+    /// Waits for the server's first word.
+    async fn ready(&mut self) -> Result<(), Error> {
+        match self.frame().await? {
+            Frame::Said(FromServer::Ready { process_id }) => {
+                self.process_id = process_id;
+                Ok(())
+            }
+            _ => {
+                let start = "the terminal does not begin with `ready`".to_owned();
+                Err(Error::UnexpectedBody { status: 101, content_type: None, start })
+            }
+        }
+    }
+
+    /// One frame as an event; `None` if it is none.
+    async fn receive(&mut self) -> Option<TerminalEvent> {
+        let event = match self.frame().await {
+            Ok(Frame::Data(bytes)) => TerminalEvent::Data(bytes),
+            Ok(Frame::Said(FromServer::Exit { exit_code })) => {
+                TerminalEvent::Exit(ProcessExit::from_code(exit_code))
+            }
+            Ok(Frame::Said(FromServer::Error { message })) => TerminalEvent::Refused(message),
+            Ok(Frame::Said(FromServer::Ready { .. } | FromServer::Unknown)) => return None,
+            Err(error) => TerminalEvent::Disconnected(error),
+        };
+        self.ended = matches!(event, TerminalEvent::Exit(_) | TerminalEvent::Disconnected(_));
+        Some(event)
+    }
+
+    async fn frame(&mut self) -> Result<Frame, Error> {
+        loop {
+            match self.stream.next().await {
+                Some(Ok(Message::Binary(bytes))) => return Ok(Frame::Data(bytes)),
+                Some(Ok(Message::Text(text))) => {
+                    let said = serde_json::from_str(&text).map_err(|source| Error::Decode {
+                        what: "read terminal".to_owned(),
+                        raw: text.to_string(),
+                        source: Arc::new(source),
+                    })?;
+                    return Ok(Frame::Said(said));
+                }
+                // Pings are answered by the socket; a close is followed by the end of the stream.
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(lost(error)),
+                None => return Err(lost(tungstenite::Error::ConnectionClosed)),
+            }
+        }
+    }
+}
+
+enum Frame {
+    Data(Bytes),
+    Said(FromServer),
+}
+
+impl fmt::Debug for TerminalInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TerminalInput").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TerminalOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TerminalOutput").field("process_id", &self.process_id).finish_non_exhaustive()
+    }
+}
+
+fn lost(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::ConnectionLost { what: "read terminal".to_owned(), source: Arc::new(error) }
+}

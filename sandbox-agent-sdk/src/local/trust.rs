@@ -1,0 +1,178 @@
+//! Whether other users can change a program.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::process::geteuid;
+
+/// How many symbolic links are followed, as the kernel does.
+const MAX_LINKS: usize = 40;
+const ROOT: u32 = 0;
+const WRITABLE_BY_GROUP: u32 = 0o020;
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// Why a file or directory lets other users decide which program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PathProblem {
+    /// Other users can write it.
+    WritableByOthers {
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It belongs to another user, who is not the superuser.
+    OwnedBy {
+        /// The id of that user.
+        user: u32,
+    },
+}
+
+impl fmt::Display for PathProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WritableByOthers { mode } => write!(f, "other users can write it (mode {mode:04o})"),
+            Self::OwnedBy { user } => write!(f, "it belongs to user {user}"),
+        }
+    }
+}
+
+/// What the check of a path found.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    Trusted,
+    /// This entry on the way to the file is not.
+    Untrusted(PathBuf, PathProblem),
+}
+
+/// Checks every directory, link and file on the way to an absolute path.
+///
+/// Each must belong to this user or to the superuser, and no other user may be able to write it. In a sticky directory,
+/// such as `/tmp`, other users can add entries but not replace those of others, so that the owner of the entry decides.
+pub(super) fn check(path: &Path) -> io::Result<Verdict> {
+    let mut place = PathBuf::from("/");
+    let mut rest = parts(path);
+    let mut links = 0;
+    if let Some(problem) = problem(&fs::symlink_metadata(&place)?) {
+        return Ok(Verdict::Untrusted(place, problem));
+    }
+    while let Some(part) = rest.pop_front() {
+        if part == ".." {
+            place.pop();
+            continue;
+        }
+        let entry = place.join(&part);
+        let metadata = fs::symlink_metadata(&entry)?;
+        if let Some(problem) = problem(&metadata) {
+            return Ok(Verdict::Untrusted(entry, problem));
+        }
+        if !metadata.is_symlink() {
+            place = entry;
+            continue;
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(rustix::io::Errno::LOOP.into());
+        }
+        let target = fs::read_link(&entry)?;
+        if target.is_absolute() {
+            place = PathBuf::from("/");
+        }
+        let mut new = parts(&target);
+        new.extend(rest);
+        rest = new;
+    }
+    Ok(Verdict::Trusted)
+}
+
+/// The names in a path, without the root and `.`.
+fn parts(path: &Path) -> VecDeque<OsString> {
+    let names = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    names.map(|part| part.as_os_str().to_owned()).collect()
+}
+
+fn problem(metadata: &Metadata) -> Option<PathProblem> {
+    let user = metadata.uid();
+    if user != ROOT && user != geteuid().as_raw() {
+        return Some(PathProblem::OwnedBy { user });
+    }
+    // The mode of a link means nothing: its directory decides who can replace it.
+    if metadata.is_symlink() || (metadata.is_dir() && metadata.mode() & STICKY != 0) {
+        return None;
+    }
+    let mode = metadata.mode() & 0o7777;
+    // The superuser's group has the superuser's rights on the systems that use it.
+    let writers =
+        if metadata.gid() == ROOT { WRITABLE_BY_OTHERS } else { WRITABLE_BY_OTHERS | WRITABLE_BY_GROUP };
+    (mode & writers != 0).then_some(PathProblem::WritableByOthers { mode })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::{PathProblem, Verdict, check, fs};
+
+    #[test]
+    fn what_other_users_can_change_is_not_trusted_wherever_it_is_on_the_way() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path().canonicalize().unwrap();
+        let at = |name: &str| root.join(name);
+        let set = |name: &str, mode| fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
+        for directory in ["safe", "open", "open/inner", "sticky"] {
+            fs::create_dir(at(directory)).unwrap();
+            set(directory, 0o755);
+        }
+        for file in ["safe/program", "open/inner/program", "sticky/program", "safe/loose"] {
+            fs::write(at(file), "").unwrap();
+            set(file, 0o755);
+        }
+        set("open", 0o777);
+        set("sticky", 0o1777);
+        set("safe/loose", 0o757);
+        symlink(at("safe/program"), at("open/link")).unwrap();
+        symlink("../open/inner/program", at("safe/link")).unwrap();
+        symlink("program", at("safe/good")).unwrap();
+        symlink("circle", at("safe/circle")).unwrap();
+        for trusted in ["safe/program", "safe/good", "sticky/program", "sticky/../safe/./program"] {
+            assert!(matches!(check(&at(trusted)).unwrap(), Verdict::Trusted), "{trusted}");
+        }
+        let cases = [
+            ("safe/loose", "safe/loose"),
+            ("open/inner/program", "open"),
+            ("open/link", "open"),
+            ("safe/link", "open"),
+            ("open/../safe/program", "open"),
+        ];
+        for (path, culprit) in cases {
+            let Verdict::Untrusted(entry, PathProblem::WritableByOthers { .. }) = check(&at(path)).unwrap()
+            else {
+                panic!("{path} is trusted");
+            };
+            assert_eq!(entry, at(culprit), "{path}");
+        }
+        assert!(check(&at("safe/circle")).is_err());
+        assert!(check(&at("safe/none")).is_err());
+    }
+
+    #[test]
+    fn a_program_of_another_user_is_not_trusted() {
+        let scratch = tempfile::tempdir().unwrap();
+        let program = scratch.path().canonicalize().unwrap().join("program");
+        fs::write(&program, "").unwrap();
+        // Only the superuser can give a file away.
+        if std::os::unix::fs::chown(&program, Some(12345), None).is_ok() {
+            let verdict = check(&program).unwrap();
+            assert!(
+                matches!(&verdict, Verdict::Untrusted(entry, PathProblem::OwnedBy { user: 12345 }) if *entry == program),
+                "{verdict:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Reading what can be read of JSON that the parser refuses as a whole.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// Reads an object without the members that the parser refuses, such as those that are nested too deep. Of an object
+/// among them, down to so many levels, the members are read in the same way.
+pub(crate) fn readable_members(text: &str, levels: usize) -> Value {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
+    let mut read = Map::new();
+    for (name, member) in members {
+        match serde_json::from_str(member.get()) {
+            Ok(value) => drop(read.insert(name, value)),
+            Err(_) if levels > 0 && member.get().starts_with('{') => {
+                read.insert(name, readable_members(member.get(), levels - 1));
+            }
+            Err(_) => {}
+        }
+    }
+    read.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::readable_members;
+
+    #[test]
+    fn only_what_is_too_deep_is_left_out() {
+        let deep = "[".repeat(100_000) + &"]".repeat(100_000);
+        let text =
+            format!(r#"{{"sessionId": "s", "data": {{"reason": "error", "deep": {deep}}}, "x": {deep}}}"#);
+        assert_eq!(readable_members(&text, 1), json!({"sessionId": "s", "data": {"reason": "error"}}));
+        assert_eq!(readable_members(&text, 0), json!({"sessionId": "s"}));
+        assert_eq!(readable_members(&deep, 1), json!({}));
+        assert_eq!(readable_members("", 1), json!({}));
+    }
+}

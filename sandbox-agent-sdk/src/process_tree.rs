@@ -1,0 +1,190 @@
+//! A process and every process that it started, directly or not.
+//!
+//! ```text
+//! membership   how members are recognised, whatever they do to hide
+//! table        the processes of this machine, from /proc (Linux)
+//! sweep        find, stop and kill members until none is left (Linux)
+//! sockets      which members hold a listening socket (Linux)
+//! group        the process group, the only means on other systems
+//! environment  which variables a child process inherits
+//! ```
+
+mod environment;
+#[cfg(not(target_os = "linux"))]
+mod group;
+mod membership;
+#[cfg(target_os = "linux")]
+mod sockets;
+#[cfg(target_os = "linux")]
+mod sweep;
+#[cfg(target_os = "linux")]
+mod table;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use process_wrap::tokio::{CommandWrap, CommandWrapper, ProcessSession};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid};
+use tokio::process::{Child, Command};
+
+pub(crate) use self::environment::Inherited;
+#[cfg(not(target_os = "linux"))]
+use self::group as platform;
+use self::membership::Membership;
+#[cfg(target_os = "linux")]
+use self::sweep as platform;
+
+/// The leader of a new session and every process that it started, directly or not.
+///
+/// The owner of the [`Child`] must not wait for it before [`finish`](Self::finish): until then the leader's process id
+/// cannot be reused, even if the leader has exited.
+#[derive(Debug)]
+pub(crate) struct ProcessTree {
+    leader: Pid,
+    /// Guards the right to signal the tree; held while signals are sent, for a few scans of the process table. `None`
+    /// once the tree is finished.
+    membership: Mutex<Option<Membership>>,
+    /// Whether the tree is finished, readable without the lock.
+    finished: AtomicBool,
+}
+
+/// Who holds the sockets that listen on a port of the loopback interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listener {
+    /// No socket listens yet.
+    None,
+    /// Every such socket is held by a member of the tree.
+    Member,
+    /// At least one is held by another process.
+    Foreign,
+    /// This system does not tell who holds a socket.
+    #[cfg_attr(target_os = "linux", allow(dead_code))]
+    Unknown,
+}
+
+impl ProcessTree {
+    /// Starts a command as the leader of a tree. It has no controlling terminal, and is killed on drop.
+    pub(crate) fn start(mut command: Command) -> io::Result<(Child, Arc<Self>)> {
+        let mut membership = Membership::new();
+        membership.prepare(&mut command);
+        // The hook uses nothing of the wrapper that it is given.
+        ProcessSession.pre_spawn(&mut command, &CommandWrap::with_new("", |_| {}))?;
+        let child = command.kill_on_drop(true).spawn()?;
+        let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        // A process that was not waited for has an id.
+        let leader = leader.ok_or_else(|| io::Error::other("a process without an id"))?;
+        membership.started(leader);
+        let membership = Mutex::new(Some(membership));
+        Ok((child, Arc::new(Self { leader, membership, finished: AtomicBool::new(false) })))
+    }
+
+    /// The process that was started.
+    pub(crate) fn leader(&self) -> Pid {
+        self.leader
+    }
+
+    /// How the leader exited, if it has. The exit status stays available to the owner of the [`Child`].
+    pub(crate) fn exit(&self) -> io::Result<Option<WaitIdStatus>> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(self.leader), options)?)
+    }
+
+    /// Whether the leader has not exited. It never waits for a scan.
+    pub(crate) fn is_leader_alive(&self) -> bool {
+        // The leader's id is not reused before the tree is finished.
+        !self.finished.load(Ordering::Acquire) && matches!(self.exit(), Ok(None))
+    }
+
+    /// Whether no member is alive.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().as_ref().is_none_or(platform::is_empty)
+    }
+
+    /// Whether members of this tree, running as this user, hold the sockets that listen on this loopback port.
+    pub(crate) fn listener(&self, port: u16) -> io::Result<Listener> {
+        match &*self.lock() {
+            #[cfg(target_os = "linux")]
+            Some(membership) => sockets::listener(membership, port),
+            #[cfg(not(target_os = "linux"))]
+            Some(_) => {
+                let _ = port;
+                Ok(Listener::Unknown)
+            }
+            None => Ok(Listener::None),
+        }
+    }
+
+    /// Sends SIGTERM to every member, and SIGCONT to those that are stopped.
+    pub(crate) fn terminate(&self) {
+        if let Some(membership) = &*self.lock() {
+            platform::terminate(membership);
+        }
+    }
+
+    /// Kills the process group of the leader, without a scan. Other members may be left.
+    #[cfg_attr(not(feature = "terminals"), allow(dead_code))]
+    pub(crate) fn kill_group(&self) {
+        // The holder of the lock is about to do the same.
+        if let Ok(membership) = self.membership.try_lock()
+            && let Some(membership) = &*membership
+        {
+            kill_group(membership.leader());
+        }
+    }
+
+    /// Kills every member.
+    #[cfg_attr(not(feature = "terminals"), allow(dead_code))]
+    pub(crate) fn kill(&self) {
+        if let Some(membership) = &*self.lock() {
+            platform::kill(&[membership]);
+        }
+    }
+
+    /// Kills every member and gives up the right to signal the tree.
+    pub(crate) fn finish(&self) {
+        Self::finish_all([self]);
+    }
+
+    /// Finishes several trees with one scan of the process table. Two concurrent calls must not share a tree.
+    pub(crate) fn finish_all<'a>(trees: impl IntoIterator<Item = &'a Self>) {
+        // Held to the end: a caller that finds a tree finished may wait for its leader.
+        let trees: Vec<_> = trees.into_iter().collect();
+        let mut held: Vec<_> = trees.iter().map(|tree| tree.lock()).collect();
+        let memberships: Vec<_> = held.iter().filter_map(|membership| membership.as_ref()).collect();
+        if !memberships.is_empty() {
+            platform::kill(&memberships);
+        }
+        trees.iter().for_each(|tree| tree.finished.store(true, Ordering::Release));
+        held.iter_mut().for_each(|membership| **membership = None);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Membership>> {
+        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ProcessTree {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Kills a process group atomically: no member escapes by starting another process.
+fn kill_group(group: Pid) {
+    // A group without a living process needs nothing.
+    let _ = kill_process_group(group, Signal::KILL);
+}
+
+/// Runs blocking work on a tree on the blocking thread pool.
+pub(crate) async fn run_blocking<T: Send + 'static>(
+    tree: &Arc<ProcessTree>,
+    work: impl FnOnce(&ProcessTree) -> T + Send + Copy + 'static,
+) -> T {
+    let copy = Arc::clone(tree);
+    match tokio::task::spawn_blocking(move || work(&copy)).await {
+        Ok(result) => result,
+        // The runtime is shutting down, and this is the last chance to do it.
+        Err(_) => work(tree),
+    }
+}

@@ -1,0 +1,114 @@
+//! How the members of a process tree are recognised.
+
+use rustix::process::Pid;
+#[cfg(target_os = "linux")]
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+use tokio::process::Command;
+
+#[cfg(target_os = "linux")]
+use super::table::{self, Entry};
+use crate::random::random_id;
+#[cfg(target_os = "linux")]
+use crate::random::random_number;
+
+/// What the members of a tree have in common. Each mark alone is enough; a process has to lose all of them to be
+/// overlooked.
+///
+/// | mark | survives |
+/// |---|---|
+/// | the session | a process group of its own (`timeout`, job control), a lost parent, a cleared environment |
+/// | a variable in the environment | a session of its own (`setsid`, daemons), a lost parent |
+/// | a resource limit | all of that; a process that sets this very limit loses it |
+/// | the parent | everything, while the parent is alive |
+///
+/// The limit is `RLIMIT_RTTIME`, the processor time of real-time threads. A value of some hundred years restricts no
+/// process, every child and program inherits it, and every user may read it. A command that starts a new session, loses
+/// its parent, clears its environment and sets this limit is overlooked; in a sandbox it is not.
+#[derive(Debug)]
+pub(super) struct Membership {
+    leader: Pid,
+    variable: String,
+    /// No member was started earlier.
+    #[cfg(target_os = "linux")]
+    since: u64,
+    /// `None` where the limit is in use already, as it is for programs that are members of such a tree themselves.
+    #[cfg(target_os = "linux")]
+    mark: Option<u64>,
+}
+
+impl Membership {
+    pub(super) fn new() -> Self {
+        Self {
+            // A placeholder; `started` sets the real one.
+            leader: Pid::INIT,
+            // The name is the mark, so that nested trees do not replace each other's.
+            variable: format!("SANDBOX_AGENT_SDK_{}", random_id()),
+            #[cfg(target_os = "linux")]
+            since: 0,
+            #[cfg(target_os = "linux")]
+            mark: None,
+        }
+    }
+
+    pub(super) fn prepare(&self, command: &mut Command) {
+        command.env(&self.variable, "1");
+    }
+
+    /// Records the leader as soon as it runs.
+    ///
+    /// The limit is set a moment after the start. A process that the leader has started by then is still its child, or
+    /// has its session or its environment, and is found by that.
+    pub(super) fn started(&mut self, leader: Pid) {
+        self.leader = leader;
+        #[cfg(target_os = "linux")]
+        {
+            self.mark = mark(leader);
+            if let Some(mark) = self.mark {
+                table::children(leader).into_iter().for_each(|child| set_mark(child, mark));
+            }
+            self.since = Entry::read(leader).map_or(0, |entry| entry.started);
+        }
+    }
+
+    pub(super) fn leader(&self) -> Pid {
+        self.leader
+    }
+
+    /// Whether a process has a mark of its own, whatever its parent is.
+    #[cfg(target_os = "linux")]
+    pub(super) fn fit(&self, entry: &Entry) -> bool {
+        entry.pid == self.leader
+            || entry.session == self.leader.as_raw_pid()
+            || self.mark.is_some_and(|mark| table::has_limit(entry.pid, mark))
+            || table::has_variable(entry.pid, &self.variable)
+    }
+
+    /// Whether a process can be a member at all.
+    #[cfg(target_os = "linux")]
+    pub(super) fn could_fit(&self, entry: &Entry) -> bool {
+        entry.started >= self.since
+    }
+}
+
+/// Sets the limit of a process to a value that no other process has.
+#[cfg(target_os = "linux")]
+fn mark(leader: Pid) -> Option<u64> {
+    /// About 140 years in microseconds; exact in a floating-point number.
+    const FLOOR: u64 = 1 << 52;
+    let inherited = getrlimit(Resource::Rttime);
+    if inherited.current.is_some() || inherited.maximum.is_some() {
+        return None;
+    }
+    let mark = FLOOR | (random_number() & (FLOOR - 1));
+    set_mark(leader, mark);
+    Some(mark)
+}
+
+#[cfg(target_os = "linux")]
+fn set_mark(process: Pid, mark: u64) {
+    let limit = Rlimit { current: Some(mark), maximum: Some(mark) };
+    // A program of another user, such as one that makes itself the superuser's, is known by the other membership.
+    if let Err(error) = prlimit(Some(process), Resource::Rttime, limit) {
+        tracing::trace!(?process, %error, "limit not set");
+    }
+}

@@ -1,0 +1,124 @@
+//! Which processes hold a listening socket.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::process::{Pid, geteuid};
+
+use super::Listener;
+use super::membership::Membership;
+use super::sweep::members;
+use super::table::Look;
+
+/// The state of a listening socket in `/proc/net/tcp`.
+const LISTEN: &str = "0A";
+
+/// One row of `/proc/net/tcp` or `/proc/net/tcp6`.
+#[derive(Debug, PartialEq, Eq)]
+struct Socket {
+    user: u32,
+    inode: u64,
+}
+
+/// Whether members of this tree hold every socket that may accept connections to this loopback port.
+///
+/// The table of sockets is read before the open files of members: a socket that listens has an owner. Another user can
+/// copy the marks by which members are recognised, but neither the user id of a socket nor that of a process, so both
+/// must be this user's.
+pub(super) fn listener(membership: &Membership, port: u16) -> io::Result<Listener> {
+    let sockets = listening(port)?;
+    if sockets.is_empty() {
+        return Ok(Listener::None);
+    }
+    let user = geteuid().as_raw();
+    let mut held = HashSet::new();
+    for entry in members(&[membership], Look::new().entries) {
+        if fs::metadata(format!("/proc/{}", entry.pid.as_raw_pid()))
+            .is_ok_and(|process| process.uid() == user)
+        {
+            held.extend(inodes(entry.pid));
+        }
+    }
+    let is_held = |socket: &Socket| socket.user == user && held.contains(&socket.inode);
+    Ok(if sockets.iter().all(is_held) { Listener::Member } else { Listener::Foreign })
+}
+
+/// The sockets that listen on a port of the IPv4 loopback address.
+fn listening(port: u16) -> io::Result<Vec<Socket>> {
+    let mut sockets = parse(&fs::read_to_string("/proc/net/tcp")?, port);
+    // An IPv6 socket also accepts IPv4 connections. A kernel without IPv6 has no such table.
+    match fs::read_to_string("/proc/net/tcp6") {
+        Ok(table) => sockets.extend(parse(&table, port)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    Ok(sockets)
+}
+
+/// The sockets in the text of a table that listen on a port, at the IPv4 loopback address or at every address.
+fn parse(table: &str, port: u16) -> Vec<Socket> {
+    let addresses = addresses();
+    let socket = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (address, local_port) = fields.get(1)?.rsplit_once(':')?;
+        let fits = u16::from_str_radix(local_port, 16) == Ok(port)
+            && fields.get(3) == Some(&LISTEN)
+            && addresses.iter().any(|fitting| fitting == address);
+        let (user, inode) = (fields.get(7)?.parse().ok()?, fields.get(9)?.parse().ok()?);
+        fits.then_some(Socket { user, inode })
+    };
+    table.lines().skip(1).filter_map(socket).collect()
+}
+
+/// The addresses that accept connections to 127.0.0.1, as the tables write them: words in the machine's byte order.
+fn addresses() -> [String; 4] {
+    let word = |bytes| format!("{:08X}", u32::from_ne_bytes(bytes));
+    let (zero, loopback) = (word([0; 4]), word([127, 0, 0, 1]));
+    let mapped = format!("{zero}{zero}{}{loopback}", word([0, 0, 0xff, 0xff]));
+    [loopback, mapped, zero.repeat(4), zero]
+}
+
+/// The inodes of the sockets that a process holds. Empty if its open files cannot be read.
+fn inodes(pid: Pid) -> Vec<u64> {
+    let Ok(files) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())) else { return Vec::new() };
+    let inode = |target: &str| target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
+    files.flatten().filter_map(|file| inode(fs::read_link(file.path()).ok()?.to_str()?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use rustix::process::{geteuid, getpid};
+
+    use super::{Socket, inodes, listening, parse};
+
+    #[test]
+    fn a_listening_socket_is_found_with_its_owner() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let sockets = listening(port).unwrap();
+        assert_eq!(sockets.len(), 1);
+        assert_eq!(sockets[0].user, geteuid().as_raw());
+        assert!(inodes(getpid()).contains(&sockets[0].inode));
+        // A connection uses the port too, and does not listen.
+        let _connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(listening(port).unwrap(), sockets);
+        drop(listener);
+        assert_eq!(listening(port).unwrap(), []);
+    }
+
+    #[test]
+    fn rows_of_other_ports_addresses_and_states_are_skipped() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+            0: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 7 1 x\n\
+            1: 0100007F:0050 0100007F:1234 01 00000000:00000000 00:00000000 00000000  1000        0 8 1 x\n\
+            2: 0201A8C0:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 6 1 x\n\
+            2: 00000000:0051 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 9 1 x\n\
+            3: broken\n";
+        assert_eq!(parse(table, 80), [Socket { user: 1000, inode: 7 }]);
+        assert_eq!(parse(table, 82), []);
+    }
+}

@@ -1,0 +1,170 @@
+//! The processes of this machine, from `/proc`.
+
+use std::collections::HashSet;
+use std::fs;
+
+use rustix::process::{Pid, getpid};
+
+/// How many scans are made at most. On a busy machine there is always a new process.
+const SCANS: usize = 32;
+
+/// One process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) pid: Pid,
+    pub(super) parent: i32,
+    /// Zero for a group or a session outside of this container.
+    pub(super) group: i32,
+    pub(super) session: i32,
+    /// When it was started, in ticks since boot. With the id it identifies a process.
+    pub(super) started: u64,
+    /// Whether it is no zombie.
+    pub(super) lives: bool,
+}
+
+impl Entry {
+    pub(super) fn read(pid: Pid) -> Option<Self> {
+        parse(pid, &fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?)
+    }
+}
+
+/// One scan of the process table.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    pub(super) entries: Vec<Entry>,
+    /// Whether no process can have been overlooked. A process that starts another one and exits, over and over, is
+    /// never listed for long.
+    pub(super) complete: bool,
+}
+
+impl Look {
+    /// Scans until no process has appeared meanwhile.
+    pub(super) fn new() -> Self {
+        let (mut seen, mut look) = (HashSet::new(), Self::default());
+        for _ in 0..SCANS {
+            let mut fresh = numbers();
+            fresh.retain(|number| seen.insert(*number));
+            if fresh.is_empty() {
+                look.complete = true;
+                break;
+            }
+            look.entries.extend(fresh.into_iter().filter_map(Pid::from_raw).filter_map(Entry::read));
+        }
+        look
+    }
+}
+
+/// The id of the process that was started last, without a scan.
+pub(super) fn newest() -> i32 {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().nth(4).and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The ids of all processes. Empty where `/proc` belongs to another PID namespace and lists other processes under our ids.
+fn numbers() -> Vec<i32> {
+    let me = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
+    if me != Some(getpid().as_raw_pid()) {
+        return Vec::new();
+    }
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The children of a process, without a scan.
+pub(super) fn children(of: Pid) -> Vec<Pid> {
+    let pid = of.as_raw_pid();
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|child| child.parse().ok()).filter_map(Pid::from_raw).collect()
+}
+
+/// Whether a process has this limit for real-time threads.
+pub(super) fn has_limit(pid: Pid, limit: u64) -> bool {
+    let limits = fs::read_to_string(format!("/proc/{}/limits", pid.as_raw_pid())).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max realtime timeout"));
+    line.is_some_and(|line| line.split_whitespace().any(|word| word.parse() == Ok(limit)))
+}
+
+/// Whether a process was started with a variable of this name. `false` for processes of other users.
+pub(super) fn has_variable(pid: Pid, name: &str) -> bool {
+    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
+    let is_it =
+        |variable: &[u8]| variable.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
+    environment.split(|byte| *byte == 0).any(is_it)
+}
+
+/// Reads a line of `/proc/PID/stat`.
+fn parse(pid: Pid, stat: &[u8]) -> Option<Entry> {
+    // The program's name may hold any bytes, also brackets and spaces; numbers follow it.
+    let behind_name = stat.rsplit(|byte| *byte == b')').next()?;
+    let mut fields = std::str::from_utf8(behind_name).ok()?.split_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    let session = fields.next()?.parse().ok()?;
+    let threads: u64 = fields.nth(13)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
+    // A process whose first thread has exited looks like a zombie and still runs.
+    let lives = !matches!(state, "Z" | "X" | "x") || threads > 1;
+    Some(Entry { pid, parent, group, session, started, lives })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, getpid, getppid};
+
+    use super::{Entry, Look, has_limit, has_variable, newest, parse};
+
+    #[test]
+    fn a_line_is_read_whatever_the_program_is_called() {
+        let pid = Pid::from_raw(7).unwrap();
+        for name in
+            ["sh", "a b", ") Z 1 2 3", "((", "new\nline"].map(str::as_bytes).into_iter().chain([&b"\xd1"[..]])
+        {
+            let rest = b") S 3 7 5 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 98765 1000 1";
+            let entry = parse(pid, &[b"7 (", name, rest].concat()).unwrap();
+            assert_eq!(
+                (entry.parent, entry.group, entry.session, entry.started, entry.lives),
+                (3, 7, 5, 98765, true),
+                "{name:?}"
+            );
+        }
+        let state = |state: &str, threads: u32| {
+            let line =
+                format!("7 (sh) {state} 3 7 5 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 {threads} 0 98765 1000 1");
+            parse(pid, line.as_bytes()).unwrap().lives
+        };
+        assert!(state("T", 1) && state("D", 1) && !state("Z", 1) && !state("X", 1));
+        assert!(state("Z", 3), "its first thread has ended and others have not");
+        for broken in ["", "7", "7 (sh)", "7 (sh) S x", "7 (sh) S 1 2 3"] {
+            assert_eq!(parse(pid, broken.as_bytes()), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_on_the_list() {
+        let me = Entry::read(getpid()).unwrap();
+        assert_eq!(Pid::from_raw(me.parent), getppid());
+        assert!(me.lives && Look::new().entries.contains(&me));
+        assert!(newest() > 0);
+        assert!(has_variable(getpid(), "PATH") && !has_variable(getpid(), "PAT"));
+        assert!(!has_limit(getpid(), 12345));
+    }
+
+    #[test]
+    fn who_leads_a_group_and_a_session_is_told() {
+        let mut child = Command::new("setsid").args(["--wait", "sleep", "60"]).spawn().unwrap();
+        let own = || Entry::read(Pid::from_child(&child)).unwrap();
+        let (me, mut entry) = (Entry::read(getpid()).unwrap(), own());
+        // A process is a member of our group until it has begun to be the program that it is to be.
+        while entry.session == me.session {
+            std::thread::yield_now();
+            entry = own();
+        }
+        let number = entry.pid.as_raw_pid();
+        assert_eq!((entry.parent, entry.group, entry.session), (me.pid.as_raw_pid(), number, number));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,201 @@
+//! A server in a container, by the command line of an engine.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::process::Command;
+
+use super::{Endpoint, ProviderError, SandboxProvider};
+
+/// The label that holds a container's token, so that another program can attach to it.
+const TOKEN_LABEL: &str = "sandbox-agent-sdk.token";
+
+/// How much of the output of a command is in an error.
+const OUTPUT_CHARS: usize = 2000;
+
+/// Runs the server in containers, with the command line of `docker` or `podman`.
+///
+/// The image has to have the server's program as `sandbox-agent` in its `PATH`. The server's port is published on the
+/// loopback interface of this machine alone. Everyone who may use the engine can read the token, and may do more than
+/// that anyway.
+#[derive(Clone)]
+pub struct ContainerProvider {
+    engine: PathBuf,
+    name: String,
+    image: String,
+    port: u16,
+    environment: Vec<(String, String)>,
+    arguments: Vec<String>,
+}
+
+impl ContainerProvider {
+    /// Containers of this image, by `docker`.
+    pub fn docker(image: impl Into<String>) -> Self {
+        Self::engine("docker", "docker", image)
+    }
+
+    /// Containers of this image, by `podman`.
+    pub fn podman(image: impl Into<String>) -> Self {
+        Self::engine("podman", "podman", image)
+    }
+
+    /// Containers of this image, by a program that takes the same commands. Its sandboxes have ids of this name.
+    pub fn engine(program: impl Into<PathBuf>, name: impl Into<String>, image: impl Into<String>) -> Self {
+        Self {
+            engine: program.into(),
+            name: name.into(),
+            image: image.into(),
+            port: 3000,
+            environment: Vec::new(),
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Sets the port inside the container; 3000 by default.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Sets a variable inside. Its value is handed to the engine in its environment, and not on its command line.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Adds an option of `run`, such as `--memory=2g`, `--network=mine` or `--volume=/work:/work`.
+    #[must_use]
+    pub fn run_option(mut self, option: impl Into<String>) -> Self {
+        self.arguments.push(option.into());
+        self
+    }
+
+    /// Runs a command of the engine, and returns what it printed.
+    async fn command(&self, words: &[String], shown: &'static str) -> Result<String, ProviderError> {
+        let program = self.engine.display().to_string();
+        let mut command = Command::new(&self.engine);
+        command.args(words).stdin(Stdio::null()).kill_on_drop(true);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let output = command.output().await;
+        let output = output.map_err(|source| ProviderError::Program {
+            program: program.clone(),
+            source: Arc::new(source),
+        })?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        }
+        let printed = String::from_utf8_lossy(&output.stderr);
+        let skipped = printed.trim().chars().count().saturating_sub(OUTPUT_CHARS);
+        let output = printed.trim().chars().skip(skipped).collect();
+        Err(ProviderError::Engine { command: format!("{program} {shown}"), output })
+    }
+
+    /// The words of `run`.
+    fn run_words(&self, token: &str) -> Vec<String> {
+        let mut words: Vec<String> = ["run", "--detach", "--init"].map(str::to_owned).to_vec();
+        words.push(format!("--publish=127.0.0.1::{}", self.port));
+        words.push(format!("--label={TOKEN_LABEL}={token}"));
+        words.extend(self.environment.iter().map(|(name, _)| format!("--env={name}")));
+        words.extend(self.arguments.iter().cloned());
+        words.push(self.image.clone());
+        let server = ["sandbox-agent", "server", "--no-telemetry", "--host", "0.0.0.0", "--port"];
+        words.extend(server.map(str::to_owned));
+        words.extend([self.port.to_string(), "--token".to_owned(), token.to_owned()]);
+        words
+    }
+}
+
+impl SandboxProvider for ContainerProvider {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>> {
+        Box::pin(async move {
+            let token = token()?;
+            let printed = self.command(&self.run_words(&token), "run").await?;
+            // Warnings about the image may come before the id.
+            let id = printed.lines().last().unwrap_or_default().trim().to_owned();
+            if id.is_empty() {
+                let command = format!("{} run", self.engine.display());
+                return Err(ProviderError::Engine { command, output: "no container id".to_owned() });
+            }
+            Ok(id)
+        })
+    }
+
+    fn endpoint<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Endpoint, ProviderError>> {
+        Box::pin(async move {
+            let format = format!("{{{{.State.Status}}}} {{{{index .Config.Labels \"{TOKEN_LABEL}\"}}}}");
+            let words = ["inspect".to_owned(), format!("--format={format}"), id.to_owned()];
+            let inspected = match self.command(&words, "inspect").await {
+                Err(ProviderError::Engine { output, .. }) if is_unknown(&output) => {
+                    return Err(ProviderError::NotFound(id.to_owned()));
+                }
+                other => other?,
+            };
+            let (status, token) = inspected.split_once(' ').unwrap_or((inspected.as_str(), ""));
+            match status {
+                "paused" => drop(self.command(&["unpause".to_owned(), id.to_owned()], "unpause").await?),
+                "exited" | "created" | "stopped" => {
+                    self.command(&["start".to_owned(), id.to_owned()], "start").await?;
+                }
+                _ => {}
+            }
+            let words = ["port".to_owned(), id.to_owned(), format!("{}/tcp", self.port)];
+            let published = self.command(&words, "port").await?;
+            let address = published.lines().next().unwrap_or_default().trim();
+            let token = Some(token.trim()).filter(|token| !token.is_empty() && *token != "<no value>");
+            Ok(Endpoint::new(format!("http://{address}"), token.map(str::to_owned)))
+        })
+    }
+
+    fn pause<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), ProviderError>> {
+        Box::pin(async move { self.command(&["pause".to_owned(), id.to_owned()], "pause").await.map(drop) })
+    }
+
+    fn destroy<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), ProviderError>> {
+        Box::pin(async move {
+            let words = ["rm".to_owned(), "--force".to_owned(), "--volumes".to_owned(), id.to_owned()];
+            match self.command(&words, "rm").await {
+                Err(ProviderError::Engine { output, .. }) if is_unknown(&output) => Ok(()),
+                other => other.map(drop),
+            }
+        })
+    }
+}
+
+/// Variables may be secrets.
+impl fmt::Debug for ContainerProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContainerProvider")
+            .field("engine", &self.engine)
+            .field("image", &self.image)
+            .field("port", &self.port)
+            .field("environment", &self.environment.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+/// 256 bits of the system's randomness.
+fn token() -> Result<String, ProviderError> {
+    const SOURCE: &str = "/dev/urandom";
+    let mut bytes = [0; 32];
+    File::open(SOURCE)
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .map_err(|source| ProviderError::Program { program: SOURCE.to_owned(), source: Arc::new(source) })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether the engine says that there is no such container.
+fn is_unknown(output: &str) -> bool {
+    let output = output.to_lowercase();
+    output.contains("no such container") || output.contains("no such object")
+}

@@ -1,0 +1,67 @@
+//! A server on this machine, without a sandbox around it.
+
+use std::fmt;
+
+use futures::future::BoxFuture;
+
+use super::held::Held;
+use super::{Endpoint, ProviderError, SandboxProvider};
+use crate::{LocalOptions, SandboxAgentClient};
+
+/// Starts the released server as a process of this user: nothing separates it from this machine.
+///
+/// Its servers end when it is dropped, and can only be attached to through it.
+pub struct LocalProvider {
+    options: Box<dyn Fn() -> LocalOptions + Send + Sync>,
+    held: Held,
+}
+
+impl LocalProvider {
+    /// Servers with default options.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_options(SandboxAgentClient::start_local)
+    }
+
+    /// Servers with these options, which are made for each of them.
+    #[must_use]
+    pub fn with_options(options: impl Fn() -> LocalOptions + Send + Sync + 'static) -> Self {
+        Self { options: Box::new(options), held: Held::default() }
+    }
+}
+
+impl Default for LocalProvider {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SandboxProvider for LocalProvider {
+    fn name(&self) -> &str {
+        "local"
+    }
+
+    fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>> {
+        let starting = (self.options)().start();
+        Box::pin(async move { Ok(self.held.add(starting.await?)) })
+    }
+
+    fn endpoint<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Endpoint, ProviderError>> {
+        Box::pin(async move { self.held.endpoint(id) })
+    }
+
+    fn destroy<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), ProviderError>> {
+        Box::pin(async move {
+            if let Some(server) = self.held.remove(id) {
+                server.close().await;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Debug for LocalProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalProvider").field("servers", &self.held).finish_non_exhaustive()
+    }
+}

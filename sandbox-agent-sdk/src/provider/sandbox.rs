@@ -1,0 +1,185 @@
+//! A sandbox with a client of its server.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use super::{ProviderError, SandboxProvider};
+use crate::{ClientOptions, HealthWait, SandboxAgentClient};
+
+type Adjust = Box<dyn FnOnce(ClientOptions) -> ClientOptions + Send + Sync>;
+
+/// How a sandbox is made or attached to: [`SandboxAgentClient::with_provider`].
+#[must_use = "nothing happens until it is started"]
+pub struct Provisioning {
+    provider: Arc<dyn SandboxProvider>,
+    id: Option<String>,
+    agent: Option<String>,
+    start_timeout: Duration,
+    client: Adjust,
+}
+
+impl SandboxAgentClient {
+    /// Makes a sandbox, or attaches to one, with a client of the server in it.
+    pub fn with_provider(provider: impl SandboxProvider) -> Provisioning {
+        Self::with_shared_provider(Arc::new(provider))
+    }
+
+    /// The same for a provider that makes several sandboxes.
+    pub fn with_shared_provider(provider: Arc<dyn SandboxProvider>) -> Provisioning {
+        Provisioning {
+            provider,
+            id: None,
+            agent: None,
+            start_timeout: Duration::from_secs(60),
+            client: Box::new(|options| options),
+        }
+    }
+}
+
+impl Provisioning {
+    /// Attaches to the sandbox with this [id](Sandbox::id) instead of making one.
+    pub fn sandbox_id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// The agent that the client connects to. Without one it does not connect by itself.
+    pub fn agent(mut self, agent: impl Into<String>) -> Self {
+        self.agent = Some(agent.into());
+        self
+    }
+
+    /// How long the server may take to be healthy; a minute by default.
+    pub fn start_timeout(mut self, time: Duration) -> Self {
+        self.start_timeout = time;
+        self
+    }
+
+    /// Changes the options of the client; its URL and its token are set already.
+    pub fn client_options(
+        mut self,
+        change: impl FnOnce(ClientOptions) -> ClientOptions + Send + Sync + 'static,
+    ) -> Self {
+        self.client = Box::new(change);
+        self
+    }
+
+    /// Makes the sandbox, or attaches to it, and waits until its server is healthy.
+    ///
+    /// # Errors
+    /// [`ProviderError`] says what failed. A sandbox that was made for this has been destroyed then.
+    pub fn start(self) -> BoxFuture<'static, Result<Sandbox, ProviderError>> {
+        Box::pin(async move {
+            let provider = Arc::clone(&self.provider);
+            match self.id.clone() {
+                Some(id) => {
+                    let wrong = || ProviderError::WrongProvider {
+                        id: id.clone(),
+                        provider: provider.name().to_owned(),
+                    };
+                    let raw = id
+                        .strip_prefix(provider.name())
+                        .and_then(|rest| rest.strip_prefix('/'))
+                        .ok_or_else(wrong)?;
+                    self.attach(raw.to_owned()).await
+                }
+                None => {
+                    let raw = provider.start().await?;
+                    let attached = self.attach(raw.clone()).await;
+                    if attached.is_err()
+                        && let Err(error) = provider.destroy(&raw).await
+                    {
+                        tracing::warn!(%error, sandbox = raw, "a sandbox that cannot be used was not destroyed");
+                    }
+                    attached
+                }
+            }
+        })
+    }
+
+    async fn attach(self, raw: String) -> Result<Sandbox, ProviderError> {
+        let server = |error| ProviderError::Server(Box::new(error));
+        let endpoint = self.provider.endpoint(&raw).await?;
+        let mut options = ClientOptions::new(endpoint.url).auto_connect(self.agent.is_some());
+        if let Some(token) = endpoint.token {
+            options = options.token(token);
+        }
+        if let Some(agent) = self.agent {
+            options = options.agent(agent);
+        }
+        let client = SandboxAgentClient::new((self.client)(options)).map_err(server)?;
+        client.health().wait(HealthWait::within(self.start_timeout)).await.map_err(server)?;
+        Ok(Sandbox { provider: self.provider, raw, client })
+    }
+}
+
+impl fmt::Debug for Provisioning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provisioning")
+            .field("provider", &self.provider)
+            .field("id", &self.id)
+            .field("agent", &self.agent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A sandbox of a provider, with a client of the server in it.
+///
+/// Dropping it drops the client; what becomes of the sandbox is the provider's matter.
+#[derive(Debug)]
+pub struct Sandbox {
+    provider: Arc<dyn SandboxProvider>,
+    raw: String,
+    client: SandboxAgentClient,
+}
+
+impl Sandbox {
+    /// The name of the provider and its id of the sandbox, with a slash between them.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.provider.name(), self.raw)
+    }
+
+    /// The provider.
+    #[must_use]
+    pub fn provider(&self) -> &Arc<dyn SandboxProvider> {
+        &self.provider
+    }
+
+    /// A client of the server in the sandbox.
+    #[must_use]
+    pub fn client(&self) -> &SandboxAgentClient {
+        &self.client
+    }
+
+    /// Disconnects the client and pauses the sandbox. Attach to it by its id to resume it.
+    ///
+    /// # Errors
+    /// [`ProviderError::Unsupported`] if the provider cannot pause; the sandbox stays as it is.
+    pub fn pause(self) -> BoxFuture<'static, Result<(), ProviderError>> {
+        Box::pin(async move {
+            self.disconnect().await;
+            self.provider.pause(&self.raw).await
+        })
+    }
+
+    /// Disconnects the client and destroys the sandbox with everything in it.
+    ///
+    /// # Errors
+    /// What the provider fails with: the sandbox may still be there.
+    pub fn destroy(self) -> BoxFuture<'static, Result<(), ProviderError>> {
+        Box::pin(async move {
+            self.disconnect().await;
+            self.provider.destroy(&self.raw).await
+        })
+    }
+
+    async fn disconnect(&self) {
+        if let Err(error) = self.client.disconnect().await {
+            tracing::debug!(%error, "the client of a sandbox was not disconnected");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Text that is never printed and wiped from memory when it is dropped.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+/// A token or a URL with a password in it.
+///
+/// `Debug` shows nothing of it, and its memory is overwritten on drop. Copies that other crates make of it, such as the
+/// header of an HTTP request, are not covered.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// The text itself.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+}
+
+/// For builders that take a token as text.
+impl AsRef<str> for Secret {
+    fn as_ref(&self) -> &str {
+        self.expose()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Secret;
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let secret = Secret::from("hush".to_owned());
+        assert_eq!(secret.expose(), "hush");
+        assert_eq!(format!("{secret:?} {secret:#?}"), "Secret(…) Secret(…)");
+    }
+}

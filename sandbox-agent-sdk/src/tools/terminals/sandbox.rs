@@ -1,0 +1,255 @@
+//! Restricts commands with bubblewrap.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+
+use super::allowed::locate;
+use super::spawner::Spawner;
+
+/// The name of bubblewrap's program.
+const PROGRAM: &str = "bwrap";
+/// Directories that are replaced by empty ones: they hold the secrets and the sockets of users and services.
+const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
+
+/// Restricts what the commands of terminals can do: [`TerminalOptions::sandbox`](super::TerminalOptions::sandbox).
+///
+/// Linux only. It uses [bubblewrap](https://github.com/containers/bubblewrap) 0.8 or later, which needs unprivileged
+/// user namespaces. By default a command
+///
+/// - has no network, not even the loopback interface of this machine, and no abstract Unix sockets;
+/// - can write to the roots of the terminals and to temporary directories of its own, and nowhere else;
+/// - sees empty directories in place of the home directories, `/tmp`, `/var/tmp` and `/run`: [`read`](Self::read)
+///   makes parts of them visible again, such as a toolchain in a home directory;
+/// - has no capabilities, cannot gain any (setuid programs and new user namespaces do not work), and sees and signals
+///   no process outside;
+/// - ends with its terminal, with every process that it started, whatever these do. It also ends if this program is
+///   killed by SIGKILL.
+///
+/// What it does not do: a command can read every other file that this program can read ([`hide`](Self::hide)), connect
+/// to Unix sockets in directories that are visible, use any amount of memory and processor time, and attack the kernel.
+/// Files that it leaves in the roots stay there, also hooks and build scripts: do not run them outside of a sandbox.
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use sandbox_agent_sdk::tools::Sandbox;
+/// use sandbox_agent_sdk::{Roots, TerminalOptions, Terminals};
+///
+/// let sandbox = Sandbox::detect()?.read("/home/ada/.cargo").read("/home/ada/.rustup");
+/// let terminals = Terminals::new(TerminalOptions::new(Roots::at("/home/ada/project")).sandbox(sandbox));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a sandbox does nothing until terminals use it"]
+pub struct Sandbox {
+    program: PathBuf,
+    network: Network,
+    roots: RootAccess,
+    visible: Vec<PathBuf>,
+    hidden: Vec<PathBuf>,
+    /// Starts the commands: they end with the thread that started them.
+    pub(super) spawner: Arc<Spawner>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    None,
+    Shared,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RootAccess {
+    Read,
+    ReadWrite,
+}
+
+/// Why commands cannot be restricted on this system.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SandboxError {
+    /// This system is not Linux.
+    #[error("commands can be restricted on Linux only")]
+    Unsupported,
+    /// Bubblewrap is not installed. Its package is usually called `bubblewrap`.
+    #[error("bubblewrap was not found at {}", .0.display())]
+    NotFound(PathBuf),
+    /// Bubblewrap is too old, or this system does not allow what it does (unprivileged user namespaces).
+    #[error("bubblewrap does not work on this system: {message}")]
+    Unusable {
+        /// What bubblewrap printed.
+        message: String,
+    },
+    /// Bubblewrap could not be run.
+    #[error("bubblewrap cannot be run")]
+    Io(#[source] Arc<io::Error>),
+}
+
+/// One command to run in a sandbox.
+#[derive(Debug)]
+pub(super) struct Confined<'a> {
+    pub(super) program: &'a OsStr,
+    pub(super) args: &'a [OsString],
+    /// Variables to set. They are not set for bubblewrap itself, which the loader of programs would obey.
+    pub(super) variables: &'a [(OsString, OsString)],
+    /// The directories that it may use, without links.
+    pub(super) roots: &'a [PathBuf],
+    pub(super) directory: &'a Path,
+}
+
+impl Sandbox {
+    /// Finds bubblewrap in this program's `PATH` and runs it once. It blocks for some milliseconds.
+    ///
+    /// # Errors
+    /// [`SandboxError`] if this system has no bubblewrap, or does not let it work.
+    pub fn detect() -> Result<Self, SandboxError> {
+        let found = locate(PROGRAM, std::env::var_os("PATH").as_deref());
+        Self::with_program(found.ok_or_else(|| SandboxError::NotFound(PROGRAM.into()))?)
+    }
+
+    /// Uses the bubblewrap at this path, and runs it once. It blocks for some milliseconds.
+    ///
+    /// # Errors
+    /// As [`detect`](Self::detect).
+    pub fn with_program(program: impl Into<PathBuf>) -> Result<Self, SandboxError> {
+        let program = program.into();
+        if !cfg!(target_os = "linux") {
+            return Err(SandboxError::Unsupported);
+        }
+        if !program.is_file() {
+            return Err(SandboxError::NotFound(program));
+        }
+        let failed = |error: io::Error| SandboxError::Io(Arc::new(error));
+        let sandbox = Self {
+            program,
+            network: Network::None,
+            roots: RootAccess::ReadWrite,
+            visible: Vec::new(),
+            hidden: home_directories(),
+            spawner: Arc::new(Spawner::start().map_err(failed)?),
+        };
+        let output = sandbox.probe().map_err(failed)?;
+        if output.status.success() {
+            return Ok(sandbox);
+        }
+        let message = String::from_utf8_lossy(&output.stderr);
+        Err(SandboxError::Unusable { message: format!("{} ({})", message.trim(), output.status) })
+    }
+
+    /// Lets commands read a file or directory that is hidden by default, below a home directory for example.
+    pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
+        self.visible.push(path.into());
+        self
+    }
+
+    /// Replaces a directory by an empty one.
+    pub fn hide(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.hidden.push(directory.into());
+        self
+    }
+
+    /// Lets commands only read the roots.
+    pub fn read_only_roots(mut self) -> Self {
+        self.roots = RootAccess::Read;
+        self
+    }
+
+    /// Lets commands use the network of this machine, with its loopback interface.
+    pub fn allow_network(mut self) -> Self {
+        self.network = Network::Shared;
+        self
+    }
+
+    /// The program and the arguments that run a command in this sandbox.
+    pub(super) fn command_line(&self, command: &Confined<'_>) -> (&Path, Vec<OsString>) {
+        let mut line: Vec<OsString> = Vec::new();
+        let mut add = |words: &[&OsStr]| line.extend(words.iter().map(|word| (*word).to_owned()));
+        for word in ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"] {
+            add(&[word.as_ref()]);
+        }
+        if self.network == Network::Shared {
+            add(&["--share-net".as_ref()]);
+        }
+        add(&["--cap-drop".as_ref(), "ALL".as_ref()]);
+        add(&["--ro-bind".as_ref(), "/".as_ref(), "/".as_ref()]);
+        add(&["--dev".as_ref(), "/dev".as_ref()]);
+        // Read-only: the superuser may write kernel settings there even without capabilities.
+        add(&["--proc".as_ref(), "/proc".as_ref(), "--remount-ro".as_ref(), "/proc".as_ref()]);
+        let mut hidden: Vec<_> = self.hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        // A directory comes before those in it, which it would cover.
+        hidden.sort();
+        hidden.dedup();
+        for directory in hidden.iter().filter(|path| path.is_dir()) {
+            add(&["--tmpfs".as_ref(), directory.as_ref()]);
+        }
+        for path in self.visible.iter().filter_map(|path| std::path::absolute(path).ok()) {
+            add(&["--ro-bind-try".as_ref(), path.as_ref(), path.as_ref()]);
+        }
+        let bind = if self.roots == RootAccess::Read { "--ro-bind" } else { "--bind" };
+        for root in command.roots {
+            add(&[bind.as_ref(), root.as_ref(), root.as_ref()]);
+        }
+        for (name, value) in command.variables {
+            add(&["--setenv".as_ref(), name, value]);
+        }
+        add(&["--chdir".as_ref(), command.directory.as_ref(), "--".as_ref(), command.program]);
+        line.extend(command.args.iter().cloned());
+        (&self.program, line)
+    }
+
+    /// Runs a program that does nothing.
+    fn probe(&self) -> io::Result<Output> {
+        let command = Confined {
+            program: "/bin/sh".as_ref(),
+            args: &["-c".into(), ":".into()],
+            variables: &[],
+            roots: &[],
+            directory: "/".as_ref(),
+        };
+        let (program, args) = self.command_line(&command);
+        std::process::Command::new(program).args(args).stdin(Stdio::null()).output()
+    }
+}
+
+/// The roots that are in no other root, without links. A command can replace a root that is in another one by a link to
+/// anywhere, so that only the outer one may be mounted.
+pub(super) fn outer_roots<'a>(roots: impl Iterator<Item = &'a Path>) -> Vec<PathBuf> {
+    let mut roots: Vec<_> = roots.filter_map(|root| root.canonicalize().ok()).collect();
+    // The whole file system would cover every other mount.
+    roots.retain(|root| root.parent().is_some());
+    roots.sort();
+    let mut outer: Vec<PathBuf> = Vec::new();
+    for root in roots {
+        if !outer.iter().any(|other| root.starts_with(other)) {
+            outer.push(root);
+        }
+    }
+    outer
+}
+
+fn home_directories() -> Vec<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let home = home.filter(|home| home.is_absolute() && home.parent().is_some());
+    HIDDEN.iter().map(PathBuf::from).chain(home).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::outer_roots;
+
+    #[test]
+    fn a_root_in_another_one_is_left_out() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().canonicalize().unwrap().join(name);
+        for name in ["w", "w/inner", "w2"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        symlink(at("w/inner"), at("link")).unwrap();
+        let roots = [at("w/inner"), at("w"), at("link"), at("w2"), at("w"), at("none"), "/".into()];
+        assert_eq!(outer_roots(roots.iter().map(|root| Path::new(root))), [at("w"), at("w2")]);
+    }
+}

@@ -1,0 +1,302 @@
+//! Limits of what a session or a client may use.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Cost, UsageTotals};
+use crate::text::printable;
+
+/// From which share of a limit on a warning is given.
+const WARN_AT: f64 = 0.8;
+
+/// Limits of what a session, or all sessions of a client, may use.
+///
+/// A warning is published as [`Event::Budget`](crate::Event::Budget) when a share of a limit is used, 80 % by default.
+/// When the limit is reached, that is published too, the running turn is cancelled, and its
+/// [`TurnOutcome::budget`](crate::TurnOutcome::budget) says why. Later prompts fail with
+/// [`Error::BudgetSpent`](crate::Error::BudgetSpent) and are not sent. A limit of turns does not cancel the last turn.
+///
+/// Costs and tokens can only be checked when the agent reports them. Many agents do so at the end of a turn, so that a
+/// turn may exceed the limit. Some never do: then these limits have no effect, which is published as
+/// [`BudgetState::NotReported`] after the first turn. Limits of turns and time always hold.
+///
+/// ```
+/// use std::time::Duration;
+/// use sandbox_agent_sdk::usage::Budget;
+///
+/// let budget = Budget::new().max_cost(2.50, "USD").max_turns(20).max_time(Duration::from_secs(3600));
+/// # let _ = budget;
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "a budget does nothing until a session or a client has it"]
+pub struct Budget {
+    cost: Option<Cost>,
+    tokens: Option<u64>,
+    turns: Option<u64>,
+    time: Option<Duration>,
+    warn_at: f64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { cost: None, tokens: None, turns: None, time: None, warn_at: WARN_AT }
+    }
+}
+
+impl Budget {
+    /// A budget without limits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Limits the cost in a currency. Costs in other currencies do not count.
+    pub fn max_cost(mut self, amount: f64, currency: impl Into<String>) -> Self {
+        self.cost = Some(Cost::new(amount, currency));
+        self
+    }
+
+    /// Limits the tokens: [`Tokens::all`](super::Tokens::all).
+    pub fn max_tokens(mut self, tokens: u64) -> Self {
+        self.tokens = Some(tokens);
+        self
+    }
+
+    /// Limits the number of turns.
+    pub fn max_turns(mut self, turns: u64) -> Self {
+        self.turns = Some(turns);
+        self
+    }
+
+    /// Limits how long turns may run, all together. The time between turns does not count.
+    pub fn max_time(mut self, time: Duration) -> Self {
+        self.time = Some(time);
+        self
+    }
+
+    /// The share of a limit at which a warning is given, from 0 to 1.
+    pub fn warn_at(mut self, share: f64) -> Self {
+        self.warn_at = share.clamp(0.0, 1.0);
+        self
+    }
+}
+
+/// What a limit measures: how much is used, and the limit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "measure", rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum BudgetMeasure {
+    /// Money.
+    #[non_exhaustive]
+    Cost {
+        /// What was spent.
+        used: Cost,
+        /// What may be spent.
+        limit: Cost,
+    },
+    /// Tokens.
+    #[non_exhaustive]
+    Tokens {
+        /// How many were used.
+        used: u64,
+        /// How many may be used.
+        limit: u64,
+    },
+    /// Turns.
+    #[non_exhaustive]
+    Turns {
+        /// How many there were.
+        used: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// The time that turns run.
+    #[non_exhaustive]
+    Time {
+        /// How long they ran.
+        used: Duration,
+        /// How long they may run.
+        limit: Duration,
+    },
+}
+
+impl fmt::Display for BudgetMeasure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cost { used, limit } => write!(f, "{used} of {limit}"),
+            Self::Tokens { used, limit } => write!(f, "{used} of {limit} tokens"),
+            Self::Turns { used, limit } => write!(f, "{used} of {limit} turns"),
+            Self::Time { used, limit } => write!(f, "{used:.1?} of {limit:.1?}"),
+        }
+    }
+}
+
+/// Where a budget stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum BudgetState {
+    /// The share of the limit at which a warning is given is used.
+    Warning,
+    /// The limit is reached.
+    Spent,
+    /// The agent does not report what this limits, so that it has no effect.
+    NotReported,
+}
+
+/// Something happened to a budget.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct BudgetEvent {
+    /// The session whose budget it is; `None` for the client's.
+    pub session_id: Option<String>,
+    /// Where the budget stands.
+    pub state: BudgetState,
+    /// What it limits.
+    #[serde(flatten)]
+    pub measure: BudgetMeasure,
+}
+
+impl fmt::Display for BudgetEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.session_id {
+            Some(id) => write!(f, "the budget of session `{}`", printable(id))?,
+            None => f.write_str("the budget of the client")?,
+        }
+        match self.state {
+            BudgetState::Warning => write!(f, " is nearly spent: {}", self.measure),
+            BudgetState::Spent => write!(f, " is spent: {}", self.measure),
+            BudgetState::NotReported => {
+                write!(f, " has a limit that the agent does not report on: {}", self.measure)
+            }
+        }
+    }
+}
+
+/// A budget, and what was published of it.
+#[derive(Debug)]
+pub(super) struct Tracked {
+    budget: Budget,
+    /// What was published, by measure, in the order of [`Tracked::measures`].
+    published: [Published; 4],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Published {
+    warning: bool,
+    spent: bool,
+    not_reported: bool,
+}
+
+/// What a budget is compared with.
+#[derive(Debug)]
+pub(super) struct Used {
+    pub(super) totals: UsageTotals,
+    /// How many of the turns are running.
+    pub(super) running: u64,
+    /// How long they have run.
+    pub(super) running_for: Duration,
+}
+
+impl Tracked {
+    pub(super) fn new(budget: Budget) -> Self {
+        Self { budget, published: [Published::default(); 4] }
+    }
+
+    /// Each limit, with what was used of it, as a share, and whether the agent reports it.
+    fn measures(&self, used: &Used) -> [Option<(BudgetMeasure, f64, bool)>; 4] {
+        let Budget { cost, tokens, turns, time, .. } = &self.budget;
+        let totals = &used.totals;
+        let cost = cost.as_ref().map(|limit| {
+            let reported = totals.cost(&limit.currency);
+            let spent = reported.cloned().unwrap_or_else(|| Cost::new(0.0, limit.currency.clone()));
+            let share = share(spent.amount, limit.amount);
+            (BudgetMeasure::Cost { used: spent, limit: limit.clone() }, share, reported.is_some())
+        });
+        let tokens = tokens.map(|limit| {
+            let used = totals.tokens.all();
+            let reported = totals.tokens_complete || used > 0;
+            (BudgetMeasure::Tokens { used, limit }, share(used as f64, limit as f64), reported)
+        });
+        let turns = turns.map(|limit| {
+            let used = totals.turns.saturating_sub(used.running);
+            (BudgetMeasure::Turns { used, limit }, share(used as f64, limit as f64), true)
+        });
+        let time = time.map(|limit| {
+            let used = totals.time.saturating_add(used.running_for);
+            let share = share(used.as_secs_f64(), limit.as_secs_f64());
+            (BudgetMeasure::Time { used, limit }, share, true)
+        });
+        [cost, tokens, turns, time]
+    }
+
+    /// What has to be published now. After a turn, that includes what the agent does not report.
+    pub(super) fn news(&mut self, session: Option<&str>, used: &Used, after_turn: bool) -> Vec<BudgetEvent> {
+        let mut news = Vec::new();
+        let measures = self.measures(used);
+        for (published, measure) in self.published.iter_mut().zip(measures) {
+            let Some((measure, share, reported)) = measure else { continue };
+            let state = if share >= 1.0 && !published.spent {
+                (published.spent, published.warning) = (true, true);
+                BudgetState::Spent
+            } else if share >= self.budget.warn_at && share > 0.0 && !published.warning {
+                published.warning = true;
+                BudgetState::Warning
+            } else if after_turn && !reported && !published.not_reported {
+                published.not_reported = true;
+                BudgetState::NotReported
+            } else {
+                continue;
+            };
+            news.push(BudgetEvent { session_id: session.map(str::to_owned), state, measure });
+        }
+        news
+    }
+
+    /// Why the next prompt is not sent, if it is not.
+    pub(super) fn refuses(&self, session: Option<&str>, used: &Used) -> Option<BudgetEvent> {
+        let event = |measure| BudgetEvent {
+            session_id: session.map(str::to_owned),
+            state: BudgetState::Spent,
+            measure,
+        };
+        let started = used.totals.turns;
+        match self.budget.turns {
+            Some(limit) if started >= limit => Some(event(BudgetMeasure::Turns { used: started, limit })),
+            _ => self.cancels(session, used),
+        }
+    }
+
+    /// Why the running turn is cancelled, if it is.
+    pub(super) fn cancels(&self, session: Option<&str>, used: &Used) -> Option<BudgetEvent> {
+        let spent = self
+            .measures(used)
+            .into_iter()
+            .flatten()
+            .find(|(measure, share, _)| *share >= 1.0 && !matches!(measure, BudgetMeasure::Turns { .. }));
+        let (measure, ..) = spent?;
+        Some(BudgetEvent { session_id: session.map(str::to_owned), state: BudgetState::Spent, measure })
+    }
+
+    /// How long until a limit of time, or the warning before it, is reached by itself.
+    pub(super) fn next_moment(&self, used: &Used) -> Option<Duration> {
+        let limit = self.budget.time?;
+        if used.running == 0 {
+            return None;
+        }
+        let [.., published] = self.published;
+        let so_far = used.totals.time.saturating_add(used.running_for);
+        let warning = (!published.warning).then(|| limit.mul_f64(self.budget.warn_at));
+        let end = (!published.spent).then_some(limit);
+        let next = [warning, end].into_iter().flatten().min()?;
+        let turns = u32::try_from(used.running).unwrap_or(u32::MAX);
+        Some(next.saturating_sub(so_far) / turns)
+    }
+}
+
+/// What is used of a limit, where everything is too much of none.
+fn share(used: f64, limit: f64) -> f64 {
+    if limit > 0.0 { used / limit } else { 1.0 }
+}

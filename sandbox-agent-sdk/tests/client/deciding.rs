@@ -1,0 +1,216 @@
+//! What decides about permissions, and what only watches.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+
+use mock_server::{MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::requests::{DecidedBy, PermissionDecided, PermissionOutcome};
+use sandbox_agent_sdk::{
+    Event, Events, PermissionDecision, PermissionKind, PermissionPolicy, PermissionReply, ReplyError,
+    ServerKind, ToolKind,
+};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::permissions::permission;
+use super::support::{KINDS, client, event, options, session, within};
+
+fn asks() -> Script {
+    Script::steps(vec![Step::AskPermission(Permission::new(ToolCall::new("t", "Run")))])
+}
+
+async fn decided(events: &mut Events) -> PermissionDecided {
+    event(events, |event| match event {
+        Event::PermissionDecided(decided) => Some(decided),
+        _ => None,
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_subscription_that_only_watches_never_decides() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", asks()).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let (mut log, _unread) = (client.events(), session.events());
+        assert_eq!(within(session.prompt("go").text()).await.unwrap(), "permission: reject_once");
+        let seen = permission(&mut log).await;
+        assert!(!seen.is_open() && seen.allow_once() == Err(ReplyError::Stale));
+        let decided = decided(&mut log).await;
+        assert_eq!(decided.by, DecidedBy::Default);
+        let expected = PermissionOutcome::Selected {
+            option_id: "reject_once".into(),
+            kind: Some(PermissionKind::RejectOnce),
+        };
+        assert_eq!(decided.request.outcome(), Some(expected));
+    }
+}
+
+#[tokio::test]
+async fn what_a_watcher_holds_does_not_keep_a_request_open() {
+    let server = MockServer::builder().agent("mock", asks()).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let mut log = client.events();
+    let mut decider = session.events().deciding();
+    let turn = session.prompt("go");
+    let (held, request) = (permission(&mut log).await, permission(&mut decider).await);
+    drop(turn.session().clone());
+    drop(decider);
+    assert!(held.is_open());
+    let turn = tokio::spawn(turn.text());
+    drop(request);
+    assert_eq!(within(turn).await.unwrap().unwrap(), "permission: cancelled");
+    assert_eq!(held.outcome(), Some(PermissionOutcome::Cancelled));
+}
+
+#[tokio::test]
+async fn a_handler_decides_and_sees_the_tool_call_as_it_was_reported() {
+    for kind in KINDS {
+        let mut call = ToolCall::new("t", "Edit main.rs");
+        call.kind = "edit".into();
+        call.input = json!({"path": "/main.rs"});
+        let diff = json!({"type": "diff", "path": "/main.rs", "oldText": "a", "newText": "b"});
+        let report = json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "content": [diff]});
+        // The request itself says next to nothing.
+        let params = json!({
+            "toolCall": {"toolCallId": "t", "status": "pending"},
+            "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}],
+        });
+        let script = Script::steps(vec![
+            Step::ToolCall(call),
+            Step::Update(report),
+            Step::Request { method: "session/request_permission".into(), params },
+        ]);
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&seen);
+        let client = options(&server, kind)
+            .permission_handler(move |request| {
+                let told = Arc::clone(&told);
+                async move {
+                    told.lock().unwrap().push(request);
+                    PermissionDecision::Reply(PermissionReply::Once)
+                }
+            })
+            .build()
+            .unwrap();
+        let session = session(&client).await;
+        let mut log = client.events();
+        within(session.prompt("go").outcome()).await.unwrap();
+        assert_eq!(server.answers()[0].answer["result"]["outcome"]["optionId"], "yes");
+        let request = seen.lock().unwrap().remove(0);
+        let call = request.tool_call().unwrap();
+        assert_eq!(
+            (call.title.as_deref(), call.kind.as_ref()),
+            (Some("Edit main.rs"), Some(&ToolKind::Edit))
+        );
+        assert_eq!((call.input.as_ref().unwrap(), call.content.len()), (&json!({"path": "/main.rs"}), 1));
+        assert!(!request.id().is_empty());
+        let options = serde_json::to_value(request.options()).unwrap();
+        assert_eq!(options, json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]));
+        assert_eq!(decided(&mut log).await.by, DecidedBy::Handler);
+    }
+}
+
+#[tokio::test]
+async fn a_handler_takes_its_time_and_others_only_watch() {
+    let server = MockServer::builder().agent("mock", asks()).start().await;
+    let (answer, wait) = oneshot::channel::<PermissionReply>();
+    let wait = Arc::new(Mutex::new(Some(wait)));
+    let client = options(&server, ServerKind::Shared)
+        .permission_handler(move |_| {
+            let wait = wait.lock().unwrap().take().unwrap();
+            async move { PermissionDecision::Reply(wait.await.unwrap()) }
+        })
+        .build()
+        .unwrap();
+    let session = session(&client).await;
+    let mut decider = client.events().deciding();
+    let turn = tokio::spawn(session.prompt("go").text());
+    drop(permission(&mut decider).await);
+    drop(decider);
+    within(client.list_models(None)).await.unwrap();
+    assert!(server.answers().is_empty());
+    answer.send(PermissionReply::Always).unwrap();
+    assert_eq!(within(turn).await.unwrap().unwrap(), "permission: allow_always");
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_or_leaves_it_open_refuses() {
+    for panics in [true, false] {
+        let server = MockServer::builder().agent("mock", asks()).start().await;
+        let client = options(&server, ServerKind::PerAgent)
+            .permission_handler(move |_| {
+                assert!(!panics, "a handler that panics");
+                async { PermissionDecision::Ask }
+            })
+            .build()
+            .unwrap();
+        let session = session(&client).await;
+        assert_eq!(within(session.prompt("go").text()).await.unwrap(), "permission: reject_once");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_request_is_seen_by_all_who_wait_for_it_and_ends_the_handler() {
+    for kind in KINDS {
+        let script = Script::steps(vec![
+            Step::AskPermission(Permission::new(ToolCall::new("t", "Run"))),
+            Step::WaitForCancel,
+        ]);
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let (ended, end) = oneshot::channel::<()>();
+        let ended = Arc::new(Mutex::new(Some(ended)));
+        let client = options(&server, kind)
+            .permission_handler(move |_| {
+                // It is dropped with the future.
+                let ended = ended.lock().unwrap().take();
+                async move {
+                    let _ended = ended;
+                    pending().await
+                }
+            })
+            .build()
+            .unwrap();
+        let session = session(&client).await;
+        let mut log = client.events();
+        let mut turn = session.prompt("go");
+        let request = permission(&mut log).await;
+        let waiting: Vec<_> = (0..3)
+            .map(|_| {
+                let request = request.clone();
+                tokio::spawn(async move { request.closed().await })
+            })
+            .collect();
+        within(session.cancel()).await.unwrap();
+        for task in waiting {
+            within(task).await.unwrap();
+        }
+        within(end).await.unwrap_err();
+        assert!(!request.is_open());
+        within(turn.outcome()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn decisions_of_a_policy_are_visible() {
+    for (policy, id) in
+        [(PermissionPolicy::BypassPermissions, "allow_once"), (PermissionPolicy::Deny, "reject_once")]
+    {
+        let server = MockServer::builder().agent("mock", asks()).start().await;
+        let client = options(&server, ServerKind::Shared).permissions(policy).build().unwrap();
+        let session = session(&client).await;
+        let (mut log, mut of_session) = (client.events(), session.events());
+        within(session.prompt("go").outcome()).await.unwrap();
+        for events in [&mut log, &mut of_session] {
+            let decided = decided(events).await;
+            assert_eq!((decided.by, decided.request.session_id()), (DecidedBy::Policy, Some(session.id())));
+            let outcome = decided.request.outcome();
+            assert!(
+                matches!(outcome, Some(PermissionOutcome::Selected { option_id, .. }) if option_id == id)
+            );
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Events and updates as JSON, for a web backend that passes them on to a browser.
+
+use mock_server::{MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::{Event, ServerKind, UpdateKind};
+use serde_json::{Value, json};
+
+use super::support::{client, event, session, within};
+
+#[tokio::test]
+async fn everything_that_happens_in_a_turn_can_be_passed_on_as_json() {
+    let call = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Run", "name": "bash", "kind": "execute",
+        "content": [], "brandNew": 1, "_meta": {"a": 1}});
+    let script = Script::steps(vec![
+        Step::Update(call.clone()),
+        Step::AskPermission(Permission::new(ToolCall::new("t", "Run"))),
+        Step::crash(3, ["boom"]),
+    ]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let mut events = session.events();
+    let mut turn = session.prompt("go");
+
+    let update = event(&mut events, |event| matches!(event, Event::Update(_)).then_some(event)).await;
+    assert_eq!(
+        json!(update),
+        json!({"type": "update", "sessionId": session.id(), "origin": "live", "update": call})
+    );
+    let Event::Update(update) = update else { panic!("{update:?}") };
+    let UpdateKind::ToolCall(read) = update.kind() else { panic!("{update:?}") };
+    assert_eq!((read.name.as_deref(), read.meta.as_ref().unwrap()), (Some("bash"), &json!({"a": 1})));
+    let mut expected = call.clone();
+    expected.as_object_mut().unwrap().remove("sessionUpdate");
+    assert_eq!(json!(read), expected, "a tool call by itself has every member it came with");
+    assert_eq!(json!(update.kind()), json!({"type": "tool_call", "value": expected}));
+
+    let asked = event(&mut events, |event| matches!(event, Event::Permission(_)).then_some(event)).await;
+    let written: Value = json!(asked);
+    assert_eq!((&written["type"], &written["sessionId"]), (&json!("permission"), &json!(session.id())));
+    assert_eq!(written["toolCall"]["toolCallId"], "t");
+    assert_eq!(written["options"][0]["kind"], "allow_once");
+    let Event::Permission(request) = asked else { panic!("{asked:?}") };
+    request.allow_once().unwrap();
+
+    let ended = event(&mut events, |event| matches!(event, Event::SessionEnded(_)).then_some(event)).await;
+    let written: Value = json!(ended);
+    assert_eq!((&written["type"], &written["termination"]["exitCode"]), (&json!("sessionEnded"), &json!(3)));
+    within(turn.outcome()).await.unwrap_err();
+}

@@ -1,0 +1,218 @@
+//! Turns by their events, as a whole, with deadlines, and one after the other.
+
+use std::time::Duration;
+
+use mock_server::{Fault, MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::turns::TurnEvent;
+use sandbox_agent_sdk::{Error, Event, Phase, ServerKind, StopReason, ToolStatus};
+use serde_json::json;
+
+use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};
+
+#[tokio::test]
+async fn reports_requests_and_the_end_come_in_one_order() {
+    for kind in KINDS {
+        let schema = json!({"properties": {"branch": {"type": "string"}}});
+        let script = Script::steps(vec![
+            Step::Say("one".into()),
+            Step::AskPermission(Permission::new(ToolCall::new("t", "Run"))),
+            Step::Say("two".into()),
+            Step::AskQuestion { message: "which?".into(), schema },
+            Step::Say("three".into()),
+        ]);
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        let mut turn = session.prompt("go");
+        let mut seen = Vec::new();
+        while let Some(event) = within(turn.next_event()).await {
+            seen.push(match event {
+                TurnEvent::Update(update) => update.message_text().unwrap_or("?").to_owned(),
+                TurnEvent::Permission(request) => {
+                    request.allow_once().unwrap();
+                    "permission".to_owned()
+                }
+                TurnEvent::Question(request) => {
+                    request.answer(&json!({"branch": "main"})).unwrap();
+                    "question".to_owned()
+                }
+                TurnEvent::Ended(outcome) => outcome.unwrap().stop_reason.to_string(),
+                other => panic!("{other:?}"),
+            });
+        }
+        let order = ["one", "permission", "permission: allow_once", "two", "question"];
+        assert_eq!(seen[..5], order, "{kind}");
+        assert_eq!(seen.last().unwrap(), "end_turn");
+        assert!(within(turn.next_event()).await.is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_the_reader_of_events_drops_is_cancelled() {
+    let script = Script::steps(vec![Step::AskPermission(Permission::new(ToolCall::new("t", "Run")))]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let mut turn = session.prompt("go");
+    let mut text = String::new();
+    while let Some(event) = within(turn.next_event()).await {
+        if let TurnEvent::Update(update) = event {
+            text.push_str(update.message_text().unwrap_or_default());
+        }
+    }
+    assert_eq!(text, "permission: cancelled");
+}
+
+#[tokio::test]
+async fn a_turn_is_collected_whole() {
+    let diff = |new: &str| json!({"type": "diff", "path": "/a", "oldText": "x", "newText": new});
+    let update = |content: serde_json::Value| {
+        Step::Update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "content": [content]}))
+    };
+    let script = Script::steps(vec![
+        Step::Think("hm".into()),
+        Step::Say("one ".into()),
+        Step::ToolCall(ToolCall::new("t", "Edit")),
+        update(diff("y")),
+        update(diff("y")),
+        update(diff("z")),
+        Step::ToolUpdate { id: "t".into(), status: "completed".into(), text: None },
+        Step::Say("two".into()),
+        Step::Finish(json!({"stopReason": "max_tokens", "usage": {"totalTokens": 7}})),
+    ]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let collected = within(session.prompt("go").collect()).await.unwrap();
+    assert_eq!((collected.text.as_str(), collected.thoughts.as_str()), ("one two", "hm"));
+    let [call] = &collected.tool_calls[..] else { panic!("{collected:?}") };
+    assert_eq!((call.title.as_deref(), call.status.as_ref()), (Some("Edit"), Some(&ToolStatus::Completed)));
+    let changes: Vec<_> = collected.changes.iter().map(|change| (&*change.path, &*change.new_text)).collect();
+    assert_eq!(changes, [("/a", "y"), ("/a", "z")]);
+    assert_eq!(collected.usage, Some(json!({"totalTokens": 7})));
+    let outcome = collected.outcome.unwrap();
+    assert!(outcome.stop_reason == StopReason::MaxTokens && outcome.is_complete());
+}
+
+#[tokio::test]
+async fn a_deadline_cancels_the_turn_and_says_so() {
+    for kind in KINDS {
+        let script = Script::new(|turn| match turn.text.as_str() {
+            "again" => vec![Step::Say("again".into())],
+            _ => vec![Step::Say("begun".into()), Step::WaitForCancel],
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        let error = within(session.prompt("go").with_deadline(Duration::from_millis(300)).text()).await;
+        let Err(Error::IncompleteTurn(turn)) = &error else { panic!("{error:?}") };
+        assert_eq!((turn.collected.text.as_str(), turn.missing.len()), ("begun", 0));
+        assert!(error.as_ref().unwrap_err().is_timeout());
+        let mut turn = session.prompt("go").with_deadline(Duration::from_millis(100));
+        let error = within(turn.outcome()).await.unwrap_err();
+        assert!(matches!(&error, Error::Timeout(late) if late.phase == Phase::Deadline), "{error:?}");
+        assert_eq!(server.messages("session/cancel").len(), 2);
+        // A deadline that is not reached changes nothing.
+        let text = within(session.prompt("again").with_deadline(LIMIT).text()).await;
+        assert_eq!(text.unwrap(), "again");
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_ends_the_wait_for_an_agent_that_does_not_stop() {
+    let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
+    let times = timeouts().cancel(Duration::from_millis(100));
+    let client = options(&server, ServerKind::Shared).timeouts(times).build().unwrap();
+    let session = session(&client).await;
+    let error = within(session.prompt("go").with_deadline(Duration::from_millis(50)).collect()).await;
+    assert!(error.unwrap_err().is_timeout());
+    let error = within(session.prompt("again").outcome()).await.unwrap_err();
+    assert!(matches!(error, Error::TurnInProgress { .. }), "{error:?}");
+}
+
+/// An agent that answers "quick" at once, and everything else when it is cancelled.
+fn slow() -> Script {
+    Script::new(|turn| match turn.text.as_str() {
+        "quick" => vec![Step::Say("done".into())],
+        _ => vec![Step::Say("slow".into()), Step::WaitForCancel],
+    })
+}
+
+#[tokio::test]
+async fn a_prompt_after_a_dropped_turn_waits_for_its_cancel() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", slow()).start().await;
+        let session = session(&client(&server, kind)).await;
+        for _ in 0..5 {
+            let turn = session.prompt("slow");
+            drop(turn);
+            assert_eq!(within(session.prompt("quick").text()).await.unwrap(), "done", "{kind}");
+        }
+        let slow = tokio::time::timeout(Duration::from_millis(100), session.prompt("slow").text()).await;
+        assert!(slow.is_err());
+        assert_eq!(within(session.prompt("quick").text()).await.unwrap(), "done", "{kind}");
+        // While a turn is held, another one is refused.
+        let held = session.prompt("slow");
+        let error = within(session.prompt("quick").outcome()).await.unwrap_err();
+        assert!(matches!(error, Error::TurnInProgress { .. }), "{error:?}");
+        drop(held);
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_after_a_dropped_turn_that_does_not_stop_is_refused_in_time() {
+    let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
+    let times = timeouts().cancel(Duration::from_millis(200));
+    let client = options(&server, ServerKind::Shared).timeouts(times).build().unwrap();
+    let session = session(&client).await;
+    let turn = session.prompt("go");
+    assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+    drop(turn);
+    let error = within(session.prompt("again").outcome()).await.unwrap_err();
+    assert!(matches!(error, Error::TurnInProgress { .. }) && !error.maybe_executed(), "{error:?}");
+    assert_eq!(server.messages("session/prompt").len(), 1);
+}
+
+#[tokio::test]
+async fn the_outcome_says_what_is_missing_and_text_is_an_error_with_what_is_there() {
+    let script = || Script::new(|_| ["a", "b", "c", "d"].map(|text| Step::Say(text.into())).to_vec());
+    let server = MockServer::builder().agent("mock", script()).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let next = server.last_event_id();
+    // The second chunk of the turn is lost for good.
+    server.inject(Fault::Hole { id: next + 2 });
+    let error = within(session.prompt("go").text()).await;
+    let Err(Error::IncompleteTurn(turn)) = &error else { panic!("{error:?}") };
+    assert_eq!((turn.collected.text.as_str(), turn.missing.len()), ("acd", 1));
+    assert!(!turn.collected.outcome.as_ref().unwrap().is_complete());
+    assert!(error.unwrap_err().maybe_executed());
+    assert_eq!(within(session.prompt("go").text()).await.unwrap(), "abcd", "the next turn is whole");
+}
+
+#[tokio::test]
+async fn what_a_turn_does_not_read_in_time_is_missing_too() {
+    let script = Script::steps(vec![Step::Flood { updates: 100, bytes: 10_000 }]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = options(&server, ServerKind::Shared).event_budget(100_000).build().unwrap();
+    let session = session(&client).await;
+    let mut log = client.events();
+    let turn = session.prompt("go");
+    // The turn is over before it is read.
+    assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+    event(&mut log, |event| matches!(event, Event::Lagged(_)).then_some(())).await;
+    let error = within(turn.collect()).await;
+    let Err(Error::IncompleteTurn(turn)) = &error else { panic!("{error:?}") };
+    assert!(!turn.missing.is_empty() && turn.collected.text.len() < 1_000_000);
+}
+
+#[tokio::test]
+async fn an_empty_prompt_is_refused_before_anything_is_sent() {
+    let server = MockServer::start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    for prompt in
+        [sandbox_agent_sdk::Prompt::from(""), " \n".into(), sandbox_agent_sdk::Prompt::new([] as [&str; 0])]
+    {
+        let mut turn = session.prompt(prompt);
+        assert!(within(turn.next()).await.is_none());
+        assert!(matches!(within(turn.outcome()).await, Err(Error::Config(_))));
+    }
+    assert!(server.messages("session/prompt").is_empty());
+    assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello");
+}

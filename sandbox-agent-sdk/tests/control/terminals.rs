@@ -1,0 +1,224 @@
+//! Terminals over WebSockets that are lost, hostile or slow.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use mock_server::{MockServer, State};
+use sandbox_agent_sdk::control::processes::{CreateProcess, Processes};
+use sandbox_agent_sdk::control::terminal::{ProcessTerminal, TerminalEvent};
+use sandbox_agent_sdk::{ControlPlane, Error};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use crate::stub::Stub;
+use crate::support::{plane, soon};
+
+/// Reads until the terminal has shown a text.
+async fn see(terminal: &mut ProcessTerminal, text: &str) {
+    let mut seen = String::new();
+    while !seen.contains(text) {
+        match soon(terminal.next()).await {
+            Some(TerminalEvent::Data(bytes)) => seen.push_str(&String::from_utf8_lossy(&bytes)),
+            other => panic!("{other:?} before {text:?}, after {seen:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_socket_is_a_typed_end_and_can_be_attached_again() {
+    let server = MockServer::start().await;
+    let processes = plane(&server).processes();
+    let shell = processes.create(CreateProcess::new("sh").tty(true)).await.unwrap();
+    let mut terminal = processes.connect_terminal(&shell.id).await.unwrap();
+    assert_eq!(terminal.process_id(), shell.id);
+    terminal.send_input("kept=42\n").await.unwrap();
+    see(&mut terminal, "kept=42").await;
+    server.restart(State::Kept).await;
+    let end = async {
+        loop {
+            match terminal.next().await {
+                Some(TerminalEvent::Data(_)) => {}
+                other => return other,
+            }
+        }
+    };
+    let end = soon(end).await;
+    assert!(matches!(end, Some(TerminalEvent::Disconnected(Error::ConnectionLost { .. }))), "{end:?}");
+    assert!(terminal.next().await.is_none());
+    let mut terminal = processes.connect_terminal(&shell.id).await.unwrap();
+    terminal.send_input("echo $((kept + 1))\n").await.unwrap();
+    see(&mut terminal, "43").await;
+    terminal.close().await;
+    assert!(processes.get(&shell.id).await.unwrap().is_running());
+}
+
+#[tokio::test]
+async fn the_token_of_a_terminal_is_in_the_header_alone() {
+    let server = MockServer::builder().token("s3cret").start().await;
+    let processes = ControlPlane::builder(server.url()).token("s3cret").build().unwrap().processes();
+    let shell = processes.create(CreateProcess::new("cat").tty(true)).await.unwrap();
+    processes.connect_terminal(&shell.id).await.unwrap().close().await;
+    let requests = server.requests_to("GET", &format!("/v1/processes/{}/terminal/ws", shell.id));
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].header("authorization"), Some("Bearer s3cret"));
+    assert_eq!(requests[0].query, "");
+    let wrong = ControlPlane::builder(server.url()).token("wrong").build().unwrap().processes();
+    let error = wrong.connect_terminal(&shell.id).await.unwrap_err();
+    assert!(error.is_unauthorized(), "{error:?}");
+}
+
+/// A server whose WebSocket does what a test says.
+async fn socket<F>(accept: fn(&str) -> String, serve: F) -> (Stub, Processes)
+where
+    F: Fn(TcpStream) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
+{
+    let stub = Stub::serve(move |head, mut stream| {
+        let serve = serve.clone();
+        Box::pin(async move {
+            let key = head.lines().find_map(|line| line.strip_prefix("sec-websocket-key: ")).unwrap();
+            let head = format!(
+                "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                 sec-websocket-accept: {}\r\n\r\n",
+                accept(key)
+            );
+            let _ = stream.write_all(head.as_bytes()).await;
+            serve(stream).await;
+        })
+    })
+    .await;
+    let processes = ControlPlane::new(&stub.url).unwrap().processes();
+    (stub, processes)
+}
+
+fn right(key: &str) -> String {
+    derive_accept_key(key.as_bytes())
+}
+
+/// An unmasked frame, as servers send it.
+fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x80 | opcode];
+    match payload.len() {
+        length @ 0..126 => frame.push(length as u8),
+        length @ 126..65536 => {
+            frame.push(126);
+            frame.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        length => {
+            frame.push(127);
+            frame.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(payload);
+    frame
+}
+
+const READY: &[u8] = br#"{"type":"ready","processId":"proc_1"}"#;
+
+async fn until_closed(mut stream: TcpStream) {
+    let mut buffer = [0; 1024];
+    while matches!(stream.read(&mut buffer).await, Ok(1..)) {}
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_terminal_is_refused() {
+    let (_stub, processes) = socket(|_| "nonsense".to_owned(), |stream| Box::pin(until_closed(stream))).await;
+    let error = soon(processes.connect_terminal("proc_1")).await.unwrap_err();
+    assert!(matches!(error, Error::UnexpectedBody { status: 101, .. }), "{error:?}");
+    let (_stub, processes) = socket(right, |mut stream| {
+        Box::pin(async move {
+            let _ = stream.write_all(&frame(1, br#"{"type":"exit","exitCode":0}"#)).await;
+            until_closed(stream).await;
+        })
+    })
+    .await;
+    let error = soon(processes.connect_terminal("proc_1")).await.unwrap_err();
+    assert!(matches!(error, Error::UnexpectedBody { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn hostile_frames_end_the_terminal_and_unknown_ones_do_not() {
+    let huge = [&[0x82, 127][..], &(1_u64 << 40).to_be_bytes()].concat();
+    for hostile in [frame(1, b"no json"), frame(1, b"\xff\xfe"), huge, vec![0xff; 16]] {
+        let (_stub, processes) = socket(right, move |mut stream| {
+            let hostile = hostile.clone();
+            Box::pin(async move {
+                let unknown = frame(1, br#"{"type":"later","x":1}"#);
+                let frames =
+                    [frame(1, READY), unknown, frame(9, b"ping"), frame(2, b"data"), hostile].concat();
+                let _ = stream.write_all(&frames).await;
+                until_closed(stream).await;
+            })
+        })
+        .await;
+        let mut terminal = soon(processes.connect_terminal("proc_1")).await.unwrap();
+        let first = soon(terminal.next()).await;
+        assert!(matches!(&first, Some(TerminalEvent::Data(bytes)) if bytes == "data"), "{first:?}");
+        let end = soon(terminal.next()).await;
+        assert!(matches!(end, Some(TerminalEvent::Disconnected(_))), "{end:?}");
+        assert!(soon(terminal.next()).await.is_none());
+    }
+}
+
+#[tokio::test]
+async fn the_servers_mark_of_a_terminals_end_is_left_out_only_at_its_end() {
+    const MARK: &[u8] = b"\n[process stream error: I/O error (os error 5)]\n";
+    let (_stub, processes) = socket(right, |mut stream| {
+        Box::pin(async move {
+            let exit = frame(1, br#"{"type":"exit","exitCode":null}"#);
+            let frames =
+                [frame(1, READY), frame(2, MARK), frame(2, MARK), frame(2, b"x"), frame(2, MARK), exit]
+                    .concat();
+            let _ = stream.write_all(&frames).await;
+            until_closed(stream).await;
+        })
+    })
+    .await;
+    let mut terminal = soon(processes.connect_terminal("proc_1")).await.unwrap();
+    let mut seen = Vec::new();
+    while let Some(event) = soon(terminal.next()).await {
+        match event {
+            TerminalEvent::Data(bytes) => seen.push(bytes.to_vec()),
+            event => seen.push(format!("{event:?}").into_bytes()),
+        }
+    }
+    assert_eq!(seen, [MARK, MARK, b"x", b"Exit(Signal)"]);
+}
+
+#[tokio::test]
+async fn a_terminal_that_is_not_read_holds_the_server_back() {
+    const FRAME: usize = 64 * 1024;
+    const FRAMES: usize = 1024;
+    let (blocked, mut blocks) = mpsc::channel(1);
+    let (_stub, processes) = socket(right, move |mut stream| {
+        let blocked = blocked.clone();
+        Box::pin(async move {
+            let _ = stream.write_all(&frame(1, READY)).await;
+            let data = frame(2, &[7; FRAME]);
+            for sent in 0..FRAMES {
+                let write = stream.write_all(&data);
+                tokio::pin!(write);
+                if tokio::time::timeout(Duration::from_millis(500), &mut write).await.is_err() {
+                    let _ = blocked.try_send(sent);
+                    let _ = write.await;
+                }
+            }
+            let _ = stream.write_all(&frame(1, br#"{"type":"exit","exitCode":0}"#)).await;
+            until_closed(stream).await;
+        })
+    })
+    .await;
+    let mut terminal = soon(processes.connect_terminal("proc_1")).await.unwrap();
+    let sent = soon(blocks.recv()).await.unwrap();
+    assert!(sent < FRAMES / 2, "{sent} frames were accepted and nobody reads them");
+    let mut received = 0;
+    loop {
+        match soon(terminal.next()).await {
+            Some(TerminalEvent::Data(bytes)) => received += bytes.len(),
+            Some(TerminalEvent::Exit(_)) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(received, FRAME * FRAMES, "nothing is lost");
+}

@@ -1,0 +1,187 @@
+//! Attacks by way of files.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(target_os = "linux")]
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use sandbox_agent_sdk::{AgentTools, ConfinedFiles, FileError};
+use serde_json::json;
+
+use super::support::{Place, lines, read, within, write};
+
+/// Paths by which an agent could make programs of the user run code.
+const PLANTED: [&str; 12] = [
+    ".git/hooks/pre-commit",
+    ".git/config",
+    ".git",
+    "sub/.git/hooks/post-checkout",
+    ".GIT/config",
+    "sub/../.git/config",
+    ".envrc",
+    "deep/.envrc",
+    ".vscode/tasks.json",
+    ".bashrc",
+    ".ssh/authorized_keys",
+    ".cargo/config.toml",
+];
+
+#[tokio::test]
+async fn files_that_make_other_programs_run_code_are_not_written() {
+    let place = Place::new();
+    let files = place.files();
+    for planted in PLANTED {
+        let result = write(&files, place.at(planted), "attack").await;
+        assert!(matches!(result, Err(FileError::Protected(_))), "{planted}: {result:?}");
+    }
+    assert_eq!(fs::read_dir(place.root()).unwrap().count(), 0, "nothing is created for a refused file");
+    let tools = AgentTools::new().files(files.clone());
+    let params = json!({"sessionId": "s", "path": place.at(".git/config"), "content": "attack"});
+    let error = within(tools.answer("fs/write_text_file", &params).unwrap()).await.unwrap_err();
+    assert_eq!(error.data.unwrap()["reason"], "protected");
+    // They can be read, and files with similar names can be written.
+    fs::create_dir_all(place.at(".git/hooks")).unwrap();
+    place.file(".git/config", "mine");
+    assert_eq!(read(&files, place.at(".git/config")).await.unwrap(), "mine");
+    for harmless in [".gitignore", ".github/workflows/ci.yml", ".env.example", "git/config"] {
+        write(&files, place.at(harmless), "fine").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn links_do_not_lead_to_protected_files() {
+    let place = Place::new();
+    let files = place.files();
+    fs::create_dir_all(place.at(".git/hooks")).unwrap();
+    place.file(".git/config", "mine");
+    symlink(".git", place.at("innocent")).unwrap();
+    symlink(".git/config", place.at("notes.txt")).unwrap();
+    symlink("innocent/hooks", place.at("scripts")).unwrap();
+    fs::create_dir(place.at("dir")).unwrap();
+    symlink("../.git/hooks", place.at("dir/hooks")).unwrap();
+    for path in [
+        "innocent/config",
+        "notes.txt",
+        "scripts/pre-commit",
+        "dir/hooks/pre-commit",
+        "innocent/new/deep/file",
+    ] {
+        let result = write(&files, place.at(path), "attack").await;
+        assert!(matches!(result, Err(FileError::Protected(_))), "{path}: {result:?}");
+    }
+    assert_eq!(fs::read_to_string(place.at(".git/config")).unwrap(), "mine");
+    assert_eq!(fs::read_dir(place.at(".git/hooks")).unwrap().count(), 0);
+    assert!(!place.at(".git/new").exists(), "no directory is created behind a link");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_swapped_for_a_link_meanwhile_does_not_lead_to_protected_files() {
+    let place = Place::new();
+    let files = place.files();
+    fs::create_dir_all(place.at(".git/hooks")).unwrap();
+    fs::create_dir(place.at("dir")).unwrap();
+    symlink(".git/hooks", place.at("link")).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let swapper = {
+        let (stop, root) = (Arc::clone(&stop), place.root());
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let (one, other) = (root.join("dir"), root.join("link"));
+                renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+            }
+        })
+    };
+    let mut outcomes = (0, 0);
+    for _ in 0..3000 {
+        match write(&files, place.at("dir/pre-commit"), "attack").await {
+            Ok(()) => outcomes.0 += 1,
+            Err(FileError::Protected(_)) => outcomes.1 += 1,
+            Err(_) => {}
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    swapper.join().unwrap();
+    assert!(outcomes.0 > 0 && outcomes.1 > 0, "the race was not run: {outcomes:?}");
+    assert_eq!(fs::read_dir(place.at(".git/hooks")).unwrap().count(), 0, "a hook was planted");
+}
+
+#[tokio::test]
+async fn the_list_of_protected_names_can_be_extended_and_switched_off() {
+    let place = Place::new();
+    let more = place.files().deny_writes(["Makefile"]);
+    assert!(matches!(write(&more, place.at("sub/makefile"), "x").await, Err(FileError::Protected(_))));
+    assert!(matches!(write(&more, place.at(".envrc"), "x").await, Err(FileError::Protected(_))));
+    let all = place.files().allow_all_writes();
+    write(&all, place.at(".envrc"), "x").await.unwrap();
+    let own = place.files().allow_all_writes().deny_writes(["Makefile"]);
+    write(&own, place.at(".git/config"), "x").await.unwrap();
+    assert!(matches!(write(&own, place.at("Makefile"), "x").await, Err(FileError::Protected(_))));
+    assert!(ConfinedFiles::DENIED.contains(&".git"));
+}
+
+#[tokio::test]
+async fn setuid_and_setgid_bits_do_not_pass_to_what_the_agent_writes() {
+    let place = Place::new();
+    let path = place.file("tool", "#!/bin/sh\n");
+    for special in [0o4755, 0o2755, 0o6755, 0o1755] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(special)).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o7777, special);
+        write(&place.files(), &path, "attack").await.unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o755, "{special:o}");
+    }
+}
+
+#[tokio::test]
+async fn the_owner_of_a_file_does_not_change() {
+    let place = Place::new();
+    let path = place.file("theirs", "old");
+    // Only the superuser can give a file away, and back.
+    if chown(&path, Some(12345), Some(23456)).is_err() {
+        eprintln!("NOT TESTED: this user cannot give files away");
+        return;
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4640)).unwrap();
+    write(&place.files(), &path, "new").await.unwrap();
+    let metadata = path.metadata().unwrap();
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (12345, 23456, 0o640));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+}
+
+#[tokio::test]
+async fn a_huge_sparse_file_does_not_block_other_reads() {
+    let place = Place::new();
+    fs::File::create(place.at("huge")).unwrap().set_len(1 << 42).unwrap();
+    place.file("small", "text");
+    let files = place.files().max_at_once(2);
+    let scan = |line, limit| lines(&files, place.at("huge"), line, limit);
+    // More scans than may run at once, and a read behind them.
+    let scans = futures::future::join_all((0..4).map(|_| scan(Some(2), None)));
+    let (scanned, text) = futures::join!(scans, read(&files, place.at("small")));
+    assert_eq!(text.unwrap(), "text");
+    for result in scanned {
+        assert!(matches!(result, Err(FileError::ScanLimit { limit: 268_435_456, .. })), "{result:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_limit_of_a_scan_is_exact() {
+    let place = Place::new();
+    let path = place.file("f", "one\ntwo\nthree\n");
+    let end = "one\ntwo\n".len() as u64;
+    let scan = async |limit, line, count| lines(&place.files().scan_limit(limit), &path, line, count).await;
+    for limit in [end, end + 1, 1000] {
+        assert_eq!(scan(limit, Some(2), Some(1)).await.unwrap(), "two\n", "{limit}");
+    }
+    let result = scan(end - 1, Some(2), Some(1)).await;
+    assert!(matches!(result, Err(FileError::ScanLimit { limit: 7, .. })), "{result:?}");
+    // To the end of the file.
+    assert_eq!(scan(14, Some(2), None).await.unwrap(), "two\nthree\n");
+    assert!(matches!(scan(13, Some(2), None).await, Err(FileError::ScanLimit { .. })));
+    assert!(matches!(scan(0, None, None).await, Err(FileError::ScanLimit { .. })));
+    assert_eq!(scan(0, None, Some(0)).await.unwrap(), "");
+}

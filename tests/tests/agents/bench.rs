@@ -1,0 +1,346 @@
+//! A model, an agent and a server, and a client of them.
+
+use std::{
+    fs,
+    future::Future,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use mock_server::{MockServer, ProcessAgent, State};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use sandbox_agent_sdk::{
+    Capabilities, ClientOptions, Content, Error, Event, NewSession, PermissionRequest, SandboxAgentClient,
+    Session, Turn, TurnOutcome, Update, UpdateKind,
+};
+use sdk_tests::{
+    ReleasedServer, ReleasedSetup,
+    agents::{AgentHome, HomeOptions, KEY, Login, RealAgent},
+    binary, install_agent_as, is_alive,
+    model::ScriptedModel,
+};
+use tokio::task::JoinHandle;
+
+use crate::{
+    cell::{Cell, Face, folder},
+    runner::RELEASED,
+};
+
+/// How long anything may take: agents take many seconds to start on a busy machine.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// An agent that retries for longer than this is cancelled.
+pub(crate) const RETRIES: Duration = Duration::from_secs(25);
+
+/// Waits for what a row cannot do without.
+pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(LIMIT, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what} took longer than {LIMIT:?}"),
+    }
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    patiently(what, async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+/// Everything that one row needs. It ends with this value.
+pub(crate) struct Bench {
+    pub(crate) cell: Cell,
+    pub(crate) model: ScriptedModel,
+    pub(crate) home: AgentHome,
+    server: Server,
+}
+
+enum Server {
+    Mock(Box<MockServer>),
+    Released(Box<ReleasedServer>),
+}
+
+impl Bench {
+    /// Starts everything with the right key.
+    pub(crate) async fn start(cell: Cell) -> Self {
+        Self::with_login(cell, Login::Key).await
+    }
+
+    pub(crate) async fn with_login(cell: Cell, login: Login) -> Self {
+        let model = match login {
+            Login::WrongKey => ScriptedModel::with_key(KEY).await,
+            _ => ScriptedModel::start().await,
+        };
+        let package = cell.agent.fetch(&folder()).await.expect("the agent was fetched");
+        let command = cell.agent.command(&package);
+        let home = AgentHome::new(cell.agent, &command, &model.url(), &HomeOptions { login });
+        let server = match cell.face {
+            Face::Mock => {
+                let agent = ProcessAgent::new(home.launcher()).cwd(home.project());
+                let builder = MockServer::builder().agent(cell.agent.name(), agent);
+                Server::Mock(Box::new(builder.default_agent(cell.agent.name()).ring(16_384).start().await))
+            }
+            Face::Released => {
+                let program = binary(&folder(), RELEASED).await.expect("the server was fetched");
+                let agent = vec![home.launcher().display().to_string()];
+                let setup = ReleasedSetup { program, agent: agent.clone(), token: None, request_limit: None };
+                let released = ReleasedServer::start(setup).await;
+                install_agent_as(released.home(), agent_name(cell), &agent);
+                Server::Released(Box::new(released))
+            }
+        };
+        Self { cell, model, home, server }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match &self.server {
+            Server::Mock(mock) => mock.url(),
+            Server::Released(released) => released.url(),
+        }
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.cell.face == Face::Released
+    }
+
+    /// The agent's name on the server.
+    pub(crate) fn agent_name(&self) -> &'static str {
+        agent_name(self.cell)
+    }
+
+    /// The directory that sessions work in.
+    pub(crate) fn project(&self) -> String {
+        self.home.project().display().to_string()
+    }
+
+    pub(crate) fn in_project(&self, name: &str) -> PathBuf {
+        self.home.project().join(name)
+    }
+
+    pub(crate) fn new_session(&self) -> NewSession {
+        NewSession::in_dir(self.project())
+    }
+
+    pub(crate) fn options(&self) -> ClientOptions {
+        SandboxAgentClient::builder(self.url()).agent(self.agent_name()).auto_connect(false)
+    }
+
+    /// A client that is connected.
+    pub(crate) async fn client(&self) -> Connected {
+        self.connect(self.options()).await
+    }
+
+    pub(crate) async fn connect(&self, options: ClientOptions) -> Connected {
+        let client = options.build().expect("a client");
+        let capabilities = patiently("connecting", client.connect()).await;
+        Connected {
+            client,
+            capabilities: capabilities.unwrap_or_else(|error| panic!("connecting: {}", chain(&error))),
+        }
+    }
+
+    /// A session of a new client that allows everything.
+    pub(crate) async fn session(&self) -> Session {
+        let options = self.options().permissions(sandbox_agent_sdk::PermissionPolicy::BypassPermissions);
+        self.connect(options).await.session(self.new_session()).await
+    }
+
+    /// The processes of the agent, with the first one first.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        processes_of(self.home.folder())
+    }
+
+    /// Kills the agent's first process, and nothing else.
+    pub(crate) fn kill_agent(&self) {
+        let first = *self.processes().first().expect("the agent runs");
+        send(first, Signal::SIGKILL);
+    }
+
+    /// Kills the server with its agents, and starts it again on the same port.
+    pub(crate) async fn restart_server(&mut self) {
+        match &mut self.server {
+            Server::Mock(mock) => mock.restart(State::Lost).await,
+            Server::Released(released) => released.restart().await,
+        }
+    }
+}
+
+/// The released server knows some agents by name; the others are its agent `mock`.
+fn agent_name(cell: Cell) -> &'static str {
+    match (cell.face, cell.agent) {
+        (Face::Released, RealAgent::Gemini | RealAgent::Qwen) => "mock",
+        (_, agent) => agent.name(),
+    }
+}
+
+pub(crate) fn send(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).expect("a process id");
+    kill(Pid::from_raw(pid), signal).expect("a process that can be signalled");
+}
+
+/// The live processes whose environment names this folder, parents before their children.
+fn processes_of(folder: &Path) -> Vec<u32> {
+    let folder = folder.canonicalize().expect("a folder").display().to_string();
+    let mine = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        String::from_utf8_lossy(&environment).contains(&folder) && is_alive(*pid)
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<u32> = pids.filter(mine).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// A client with its connection.
+pub(crate) struct Connected {
+    pub(crate) client: SandboxAgentClient,
+    pub(crate) capabilities: Arc<Capabilities>,
+}
+
+impl Connected {
+    pub(crate) async fn session(&self, new: NewSession) -> Session {
+        let made = patiently("a session", self.client.new_session(new)).await;
+        made.unwrap_or_else(|error| panic!("session/new: {}", chain(&error)))
+    }
+}
+
+/// What a turn told.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) updates: Vec<Update>,
+    pub(crate) outcome: Result<TurnOutcome, Error>,
+}
+
+impl Told {
+    /// The agent's message, as one text.
+    pub(crate) fn text(&self) -> String {
+        self.updates.iter().filter_map(Update::message_text).collect()
+    }
+
+    pub(crate) fn thoughts(&self) -> String {
+        let thoughts = self.updates.iter().filter_map(|update| match update.kind() {
+            UpdateKind::Thought(chunk) => chunk.text(),
+            _ => None,
+        });
+        thoughts.collect()
+    }
+
+    /// The changes of files that tool calls told of, by path.
+    pub(crate) fn diffs(&self) -> Vec<(String, String)> {
+        let calls = self.updates.iter().filter_map(|update| match update.kind() {
+            UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => Some(call),
+            _ => None,
+        });
+        let diffs = calls.flat_map(|call| &call.content).filter_map(|content| match content {
+            Content::Diff { path, new_text, .. } => Some((path.clone(), new_text.clone())),
+            _ => None,
+        });
+        diffs.collect()
+    }
+
+    /// Fails the row unless the turn ended by itself.
+    pub(crate) fn ended(&self) -> &Self {
+        match &self.outcome {
+            Ok(outcome) => assert_eq!(outcome.stop_reason.as_str(), "end_turn", "{outcome:?}"),
+            Err(error) => panic!("the turn failed: {}", chain(error)),
+        }
+        self
+    }
+
+    /// Fails the row unless the turn was cancelled.
+    pub(crate) fn cancelled(&self) -> &Self {
+        match &self.outcome {
+            Ok(outcome) => assert_eq!(outcome.stop_reason.as_str(), "cancelled", "{outcome:?}"),
+            Err(error) => panic!("the cancelled turn failed: {}", chain(error)),
+        }
+        self
+    }
+}
+
+/// Reads a turn to its end.
+pub(crate) async fn read(mut turn: Turn) -> Told {
+    patiently("the turn", async {
+        let mut updates = Vec::new();
+        while let Some(update) = turn.next().await {
+            updates.push(update);
+        }
+        Told { updates, outcome: turn.outcome().await }
+    })
+    .await
+}
+
+/// Prompts, and reads the turn to its end.
+pub(crate) async fn ask(session: &Session, prompt: &str) -> Told {
+    read(session.prompt(prompt)).await
+}
+
+/// Reads a turn until the agent has said something.
+pub(crate) async fn first_text(turn: &mut Turn) {
+    patiently("the first text", async {
+        while let Some(update) = turn.next().await {
+            if update.message_text().is_some_and(|text| !text.trim().is_empty()) {
+                return;
+            }
+        }
+        panic!("the turn ended before its first text: {:?}", turn.outcome().await);
+    })
+    .await;
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    match error.rpc_error().and_then(|rpc| rpc.data.clone()) {
+        Some(data) => format!("{text} {data}"),
+        None => text,
+    }
+}
+
+/// Answers every permission of a client by a function, and keeps them.
+pub(crate) struct Answering {
+    seen: Arc<Mutex<Vec<PermissionRequest>>>,
+    task: JoinHandle<()>,
+}
+
+impl Answering {
+    pub(crate) fn start(
+        client: &SandboxAgentClient,
+        answer: impl Fn(&PermissionRequest) + Send + 'static,
+    ) -> Self {
+        let mut events = client.events();
+        let seen: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
+        let list = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                if let Event::Permission(request) = event {
+                    list.lock().unwrap().push(request.clone());
+                    answer(&request);
+                }
+            }
+        });
+        Self { seen, task }
+    }
+
+    pub(crate) fn requests(&self) -> Vec<PermissionRequest> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

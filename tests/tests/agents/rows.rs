@@ -1,0 +1,73 @@
+//! What is shown of every agent.
+
+mod cancel;
+mod crashes;
+mod failures;
+mod files;
+mod lifecycle;
+mod login;
+mod permissions;
+mod settings;
+mod tools;
+mod turns;
+
+use futures::future::BoxFuture;
+
+use crate::cell::{Cell, Seen};
+
+/// One behaviour.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(Cell) -> BoxFuture<'static, Seen>,
+}
+
+macro_rules! rows {
+    ($($file:ident::$name:ident)*) => {
+        /// All rows, in the order of the page.
+        pub(crate) const ROWS: &[Row] = &[$(
+            Row { name: stringify!($name), run: |cell| Box::pin($file::$name(cell)) },
+        )*];
+    };
+}
+
+rows! {
+    login::a_key_is_enough_to_log_in
+    login::a_wrong_key_is_reported
+    login::a_missing_key_is_reported
+    turns::two_thousand_chunks_come_in_order_before_the_outcome
+    turns::thoughts_are_reported_as_thoughts
+    turns::an_image_reaches_the_model
+    turns::two_sessions_have_a_turn_at_once
+    turns::usage_is_reported
+    permissions::a_handler_allows_a_command
+    permissions::a_handler_refuses_a_command
+    permissions::bypass_runs_a_command_unasked
+    permissions::deny_runs_no_command
+    permissions::accept_edits_allows_a_file_and_asks_for_a_command
+    files::an_edit_shows_its_diff
+    files::confined_files_serve_the_agent
+    files::terminals_are_offered
+    tools::a_tool_server_is_used
+    cancel::a_cancel_right_after_the_prompt
+    cancel::a_cancel_in_mid_stream
+    cancel::a_cancel_with_an_open_permission
+    cancel::a_dropped_turn_stops
+    settings::a_session_has_the_model_and_mode_it_was_made_with
+    settings::the_mode_is_set
+    settings::the_model_is_set
+    settings::an_option_is_set
+    lifecycle::sessions_are_listed
+    lifecycle::a_session_is_loaded_with_its_history
+    lifecycle::a_session_is_resumed
+    lifecycle::a_session_is_forked
+    lifecycle::a_session_is_closed
+    lifecycle::a_disconnect_leaves_no_process
+    lifecycle::a_disconnect_with_a_tool_server_leaves_no_process
+    failures::a_model_error_400_is_reported
+    failures::a_model_error_429_is_reported
+    failures::a_model_error_500_is_reported
+    crashes::a_killed_agent_is_reported_and_loads_its_session_again
+    crashes::a_stored_session_continues_after_the_agent_was_killed
+    crashes::a_stored_session_continues_after_the_server_was_killed
+    crashes::a_stored_session_continues_after_its_program_was_killed
+}

@@ -1,0 +1,108 @@
+//! Agents, servers and programs that are killed.
+
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use sandbox_agent_sdk::{PermissionPolicy, SandboxAgentClient, SqliteStore};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::{
+    bench::{Bench, ask, chain, first_text, patiently, read, send},
+    cell::{Cell, Seen},
+};
+
+pub(super) async fn a_killed_agent_is_reported_and_loads_its_session_again(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
+    let session = connected.session(bench.new_session()).await;
+    ask(&session, "remember this").await.ended();
+    let mut turn = session.prompt("slow 400");
+    first_text(&mut turn).await;
+    bench.kill_agent();
+    let told = read(turn).await;
+    let error = told.outcome.expect_err("the turn fails");
+    let end = error.termination().unwrap_or_else(|| panic!("{}", chain(&error)));
+    assert!(end.is_crash() && error.maybe_executed(), "{end:?}");
+    if !bench.is_released() {
+        assert_eq!(end.signal.as_deref(), Some("SIGKILL"), "{end:?}");
+    }
+    let shown = end.to_string();
+    assert!(!shown.contains("unix_wait_status"), "{shown}");
+    patiently("a new agent", connected.client.restart_agent()).await.expect("the agent starts again");
+    let loaded = patiently("loading", connected.client.load_session(session.id(), bench.new_session())).await;
+    let loaded = loaded.unwrap_or_else(|error| panic!("session/load: {}", chain(&error)));
+    let told = ask(&loaded, "repeat all").await;
+    assert!(told.ended().text().contains("remember this"), "{}", told.text());
+    Seen::Works
+}
+
+async fn stored(bench: &Bench) -> (SandboxAgentClient, sandbox_agent_sdk::StoredSession) {
+    let store = SqliteStore::open(bench.home.folder().join("sessions.sqlite")).await.expect("a store");
+    let options = bench.options().store(store).permissions(PermissionPolicy::BypassPermissions);
+    let connected = bench.connect(options).await;
+    let session =
+        patiently("a session", connected.client.sessions().resume_or_create("kept", bench.new_session()))
+            .await;
+    (connected.client, session.unwrap_or_else(|error| panic!("{}", chain(&error))))
+}
+
+/// Prompts in a stored session; the agent must know what was said before.
+async fn remembers(session: &sandbox_agent_sdk::StoredSession) {
+    let turn = patiently("restoring", session.prompt("repeat all")).await;
+    let told = read(turn.unwrap_or_else(|error| panic!("{}", chain(&error)))).await;
+    assert!(told.ended().text().contains("remember this"), "{:?}", told.text());
+}
+
+pub(super) async fn a_stored_session_continues_after_the_agent_was_killed(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let (_client, session) = stored(&bench).await;
+    read(session.prompt("remember this").await.expect("a turn")).await.ended();
+    let mut turn = session.prompt("slow 400").await.expect("a turn");
+    first_text(&mut turn).await;
+    bench.kill_agent();
+    assert!(read(turn).await.outcome.is_err());
+    remembers(&session).await;
+    Seen::Works
+}
+
+pub(super) async fn a_stored_session_continues_after_the_server_was_killed(cell: Cell) -> Seen {
+    let mut bench = Bench::start(cell).await;
+    let (_client, session) = stored(&bench).await;
+    read(session.prompt("remember this").await.expect("a turn")).await.ended();
+    let mut turn = session.prompt("slow 400").await.expect("a turn");
+    first_text(&mut turn).await;
+    bench.restart_server().await;
+    assert!(read(turn).await.outcome.is_err());
+    remembers(&session).await;
+    Seen::Works
+}
+
+pub(super) async fn a_stored_session_continues_after_its_program_was_killed(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let store = bench.home.folder().join("sessions.sqlite");
+    let mut program = tokio::process::Command::new(std::env::current_exe().expect("this program"));
+    program.args(["--program", &bench.url(), bench.agent_name(), &bench.project()]);
+    program.arg(&store).args(["kept", "remember this", "slow 400"]);
+    let mut program = program.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("a program");
+    let mut lines = BufReader::new(program.stdout.take().expect("its output")).lines();
+    patiently("the second turn", async {
+        let mut first_is_over = false;
+        while let Some(line) = lines.next_line().await.expect("a line") {
+            if line == "text" && first_is_over {
+                return;
+            }
+            first_is_over |= line == "done 0";
+        }
+        panic!("the program ended");
+    })
+    .await;
+    send(program.id().expect("it runs"), Signal::SIGKILL);
+    patiently("its end", program.wait()).await.expect("it ends");
+    let (_client, session) = stored(&bench).await;
+    remembers(&session).await;
+    let events = session.stored_events(0).await.expect("what is stored");
+    let texts =
+        events.events.iter().filter(|event| event.payload.to_string().contains("echo: remember this"));
+    assert_eq!(texts.count(), 1, "the first turn is stored once");
+    Seen::Works
+}

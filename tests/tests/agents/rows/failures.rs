@@ -1,0 +1,69 @@
+//! A model that fails.
+
+use crate::{
+    bench::{Bench, RETRIES, Told, ask, chain, first_text, patiently, read},
+    cell::{Cell, Seen},
+};
+
+/// How the user is told of it.
+fn reported(told: &Told, status: u16) -> Seen {
+    let (code, cause) = (status.to_string(), format!("scripted failure {status}"));
+    let says = |text: &str| text.contains(&cause) || text.contains(&code);
+    match &told.outcome {
+        Err(error) => {
+            let text = chain(error);
+            assert!(says(&text), "{text}");
+            assert!(error.termination().is_none(), "{text}");
+            match error.to_string().contains(&cause) {
+                true => Seen::note("the turn fails, with the cause in its message"),
+                false => Seen::note("the turn fails, with the cause in its data"),
+            }
+        }
+        Ok(outcome) => {
+            assert!(says(&told.text()), "{:?} {outcome:?}", told.text());
+            Seen::note("the turn succeeds, and its text says why")
+        }
+    }
+}
+
+pub(super) async fn a_model_error_400_is_reported(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    let seen = reported(&ask(&session, "error 400").await, 400);
+    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+    seen
+}
+
+async fn retried(cell: Cell, status: u16) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    // The first request of a process takes longest, and is not what is looked at.
+    let mut turn = session.prompt("say 1");
+    first_text(&mut turn).await;
+    read(turn).await.ended();
+    let mut turn = session.prompt(format!("error {status}"));
+    let over = tokio::time::timeout(RETRIES, turn.outcome()).await.is_ok();
+    if over {
+        return reported(&read(turn).await, status);
+    }
+    let tries = bench.model.turns().iter().filter(|request| request.prompt.contains("error")).count();
+    assert!(tries > 1, "it neither fails nor tries again");
+    patiently("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
+    let told = read(turn).await;
+    let spoke = told.updates.iter().any(|update| update.raw().to_string().contains("retry"));
+    told.cancelled();
+    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+    Seen::note(format!(
+        "retries for more than {} s{}; can be cancelled",
+        RETRIES.as_secs(),
+        if spoke { " and says so" } else { " without a word" }
+    ))
+}
+
+pub(super) async fn a_model_error_429_is_reported(cell: Cell) -> Seen {
+    retried(cell, 429).await
+}
+
+pub(super) async fn a_model_error_500_is_reported(cell: Cell) -> Seen {
+    retried(cell, 500).await
+}

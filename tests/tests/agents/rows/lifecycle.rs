@@ -1,0 +1,177 @@
+//! Sessions over their lives.
+
+use std::time::Duration;
+
+use sandbox_agent_sdk::{Error, ListSessions, NewSession, PermissionPolicy, Update, UpdateKind};
+use sdk_tests::agents::RealAgent;
+
+use crate::{
+    bench::{Bench, ask, chain, patiently},
+    cell::{Cell, Seen},
+    rows::tools::tool_server,
+};
+
+pub(super) async fn sessions_are_listed(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    ask(&session, "remember this").await.ended();
+    let listed = patiently("a list", connected.client.list_sessions(ListSessions::all()).all()).await;
+    match listed {
+        Ok(listed) => {
+            let found = listed.iter().find(|info| info.session_id == session.id());
+            let found = found.unwrap_or_else(|| panic!("{listed:?}"));
+            match &found.title {
+                Some(_) => Seen::note("with a title"),
+                None => Seen::note("without a title"),
+            }
+        }
+        Err(error) => {
+            assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
+            assert!(!connected.capabilities.list_sessions);
+            Seen::cannot("`Unsupported`")
+        }
+    }
+}
+
+fn said(history: &[Update]) -> (String, String) {
+    let user = history.iter().filter_map(|update| match update.kind() {
+        UpdateKind::UserMessage(chunk) => chunk.text(),
+        _ => None,
+    });
+    let agent = history.iter().filter_map(Update::message_text);
+    (user.collect(), agent.collect())
+}
+
+pub(super) async fn a_session_is_loaded_with_its_history(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let first = bench.client().await;
+    let session = first.session(bench.new_session()).await;
+    ask(&session, "remember this").await.ended();
+    // Some agents write a turn down a moment after they answered.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let id = session.id().to_owned();
+    let (second, same) = match bench.is_released() {
+        true => (bench.client().await, false),
+        false => (first, true),
+    };
+    assert!(second.capabilities.load_session, "{:?}", second.capabilities.raw);
+    let loaded = patiently("loading", second.client.load_session(&id, bench.new_session())).await;
+    let loaded = loaded.unwrap_or_else(|error| panic!("session/load: {}", chain(&error)));
+    let (user, agent) = said(loaded.history());
+    assert!(user.contains("remember this"), "user: {user:?}, agent: {agent:?}");
+    assert!(agent.contains("echo: remember this"), "user: {user:?}, agent: {agent:?}");
+    let told = ask(&loaded, "repeat all").await;
+    assert!(told.ended().text().contains("remember this"), "{}", told.text());
+    assert!(!told.text().contains("echo: remember this"), "history came as live text: {}", told.text());
+    Seen::note(if same { "by the same process" } else { "by another process" })
+}
+
+pub(super) async fn a_session_is_resumed(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let first = bench.client().await;
+    let session = first.session(bench.new_session()).await;
+    ask(&session, "remember this").await.ended();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let id = session.id().to_owned();
+    let second = if bench.is_released() { bench.client().await } else { first };
+    let resumed = patiently("resuming", second.client.resume_session(&id, bench.new_session())).await;
+    let resumed = resumed.unwrap_or_else(|error| panic!("session/resume: {}", chain(&error)));
+    let told = ask(&resumed, "repeat all").await;
+    assert_eq!(told.ended().text().matches("remember this").count(), 1, "{}", told.text());
+    match second.capabilities.resume_session {
+        true if cell.agent != RealAgent::Qwen => Seen::Works,
+        _ => Seen::note("by loading it"),
+    }
+}
+
+pub(super) async fn a_session_is_forked(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    ask(&session, "remember this").await.ended();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let forked = patiently("forking", session.fork(bench.new_session())).await;
+    let forked = match forked {
+        Ok(forked) => forked,
+        Err(error) => {
+            assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
+            assert!(!connected.capabilities.fork_session);
+            return Seen::cannot("`Unsupported`");
+        }
+    };
+    assert_ne!(forked.id(), session.id());
+    let told = ask(&forked, "repeat all").await;
+    assert_eq!(told.ended().text(), "remember this", "what came before is no part of the turn");
+    let original = ask(&session, "repeat all").await;
+    assert_eq!(original.ended().text(), "remember this");
+    Seen::Works
+}
+
+pub(super) async fn a_session_is_closed(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    ask(&session, "hello").await.ended();
+    let ended = patiently("closing", session.terminate()).await;
+    match ended {
+        Ok(result) => {
+            assert!(result.terminated, "{result:?}");
+            let next = ask(&session, "still there").await;
+            assert!(next.outcome.is_err(), "{:?}", next.outcome);
+            Seen::Works
+        }
+        Err(error) => {
+            assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
+            assert!(bench.is_released() && !connected.capabilities.close_session);
+            Seen::cannot("`Unsupported`; disconnecting ends the agent")
+        }
+    }
+}
+
+pub(super) async fn a_disconnect_leaves_no_process(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    left_behind(&bench, bench.new_session(), &[RealAgent::Codex]).await
+}
+
+pub(super) async fn a_disconnect_with_a_tool_server_leaves_no_process(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let new = bench.new_session().mcp_server("fortunes", &tool_server(&bench));
+    left_behind(&bench, new, &[RealAgent::Codex, RealAgent::Gemini]).await
+}
+
+/// How long an agent has for its end after the client disconnected.
+const GONE: Duration = Duration::from_secs(10);
+
+/// Disconnects, and looks at what is left of the agent; `stubborn` are those of which something is.
+async fn left_behind(bench: &Bench, new: NewSession, stubborn: &[RealAgent]) -> Seen {
+    let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
+    let session = connected.session(new).await;
+    ask(&session, "tool echo hi").await.ended();
+    let before = bench.processes();
+    assert!(!before.is_empty());
+    patiently("disconnecting", connected.client.disconnect()).await.expect("disconnecting");
+    if !bench.is_released() {
+        // The endpoint is shared: the agent is the server's, and stays for the next client.
+        assert_eq!(bench.processes().first(), before.first());
+        return Seen::note("the agent stays, it is the server's");
+    }
+    let gone = async {
+        while !bench.processes().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let gone = tokio::time::timeout(GONE, gone).await.is_ok();
+    let agent = bench.cell.agent;
+    if gone {
+        assert!(!stubborn.contains(&agent), "{agent} ends with its input now");
+        return Seen::Works;
+    }
+    let left = bench.processes();
+    assert!(stubborn.contains(&agent), "{left:?} of {before:?} are left");
+    Seen::cannot(format!(
+        "{} of {} processes stay until the server's process group is killed",
+        left.len(),
+        before.len()
+    ))
+}

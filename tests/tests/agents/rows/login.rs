@@ -1,0 +1,88 @@
+//! Connecting and logging in.
+
+use sdk_tests::{
+    agents::{KEY, Login, RealAgent},
+    model::ScriptedModel,
+};
+
+use crate::{
+    bench::{Bench, RETRIES, ask, chain, patiently, read},
+    cell::{Cell, Seen},
+};
+
+pub(super) async fn a_key_is_enough_to_log_in(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let capabilities = &connected.capabilities;
+    let session = connected.session(bench.new_session()).await;
+    let told = ask(&session, "hello there").await;
+    assert_eq!(told.ended().text(), "echo: hello there");
+    assert_eq!(key(&bench.model), Some(KEY.to_owned()));
+    assert!(bench.model.unknown().is_empty(), "{:?}", bench.model.unknown());
+    let name = capabilities.agent_name.clone().unwrap_or_default();
+    let version = capabilities.agent_version.clone().unwrap_or_default();
+    if cell.agent == RealAgent::Claude || cell.agent == RealAgent::OpenCode {
+        assert_eq!(version, cell.agent.version(), "{capabilities:?}");
+    }
+    Seen::note(format!("calls itself `{name}` `{version}`"))
+}
+
+fn key(model: &ScriptedModel) -> Option<String> {
+    model.turns().first().and_then(|request| request.key.clone())
+}
+
+pub(super) async fn a_wrong_key_is_reported(cell: Cell) -> Seen {
+    let bench = Bench::with_login(cell, Login::WrongKey).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    let mut turn = session.prompt("hello there");
+    if tokio::time::timeout(RETRIES, turn.outcome()).await.is_err() {
+        assert!(bench.model.turns().len() > 1, "it neither fails nor tries again");
+        patiently("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
+        assert!(!read(turn).await.text().contains("echo:"));
+        return Seen::cannot(format!("retries for more than {} s without a word", RETRIES.as_secs()));
+    }
+    let told = read(turn).await;
+    assert!(!told.text().contains("echo:"), "{}", told.text());
+    assert_eq!(key(&bench.model).as_deref(), Some("wrong-key"));
+    match &told.outcome {
+        Err(error) => {
+            let text = chain(error);
+            assert!(text.contains("401") || text.contains("key"), "{text}");
+            Seen::note("the turn fails and says why")
+        }
+        Ok(_) => {
+            let text = told.text().to_lowercase();
+            assert!(text.contains("401") || text.contains("key"), "{text:?} {:?}", told.outcome);
+            Seen::note("the turn succeeds, and its text says why")
+        }
+    }
+}
+
+pub(super) async fn a_missing_key_is_reported(cell: Cell) -> Seen {
+    let bench = Bench::with_login(cell, Login::Missing).await;
+    let connected = bench.client().await;
+    let made = patiently("a session", connected.client.new_session(bench.new_session())).await;
+    let session = match made {
+        Err(error) => {
+            assert!(error.is_login_required(), "{}", chain(&error));
+            return Seen::note("`session/new` fails: login required");
+        }
+        Ok(session) => session,
+    };
+    let told = ask(&session, "hello there").await;
+    match &told.outcome {
+        Err(error) if error.is_login_required() => Seen::note("the prompt fails: login required"),
+        Err(error) => {
+            assert_eq!(cell.agent, RealAgent::Codex);
+            assert!(chain(error).contains("SCRIPTED_KEY"), "{}", chain(error));
+            Seen::note("the prompt fails and names the variable")
+        }
+        Ok(_) if told.text() == "echo: hello there" => {
+            // A provider of one's own needs no key unless its configuration says so.
+            assert!(matches!(cell.agent, RealAgent::OpenCode), "{}", cell.agent);
+            Seen::note("its provider needs none")
+        }
+        Ok(outcome) => panic!("{outcome:?}: {}", told.text()),
+    }
+}

@@ -1,0 +1,125 @@
+//! Modes, models and options.
+
+use sandbox_agent_sdk::SessionSnapshot;
+use sdk_tests::agents::RealAgent;
+
+use crate::{
+    bench::{Bench, ask, chain, patiently},
+    cell::{Cell, Seen},
+};
+
+/// A mode that is not in force.
+fn other_mode(snapshot: &SessionSnapshot) -> Option<String> {
+    let current = snapshot.current_mode.clone();
+    // Modes that turn permissions off are refused by some agents for root.
+    let usable = |id: &&String| !id.contains("bypass") && !id.contains("yolo") && !id.contains("full");
+    snapshot
+        .modes
+        .iter()
+        .map(|mode| &mode.id)
+        .filter(usable)
+        .find(|id| Some(*id) != current.as_ref())
+        .cloned()
+}
+
+fn other_model(snapshot: &SessionSnapshot) -> Option<String> {
+    let current = snapshot.models.current.clone();
+    let mut ids = snapshot.models.available.iter().map(|model| &model.id);
+    ids.find(|id| Some(*id) != current.as_ref() && reachable(id, current.as_deref())).cloned()
+}
+
+/// Whether the scripted model serves this one: others are those of another provider, or of an account in a browser.
+fn reachable(id: &str, current: Option<&str>) -> bool {
+    let provider = |id: &str| id.split_once('/').map(|(provider, _)| provider.to_owned());
+    !id.contains("oauth") && provider(id) == current.and_then(provider)
+}
+
+pub(super) async fn a_session_has_the_model_and_mode_it_was_made_with(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let first = connected.session(bench.new_session()).await.snapshot();
+    let (mode, model) = (other_mode(&first), other_model(&first));
+    let mut new = bench.new_session();
+    if let Some(mode) = &mode {
+        new = new.mode(mode);
+    }
+    if let Some(model) = &model {
+        new = new.model(model);
+    }
+    let session = connected.session(new).await;
+    let snapshot = session.snapshot();
+    assert_eq!(
+        (&snapshot.current_mode, &snapshot.models.current),
+        (&mode.clone().or(first.current_mode.clone()), &model.clone().or(first.models.current.clone()))
+    );
+    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+    if let Some(model) = &model {
+        let asked = bench.model.asked("still there").await;
+        let sent = asked.body["model"].as_str().unwrap_or(&asked.path).to_owned();
+        let name = model.rsplit('/').next().unwrap_or(model);
+        let name = name.split('[').next().unwrap_or(name);
+        assert!(sent.contains(name) || cell.agent == RealAgent::Claude, "the model was {sent}, not {model}");
+    }
+    match (mode, model) {
+        (Some(_), Some(_)) => Seen::Works,
+        (Some(_), None) => Seen::note("a mode; it has one model"),
+        (None, Some(_)) => Seen::note("a model; it has no modes"),
+        (None, None) => Seen::cannot("has neither modes nor models"),
+    }
+}
+
+pub(super) async fn the_mode_is_set(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    let Some(mode) = other_mode(&session.snapshot()) else {
+        return Seen::cannot("has no modes");
+    };
+    patiently("setting the mode", session.set_mode(&mode)).await.expect("the mode is set");
+    assert_eq!(session.snapshot().current_mode.as_deref(), Some(mode.as_str()));
+    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+    assert_eq!(session.snapshot().current_mode.as_deref(), Some(mode.as_str()));
+    Seen::Works
+}
+
+pub(super) async fn the_model_is_set(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    let Some(model) = other_model(&session.snapshot()) else {
+        return Seen::cannot("has one model");
+    };
+    patiently("setting the model", session.set_model(&model))
+        .await
+        .unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert_eq!(session.snapshot().models.current.as_deref(), Some(model.as_str()));
+    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+    assert_eq!(session.snapshot().models.current.as_deref(), Some(model.as_str()));
+    Seen::Works
+}
+
+pub(super) async fn an_option_is_set(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    let snapshot = session.snapshot();
+    let choice = snapshot.config_options.iter().find_map(|option| {
+        let values = option.values.iter().map(|value| &value.value);
+        let usable = |value: &&String| {
+            let current = option.current.as_str();
+            current != Some(value.as_str())
+                && !value.contains("bypass")
+                && !value.contains("full")
+                && reachable(value, current)
+        };
+        Some((option.id.clone(), values.into_iter().find(usable)?.clone()))
+    });
+    let Some((option, value)) = choice else {
+        assert!(matches!(cell.agent, RealAgent::Gemini | RealAgent::Qwen), "{snapshot:?}");
+        return Seen::cannot("has no options");
+    };
+    let set = session.set_config_option(&option, value.clone());
+    patiently("setting an option", set).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let now = || session.snapshot().config_option(&option).map(|option| option.current.clone());
+    assert_eq!(now(), Some(value.clone().into()));
+    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+    assert_eq!(now(), Some(value.into()));
+    Seen::note(format!("`{option}`"))
+}

@@ -1,0 +1,40 @@
+//! Tool servers.
+
+use sandbox_agent_sdk::{LocalMcpServer, McpServerConfig, PermissionPolicy};
+use sdk_tests::agents::mcp_server;
+
+use crate::{
+    bench::{Bench, ask},
+    cell::{Cell, Seen},
+};
+
+/// A tool server with the tool `fortune`.
+pub(super) fn tool_server(bench: &Bench) -> McpServerConfig {
+    let script = mcp_server(bench.home.folder()).display().to_string();
+    McpServerConfig::Local(LocalMcpServer::new(sdk_tests::agents::node()).args([script]))
+}
+
+pub(super) async fn a_tool_server_is_used(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
+    let new = bench.new_session().mcp_server("fortunes", &tool_server(&bench));
+    let session = connected.session(new).await;
+    let told = ask(&session, "call fortune {}").await;
+    if told.ended().text().contains("a long journey") {
+        return Seen::Works;
+    }
+    let offered = || {
+        let last = bench.model.turns().pop().expect("a request");
+        last.tool_names().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(told.text().contains("there is no tool for"), "{} {:?}", told.text(), offered());
+    // Some agents start tool servers behind the first turn.
+    for _ in 0..20 {
+        let told = ask(&session, "call fortune {}").await;
+        if told.ended().text().contains("a long journey") {
+            return Seen::note("not yet in the first turn");
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    panic!("the tool is never offered: {:?}", offered());
+}

@@ -1,0 +1,116 @@
+//! Turns.
+
+use sandbox_agent_sdk::{Content, Prompt, UpdateKind};
+use sdk_tests::{
+    agents::RealAgent,
+    model::{INPUT_TOKENS, OUTPUT_TOKENS},
+};
+use serde_json::Value;
+
+use crate::{
+    bench::{Bench, ask, read},
+    cell::{Cell, Seen},
+};
+
+pub(super) async fn two_thousand_chunks_come_in_order_before_the_outcome(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    let told = ask(&session, "say 2000").await;
+    let wanted: String = (0..2000).map(|number| format!("{number} ")).collect();
+    let text = told.ended().text();
+    let same = text.trim_end() == wanted.trim_end();
+    let apart = text.chars().zip(wanted.chars()).position(|(got, wanted)| got != wanted);
+    assert!(same, "{} of {} characters, apart at {apart:?}", text.len(), wanted.len());
+    let chunks = told.updates.iter().filter(|update| update.message_text().is_some()).count();
+    let next = ask(&session, "and now").await;
+    assert_eq!(next.ended().text(), "echo: and now");
+    match chunks {
+        2000.. => Seen::Works,
+        _ => Seen::note("the agent joins chunks"),
+    }
+}
+
+pub(super) async fn thoughts_are_reported_as_thoughts(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    let told = ask(&session, "think 20").await;
+    assert_eq!(told.ended().text(), "thought about it");
+    let wanted: String = (0..20).map(|number| format!("thought {number} ")).collect();
+    if cell.agent == RealAgent::Gemini {
+        // It takes each chunk for a thought of its own with a subject in bold type.
+        let thoughts = told.thoughts().replace("****\n", " ");
+        assert_eq!(thoughts.trim(), wanted.trim());
+        return Seen::note("each chunk is a thought of its own, with an empty subject in bold type");
+    }
+    assert_eq!(told.thoughts().trim(), wanted.trim());
+    Seen::Works
+}
+
+/// One pixel.
+const PNG: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+pub(super) async fn an_image_reaches_the_model(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    let image = Content::image(PNG, "image/png");
+    let prompt: Prompt = vec![Content::text_of("what is this"), image].into();
+    let told = read(session.prompt(prompt)).await;
+    told.ended();
+    let sent = bench.model.turns().iter().any(|request| request.contains(&PNG[..40]));
+    assert!(connected.capabilities.images, "{:?}", connected.capabilities.raw);
+    if cell.agent == RealAgent::Qwen {
+        assert!(!sent, "it sends images to models that it does not know now");
+        return Seen::cannot("advertises images, and leaves them out for a model that it does not know");
+    }
+    assert!(sent, "the image is in no request");
+    Seen::Works
+}
+
+pub(super) async fn two_sessions_have_a_turn_at_once(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let first = connected.session(bench.new_session()).await;
+    let second = connected.session(bench.new_session()).await;
+    assert_ne!(first.id(), second.id());
+    let (one, two) = tokio::join!(ask(&first, "slow 10"), ask(&second, "say 300"));
+    let numbers = |count: usize| (0..count).map(|number| format!("{number} ")).collect::<String>();
+    assert_eq!(one.ended().text().trim(), numbers(10).trim());
+    assert_eq!(two.ended().text().trim(), numbers(300).trim());
+    assert!(one.updates.iter().all(|update| update.session_id() == first.id()));
+    assert!(two.updates.iter().all(|update| update.session_id() == second.id()));
+    Seen::Works
+}
+
+pub(super) async fn usage_is_reported(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    let told = ask(&session, "say 3").await;
+    let outcome = told.ended().outcome.as_ref().expect("an outcome");
+    let number = |pointer: &str| outcome.raw.pointer(pointer).and_then(Value::as_u64);
+    let used = told.updates.iter().any(|update| matches!(update.kind(), UpdateKind::Usage { .. }));
+    let snapshot = session.snapshot();
+    match cell.agent {
+        RealAgent::OpenCode | RealAgent::Claude => {
+            assert_eq!(number("/usage/outputTokens"), Some(OUTPUT_TOKENS), "{outcome:?}");
+            assert!(used && snapshot.context_used >= Some(INPUT_TOKENS), "{snapshot:?}");
+            Seen::note("tokens in the response; context and cost in updates")
+        }
+        RealAgent::Codex => {
+            assert!(used && snapshot.context_used.is_some(), "{snapshot:?}");
+            assert_eq!(outcome.raw.get("usage"), None);
+            Seen::note("context in updates, no tokens of the turn, no cost")
+        }
+        RealAgent::Gemini => {
+            assert_eq!(number("/_meta/quota/token_count/output_tokens"), Some(OUTPUT_TOKENS), "{outcome:?}");
+            Seen::note("tokens in `_meta.quota` of the response, no context, no cost")
+        }
+        RealAgent::Qwen => {
+            let counted = told.updates.iter().filter_map(|update| update.raw().pointer("/_meta/usage"));
+            let counted: Vec<&Value> = counted.collect();
+            assert!(!counted.is_empty(), "{:?}", told.updates);
+            Seen::note("tokens in `_meta.usage` of an empty chunk, no context, no cost")
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Running cells, each in a process and a network namespace of its own.
+
+use std::{
+    io::{IsTerminal, Write},
+    process::{ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt;
+use sdk_tests::{
+    Unavailable,
+    agents::{Isolation, RealAgent},
+    binary,
+};
+
+use crate::{
+    cell::{Cell, RESULT, Seen, folder},
+    known, page,
+};
+
+/// How long one cell may take.
+const CELL_LIMIT: Duration = Duration::from_secs(240);
+
+/// The released server that is run.
+pub(crate) const RELEASED: &str = "0.4.2";
+
+/// What the command line asks for.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Whether all rows are run, and not only those of CI.
+    all: bool,
+    list: bool,
+    /// Whether the result is written into the page.
+    write: bool,
+    runs: usize,
+    jobs: usize,
+    /// Words that the name of a cell has to contain.
+    words: Vec<String>,
+}
+
+impl Plan {
+    /// Reads the arguments; those of the usual test runner that mean nothing here are ignored.
+    pub(crate) fn parse(arguments: &[String]) -> Self {
+        let mut plan = Self { runs: 1, jobs: 2, ..Self::default() };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let number = |value: Option<&String>| value.and_then(|value| value.parse().ok()).unwrap_or(1);
+            match argument.as_str() {
+                "--all" => plan.all = true,
+                "--list" => plan.list = true,
+                "--write" => plan.write = true,
+                "--runs" => plan.runs = number(arguments.next()),
+                "--jobs" | "--test-threads" => plan.jobs = number(arguments.next()).max(1),
+                "--skip" | "--format" | "--color" => drop(arguments.next()),
+                option if option.starts_with('-') => {}
+                word => plan.words.push(word.to_owned()),
+            }
+        }
+        plan
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let wanted = |cell: &Cell| {
+            let name = cell.to_string();
+            self.words.iter().all(|word| name.contains(word.as_str())) && (self.all || known::in_ci(cell))
+        };
+        crate::cells().into_iter().filter(wanted).collect()
+    }
+}
+
+/// Runs what is asked for.
+pub(crate) async fn run(plan: Plan) -> ExitCode {
+    if !plan.write {
+        page::check();
+    }
+    let cells = plan.cells();
+    if plan.list {
+        cells.iter().for_each(|cell| println!("{cell}: test"));
+        return ExitCode::SUCCESS;
+    }
+    if std::env::var_os("REAL_AGENTS").is_none() && !plan.all {
+        println!(
+            "NOT RUN: {} rows with real agents ({} of them stable); REAL_AGENTS=1 runs the stable ones, \
+             `cargo test -p sdk-tests --test agents -- --all` all of them",
+            crate::cells().len(),
+            crate::cells().iter().filter(|cell| known::in_ci(cell)).count()
+        );
+        return ExitCode::SUCCESS;
+    }
+    if let Err(Unavailable(why)) = prepare(&cells).await {
+        println!("NOT RUN: real agents cannot be run: {why}");
+        return if std::env::var_os("CI").is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let isolation = Isolation::probe().await;
+    if isolation == Isolation::Nothing {
+        println!("this machine allows no network namespace: the agents are not kept from the network");
+    }
+    let results = run_all(&plan, &cells, isolation).await;
+    let unexpected = report(&results);
+    if plan.write {
+        page::write(&results);
+    }
+    if unexpected == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The oldest node that the agents run on.
+const NODE: u32 = 20;
+
+async fn prepare(cells: &[Cell]) -> Result<(), Unavailable> {
+    let version = tokio::process::Command::new("node").arg("--version").output().await;
+    let version = version.map_err(|error| Unavailable(format!("node cannot be run: {error}")))?;
+    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+    let major = version.trim_start_matches('v').split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if major < Some(NODE) {
+        return Err(Unavailable(format!("node is {version}, and the agents need {NODE}")));
+    }
+    binary(&folder(), RELEASED).await?;
+    for agent in RealAgent::ALL {
+        if cells.iter().any(|cell| cell.agent == agent) {
+            agent.fetch(&folder()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What was seen of a cell, and how long it took.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) cell: Cell,
+    pub(crate) seen: Seen,
+    pub(crate) took: Duration,
+}
+
+async fn run_all(plan: &Plan, cells: &[Cell], isolation: Isolation) -> Vec<Report> {
+    let total = cells.len() * plan.runs;
+    let work = (0..plan.runs).flat_map(|_| cells.iter().copied());
+    let mut running =
+        futures::stream::iter(work.map(|cell| run_cell(cell, isolation))).buffer_unordered(plan.jobs);
+    let mut results: Vec<Report> = Vec::new();
+    let begun = Instant::now();
+    while let Some(result) = running.next().await {
+        progress(&result, results.len() + 1, total, begun.elapsed());
+        results.push(result);
+    }
+    results
+}
+
+fn progress(result: &Report, done: usize, total: usize, elapsed: Duration) {
+    let Report { cell, seen, took } = result;
+    let took = took.as_secs_f32();
+    let verdict = match seen {
+        Seen::Works => "ok".to_owned(),
+        Seen::Note(text) => format!("ok: {text}"),
+        Seen::Cannot(text) => format!("cannot: {text}"),
+        Seen::Failed(text) if known::failure(cell).is_some() => format!("fails as known: {text}"),
+        Seen::Failed(text) => format!("FAILED: {text}"),
+    };
+    println!("{done:>4}/{total} {took:>5.1} s  {cell}  {verdict}");
+    let mut terminal = std::io::stderr();
+    if terminal.is_terminal() {
+        let width = 40;
+        let filled = width * done / total.max(1);
+        let left = elapsed.as_secs() * (total - done) as u64 / done.max(1) as u64;
+        let bar = format!("{}{}", "█".repeat(filled), "░".repeat(width - filled));
+        // A bar that cannot be drawn is not missed.
+        let _ = write!(terminal, "\r{bar} {done}/{total}, about {left} s left\r");
+    }
+}
+
+async fn run_cell(cell: Cell, isolation: Isolation) -> Report {
+    let begun = Instant::now();
+    let program = std::env::current_exe().expect("this program");
+    let mut command = isolation.command(&program, ["--cell", &cell.to_string()]);
+    command
+        .env("SDK_TESTS_AGENTS", folder())
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(CELL_LIMIT, command.output()).await;
+    let seen = match output {
+        Err(_) => Seen::Failed(format!("it took longer than {CELL_LIMIT:?}")),
+        Ok(Err(error)) => Seen::Failed(format!("it cannot be run: {error}")),
+        Ok(Ok(output)) => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            if std::env::var_os("AGENTS_LOG").is_some() {
+                eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+            }
+            let result = text.lines().rev().find_map(|line| line.strip_prefix(RESULT));
+            let seen = result.and_then(|json| Seen::from_json(&serde_json::from_str(json).ok()?));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            seen.unwrap_or_else(|| Seen::Failed(format!("it ended without a result: {}", errors.trim())))
+        }
+    };
+    Report { cell, seen, took: begun.elapsed() }
+}
+
+/// Prints the sums, and says how many results are not as they are known to be.
+fn report(results: &[Report]) -> usize {
+    let mut unexpected = 0;
+    for Report { cell, seen, .. } in results {
+        match (seen, known::failure(cell)) {
+            (Seen::Failed(text), None) => {
+                unexpected += 1;
+                println!("FAILED {cell}: {text}");
+            }
+            (Seen::Failed(_), Some(_)) | (_, None) => {}
+            (_, Some(known)) => println!("PASSED although it is known to fail: {cell}: {}", known.why),
+        }
+    }
+    let failed = results.iter().filter(|result| matches!(result.seen, Seen::Failed(_))).count();
+    println!(
+        "{} rows with real agents: {} passed, {} failed as known, {unexpected} failed",
+        results.len(),
+        results.len() - failed,
+        failed - unexpected
+    );
+    unexpected
+}

@@ -1,0 +1,116 @@
+//! Code of the application that panics or calls back: it breaks nothing but itself.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use acp_http_client::{
+    AcpHttpClient, AgentHandler, AgentRequest, Error, RpcError, Token, TokenError, TokenUse,
+};
+use mock_server::{Echo, Step};
+use sdk_tests::{acp_server, client, eventually, handshake, numbered, prompt, session, texts, within};
+use serde_json::{Value, json};
+
+fn ask() -> Vec<Step> {
+    vec![Step::Request { method: "_x/y".into(), params: json!({}) }, Step::Say("done".into())]
+}
+
+#[tokio::test]
+async fn a_tap_that_panics_breaks_nothing_and_subscribers_see_the_end() {
+    for echo in [Echo::BodyAndStream, Echo::BodyOnly] {
+        let server = acp_server(|_| numbered(3)).echo(echo).start().await;
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        let tap = move |_: acp_http_client::Envelope<'_>| {
+            counted.fetch_add(1, Ordering::AcqRel);
+            panic!("a bug in the tap")
+        };
+        let client = client(&server).tap(tap).build().unwrap();
+        let id = session(&client).await;
+        let mut events = client.events();
+        within("the prompt", prompt(&client, &id, "go")).await.unwrap();
+        assert_eq!(texts(&mut events), ["0", "1", "2"]);
+        assert!(calls.load(Ordering::Acquire) > 6);
+        within("the close", client.close()).await;
+        within("the end", async { while events.recv().await.is_some() {} }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_token_provider_that_panics_fails_its_own_request() {
+    let server = acp_server(|_| numbered(1)).start().await;
+    let provider = |_: TokenUse| async {
+        if true {
+            panic!("a bug in the provider")
+        }
+        Err::<Token, TokenError>("never".into())
+    };
+    let client = client(&server).token_provider(provider).build().unwrap();
+    let error = within("the handshake", handshake(&client)).await.unwrap_err();
+    assert!(matches!(error, Error::Token(_)) && error.is_retryable() && !error.maybe_executed(), "{error:?}");
+    assert!(!client.state().is_terminated());
+    assert!(server.requests().is_empty());
+}
+
+/// A handler whose future panics when it is dropped.
+struct PanicsOnDrop;
+
+impl AgentHandler for PanicsOnDrop {
+    async fn other(&self, _: AgentRequest) -> Result<Value, RpcError> {
+        struct Guard;
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                if !std::thread::panicking() {
+                    panic!("a bug in a destructor")
+                }
+            }
+        }
+        let _guard = Guard;
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_when_it_is_cancelled_is_cancelled_all_the_same() {
+    let server = acp_server(|_| ask()).start().await;
+    let client = client(&server).handler(PanicsOnDrop).build().unwrap();
+    let id = session(&client).await;
+    let turn = tokio::spawn(prompt(&client, &id, "go"));
+    eventually("the request", || !client.diagnostics().open_agent_requests.is_empty()).await;
+    within("the cancel", client.control().cancel_agent_requests(None)).await;
+    within("the turn", turn).await.unwrap().unwrap();
+    assert_eq!(server.answers()[0].answer["error"]["code"], RpcError::REQUEST_CANCELLED);
+    assert!(client.diagnostics().open_agent_requests.is_empty());
+}
+
+/// A handler that never responds.
+struct Silent;
+
+impl AgentHandler for Silent {
+    async fn other(&self, _: AgentRequest) -> Result<Value, RpcError> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn a_closure_that_selects_requests_may_call_the_client() {
+    let server = acp_server(|_| ask()).start().await;
+    let client = client(&server).handler(Silent).build().unwrap();
+    let id = session(&client).await;
+    let turn = tokio::spawn(prompt(&client, &id, "go"));
+    eventually("the request", || !client.diagnostics().open_agent_requests.is_empty()).await;
+    let seen = Arc::new(OnceLock::new());
+    let (inner, found): (AcpHttpClient, _) = (client.clone(), seen.clone());
+    let cancelling = client.control().cancel_agent_requests_where(move |session| {
+        // The table is not locked meanwhile.
+        found.get_or_init(|| (session.is_some(), inner.diagnostics().open_agent_requests.len()));
+        true
+    });
+    // On a thread of its own: a deadlock would block the test's thread.
+    let cancelling = tokio::task::spawn_blocking(move || futures::executor::block_on(cancelling));
+    within("the cancel", cancelling).await.unwrap();
+    assert_eq!(seen.get(), Some(&(true, 1)));
+    within("the turn", turn).await.unwrap().unwrap();
+    assert_eq!(server.answers()[0].answer["error"]["code"], RpcError::REQUEST_CANCELLED);
+}

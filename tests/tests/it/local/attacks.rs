@@ -1,0 +1,285 @@
+//! Attacks on the start of a local server, by other users of the machine and by the directory it is started in.
+
+use std::{
+    fs::{self, Permissions},
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Output},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use sandbox_agent_sdk::{
+    ConnectionState, LocalError, NewSession, SandboxAgentClient, StartPhase, local::PathProblem,
+};
+use sdk_tests::{eventually, within};
+
+use super::{Home, VERSION};
+use crate::servers::released;
+
+/// Tells a test that it runs in the process that it started itself.
+const INNER: &str = "SDK_TESTS_INNER";
+/// A script that writes its port down and never listens.
+const SILENT: &str = "echo $6 > port.new; mv port.new port; exec sleep 1000";
+/// A healthy response with the connection closed behind it.
+const HEALTHY: &[u8] =
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\nconnection: close\r\n\r\n{\"status\":\"ok\"}";
+
+fn is_inner() -> bool {
+    std::env::var_os(INNER).is_some()
+}
+
+/// Runs one test of this file in a process of its own, whose environment and working directory can be chosen.
+fn run_inner(test: &str, setup: impl FnOnce(&mut Command)) -> Output {
+    let mut command = Command::new(std::env::current_exe().expect("a test has a program"));
+    command.args(["--exact", &format!("local::attacks::{test}"), "--nocapture"]).env(INNER, "1");
+    setup(&mut command);
+    let output = command.output().expect("the test runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// A process that listens where it should not: it answers that it is healthy, and records what it is sent.
+#[derive(Clone, Default)]
+struct Rival(Arc<Mutex<Vec<u8>>>);
+
+impl Rival {
+    /// Serves a listener until the test ends.
+    fn serve(&self, listener: TcpListener) {
+        let received = Arc::clone(&self.0);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                let received = Arc::clone(&received);
+                std::thread::spawn(move || {
+                    let mut piece = [0; 4096];
+                    while let Ok(count @ 1..) = stream.read(&mut piece) {
+                        received.lock().unwrap().extend_from_slice(&piece[..count]);
+                        let _ = stream.write_all(HEALTHY);
+                    }
+                });
+            }
+        });
+    }
+
+    fn received(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn program(path: &Path, mode: u32, line: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("#!/bin/sh\n{line}\n")).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_program_planted_in_node_modules_is_neither_started_nor_made_executable() {
+    if is_inner() {
+        let error = block_on(SandboxAgentClient::start_local().start()).unwrap_err();
+        assert!(matches!(error, LocalError::NotFound { .. }), "{error:?}");
+        let error = block_on(SandboxAgentClient::start_local().search_node_modules(".").start()).unwrap_err();
+        assert!(matches!(error, LocalError::NotExecutable { .. }), "{error:?}");
+        return;
+    }
+    // A repository that was cloned, with a program that steals the environment.
+    let repository = tempfile::tempdir().unwrap();
+    let stolen = repository.path().join("stolen");
+    let packages = ["linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64"].map(|platform| {
+        repository.path().join(format!("node_modules/@sandbox-agent/cli-{platform}/bin/sandbox-agent"))
+    });
+    for package in &packages {
+        program(package, 0o644, &format!("env > {}; exit 1", stolen.display()));
+    }
+    let inside = repository.path().join("src/deep");
+    fs::create_dir_all(&inside).unwrap();
+    run_inner("a_program_planted_in_node_modules_is_neither_started_nor_made_executable", |command| {
+        command
+            .current_dir(&inside)
+            .env_remove("SANDBOX_AGENT_BIN")
+            .env("PATH", "/nowhere")
+            .env("API_KEY", "hush");
+    });
+    assert!(!stolen.exists(), "it was started: {:?}", fs::read_to_string(&stolen));
+    for package in &packages {
+        assert_eq!(package.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_other_users_can_replace_is_not_started() {
+    let home = Home::new(&[]);
+    let ran = home.path().join("ran");
+    let line = format!("touch {}; exit 1", ran.display());
+    let (open, file) = (home.path().join("open"), home.path().join("safe/file"));
+    program(&open.join("program"), 0o755, &line);
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    program(&file, 0o757, &line);
+    std::os::unix::fs::symlink(&file, home.path().join("link")).unwrap();
+    for (binary, culprit) in
+        [(open.join("program"), &open), (file.clone(), &file), (home.path().join("link"), &file)]
+    {
+        let error = within("the start", home.options(&binary).start()).await.unwrap_err();
+        let LocalError::Untrusted { entry, problem, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(entry.canonicalize().unwrap(), culprit.canonicalize().unwrap());
+        assert!(matches!(problem, PathProblem::WritableByOthers { .. }), "{problem:?}");
+    }
+    assert!(!ran.exists());
+    let error = within("the start", home.options(file).accept_untrusted_binary().start()).await.unwrap_err();
+    assert!(matches!(error, LocalError::Died { .. }) && ran.exists(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_gets_only_the_variables_that_are_named() {
+    // The test runner sets these.
+    let secrets = ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME"];
+    assert!(secrets.iter().all(|name| std::env::var_os(name).is_some()));
+    let home = Home::new(&[]);
+    let script = home.script("env > variables; exit 3");
+    let has = async |change: fn(sandbox_agent_sdk::LocalOptions) -> sandbox_agent_sdk::LocalOptions| {
+        let error = within("the start", change(home.options(&script)).start()).await.unwrap_err();
+        assert!(matches!(error, LocalError::Died { .. }), "{error:?}");
+        let variables = fs::read_to_string(home.path().join("variables")).unwrap();
+        assert!(variables.contains("\nPATH=") || variables.starts_with("PATH="), "{variables}");
+        assert!(variables.contains(&format!("HOME={}", home.path().display())), "{variables}");
+        secrets.map(|name| variables.lines().any(|line| line.starts_with(&format!("{name}="))))
+    };
+    assert_eq!(has(|options| options).await, [false, false]);
+    assert_eq!(has(|options| options.inherit(["CARGO_MANIFEST_DIR"])).await, [true, false]);
+    assert_eq!(has(|options| options.inherit_everything()).await, [true, true]);
+}
+
+#[tokio::test]
+async fn another_process_that_takes_the_port_first_gets_nothing() {
+    let home = Home::new(&[]);
+    let script = home.script(SILENT);
+    let file = home.path().join("port");
+    let rival = Rival::default();
+    let thief = {
+        let (rival, file) = (rival.clone(), file.clone());
+        async move {
+            let mut taken = Vec::new();
+            // As fast as it learns of the port, over and over.
+            loop {
+                let port = fs::read_to_string(&file).ok().and_then(|port| port.trim().parse::<u16>().ok());
+                if let Some(port) = port.filter(|port| !taken.contains(port)) {
+                    taken.push(port);
+                    rival.serve(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap());
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    let attack = async {
+        let port = free_port();
+        let start = home.options(&script).port(port).token("hush").start();
+        let error = within("the start", start).await.unwrap_err();
+        assert!(matches!(error, LocalError::ForeignListener { port: taken } if taken == port), "{error:?}");
+        assert_eq!(rival.received(), "");
+        fs::remove_file(&file).unwrap();
+        let error = within("the start", home.options(&script).token("hush").start()).await.unwrap_err();
+        assert!(matches!(error, LocalError::ForeignListener { .. }), "{error:?}");
+        assert_eq!(rival.received(), "");
+    };
+    tokio::select! {
+        () = attack => {}
+        () = thief => {}
+    }
+}
+
+#[tokio::test]
+async fn a_server_behind_a_wrapper_script_is_recognised() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::new(&[]);
+    let script = home.script(&format!("setsid '{}' \"$@\" & wait", binary.display()));
+    let server = within("the start", home.options(script).agent("mock").start()).await.expect("a server");
+    let session = within("a session", server.client().new_session(NewSession::in_dir("/"))).await.unwrap();
+    assert_eq!(within("a turn", session.prompt("say hello").text()).await.unwrap(), "hello");
+    within("closing", server.close()).await;
+}
+
+#[tokio::test]
+async fn a_client_sends_its_token_to_no_successor_of_its_server() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::new(&[]);
+    let start = home.options(&binary).agent("mock").start();
+    let server = within("the start", start).await.expect("a server");
+    let client = server.client().clone();
+    let session = within("a session", client.new_session(NewSession::in_dir("/"))).await.unwrap();
+    let port: u16 = server.url().rsplit(':').next().unwrap().parse().unwrap();
+    let pid = nix::unistd::Pid::from_raw(server.pid().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    // The successor is there before anything else can notice the exit.
+    let mut listener = None;
+    eventually("the port to be free", || {
+        listener = listener.take().or_else(|| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
+        listener.is_some()
+    })
+    .await;
+    let rival = Rival::default();
+    rival.serve(listener.unwrap());
+    assert!(within("a health check", client.health().check()).await.is_err());
+    assert!(within("a turn", session.prompt("say more").outcome()).await.is_err());
+    within("the exit", server.ended()).await;
+    assert!(within("a new connection", client.connect()).await.is_err());
+    assert!(within("a health check", client.health().check()).await.is_err());
+    assert!(within("a list", client.agents().list()).await.is_err());
+    assert!(!matches!(client.state(), ConnectionState::Connected | ConnectionState::Reconnecting { .. }));
+    let received = rival.received().to_lowercase();
+    assert!(!received.contains("authorization") && !received.contains(server.token()), "{received}");
+}
+
+#[test]
+fn a_proxy_of_the_environment_sees_nothing_that_goes_to_the_loopback_interface() {
+    if is_inner() {
+        block_on(async {
+            let mock = mock_server::MockServer::builder().token("hush").start().await;
+            let client = SandboxAgentClient::builder(mock.url()).token("hush").auto_connect(false);
+            within("a health check", client.build().unwrap().health().check()).await.unwrap();
+            let control = sandbox_agent_sdk::ControlPlane::builder(mock.url()).token("hush").build().unwrap();
+            within("a health check", control.health().check()).await.unwrap();
+            if let Some(binary) = released(VERSION).await {
+                let home = Home::new(&[]);
+                let server =
+                    within("the start", home.options(binary).token("hush").agent("mock").start()).await;
+                let server = server.expect("a server");
+                let made = server.client().new_session(NewSession::in_dir("/"));
+                let session = within("a session", made).await.unwrap();
+                assert_eq!(within("a turn", session.prompt("say hello").text()).await.unwrap(), "hello");
+                within("closing", server.close()).await;
+            }
+        });
+        return;
+    }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let proxy = Rival::default();
+    proxy.serve(listener);
+    run_inner("a_proxy_of_the_environment_sees_nothing_that_goes_to_the_loopback_interface", |command| {
+        for name in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
+            command.env(name, &address);
+        }
+        command.env_remove("NO_PROXY").env_remove("no_proxy");
+    });
+    assert_eq!(proxy.received(), "");
+}
+
+#[tokio::test]
+async fn a_start_that_never_listens_ends_with_its_timeout_and_sends_no_token() {
+    let home = Home::new(&[]);
+    let script = home.script(SILENT);
+    let options = home.options(script).start_timeout(Duration::from_millis(300));
+    let error = within("the start", options.start()).await.unwrap_err();
+    let LocalError::NotHealthy { source, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(StartPhase::of(source), Some(StartPhase::Unreachable));
+}

@@ -1,0 +1,47 @@
+//! `SECURITY.md` names tests that exist.
+
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Collects the names of all functions in the Rust files below a directory.
+fn functions(directory: &Path, names: &mut HashSet<String>) {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            functions(&path, names);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let found = text.lines().filter_map(|line| {
+                let line = line.trim_start();
+                let rest = line.strip_prefix("async fn ").or_else(|| line.strip_prefix("fn "))?;
+                Some(rest.split(['(', '<']).next()?.to_owned())
+            });
+            names.extend(found);
+        }
+    }
+}
+
+#[test]
+fn every_test_on_the_page_exists() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
+    let mut names = HashSet::new();
+    for directory in ["tests/tests", "sandbox-agent-sdk/tests", "sandbox-agent-sdk/src"] {
+        functions(&root.join(directory), &mut names);
+    }
+    let page = fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let is_name = |word: &str| {
+        word.contains("::")
+            && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:".contains(c))
+    };
+    let named: Vec<_> = page.split('`').skip(1).step_by(2).filter(|word| is_name(word)).collect();
+    assert!(named.len() > 30, "{named:?}");
+    let missing: Vec<_> = named
+        .iter()
+        .filter(|name| **name != "binary::module::test")
+        .filter(|name| !names.contains(name.rsplit("::").next().unwrap()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
