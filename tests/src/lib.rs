@@ -12,6 +12,7 @@ mod npm;
 mod released;
 mod scenario;
 mod script;
+pub mod sim;
 mod wire;
 
 pub use collect::{Collected, collect_until, texts};

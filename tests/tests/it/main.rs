@@ -11,3 +11,4 @@ mod record;
 mod replay;
 mod security_page;
 mod servers;
+mod sim;

@@ -1,0 +1,165 @@
+//! What the server has sent and done, and what the application knows of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::time::Instant;
+
+/// A stream: of the connection, or of a session.
+pub(super) type StreamKey = Option<String>;
+
+/// One event that the server put on a stream. Its index in the ledger is in its text.
+#[derive(Debug)]
+pub(super) struct Emitted {
+    pub(super) stream: StreamKey,
+    pub(super) number: u64,
+    /// How many restarts without memory came before it.
+    pub(super) generation: u32,
+    /// The session of an update; `None` for everything else.
+    pub(super) session: Option<String>,
+    /// Whether it is history that `session/load` replays.
+    pub(super) history: bool,
+    pub(super) at: Instant,
+    /// When the network had brought it to the client whole.
+    pub(super) brought: Option<Instant>,
+    /// How often the client delivered it.
+    pub(super) delivered: u32,
+    /// Whether the client has reported that it is missing.
+    pub(super) reported: bool,
+}
+
+/// One prompt, by its tag.
+#[derive(Debug, Default)]
+pub(super) struct TurnRecord {
+    /// How often the server took the prompt.
+    pub(super) executed: u32,
+    /// How many events there were when it took it.
+    pub(super) taken: usize,
+    /// How many events there were when its response was sent.
+    pub(super) responded: Option<usize>,
+    pub(super) stop_reason: Option<&'static str>,
+    /// Whether the application has cancelled it.
+    pub(super) cancelled: bool,
+    /// Whether the application knows that it has lost sight of it.
+    pub(super) abandoned: bool,
+    /// When a restart without memory ended it.
+    pub(super) killed: Option<Instant>,
+}
+
+/// One agent request, by its tag.
+#[derive(Debug, Default)]
+pub(super) struct RequestRecord {
+    pub(super) backlog: bool,
+    pub(super) dispatched: u32,
+    pub(super) answered: u32,
+}
+
+/// What a run has brought so far.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) emitted: Vec<Emitted>,
+    pub(super) turns: BTreeMap<String, TurnRecord>,
+    pub(super) calls: BTreeMap<String, TurnRecord>,
+    pub(super) requests: BTreeMap<String, RequestRecord>,
+    pub(super) generation: u32,
+    /// The first event that each stream can bring to this client.
+    pub(super) floors: BTreeMap<StreamKey, usize>,
+    /// Streams of which an event was sent whole.
+    pub(super) begun: BTreeSet<StreamKey>,
+    /// Up to which event a loss or a repeat is excused: nothing identifies the events, and the client said so or could
+    /// not know.
+    excused: BTreeMap<StreamKey, usize>,
+    /// The restarts of which the client has reported the last.
+    known: BTreeMap<StreamKey, u32>,
+    /// The last event of each session that was delivered.
+    last: BTreeMap<String, usize>,
+    /// The sessions that are being loaded, and whether no gap was reported since.
+    pub(super) loading: BTreeMap<String, bool>,
+    /// Calls that failed as never executed.
+    pub(super) not_executed: Vec<String>,
+    /// Whether the subscriber was too slow, or the connection has ended.
+    pub(super) lagged: bool,
+    pub(super) ended: bool,
+}
+
+impl Ledger {
+    /// Everything that is on this stream up to now may be lost or come again.
+    pub(super) fn excuse(&mut self, stream: &StreamKey) {
+        self.excused.insert(stream.clone(), self.emitted.len());
+    }
+
+    fn is_excused(&self, index: usize) -> bool {
+        let stream = &self.emitted[index].stream;
+        self.excused.get(stream).is_some_and(|end| index < *end)
+    }
+
+    /// The client reported a gap.
+    pub(super) fn gap(&mut self, stream: &StreamKey, from: u64, to: u64) {
+        // A restart cannot be seen where the numbers continue behind a gap: the gap covers what the old incarnation
+        // still had to send, and what the new one sent before.
+        let (known, current) = (self.known.get(stream).copied().unwrap_or(0), self.generation);
+        for event in self.emitted.iter_mut().filter(|event| event.stream == *stream) {
+            event.reported |= (from..=to).contains(&event.number)
+                || (known < current && (event.generation < current || event.number <= to));
+        }
+        self.loading.values_mut().for_each(|whole| *whole = false);
+    }
+
+    /// The client reported a restart.
+    pub(super) fn restarted(&mut self, stream: &StreamKey) {
+        let generation = self.generation;
+        for event in self.emitted.iter_mut().filter(|event| event.stream == *stream) {
+            event.reported |= event.generation < generation;
+        }
+        self.known.insert(stream.clone(), generation);
+        self.loading.values_mut().for_each(|whole| *whole = false);
+    }
+
+    /// Whether the client has seen that the incarnation which took this prompt lived on after it.
+    pub(super) fn outlived(&self, turn: &TurnRecord) -> bool {
+        let later = &self.emitted[turn.taken..];
+        let generation = later.first().map(|event| event.generation);
+        later.iter().any(|event| event.brought.is_some() && Some(event.generation) == generation)
+    }
+
+    /// The client lost a stream for good, and said so.
+    pub(super) fn stream_lost(&mut self, stream: &StreamKey) {
+        for event in self.emitted.iter_mut().filter(|event| event.stream == *stream) {
+            event.reported = true;
+        }
+    }
+
+    /// The client delivered an update.
+    pub(super) fn deliver(&mut self, index: usize) -> Result<(), String> {
+        let excused = self.is_excused(index);
+        let Some(event) = self.emitted.get_mut(index) else {
+            return Err(format!("u{index} was delivered and never sent"));
+        };
+        event.delivered += 1;
+        if event.delivered > 1 && !excused {
+            return Err(format!("u{index} was delivered {} times", event.delivered));
+        }
+        let late = excused || event.reported;
+        let session = event.session.clone().unwrap_or_default();
+        let last = self.last.entry(session.clone()).or_insert(index);
+        if index < *last && !late {
+            return Err(format!("u{index} of {session} was delivered behind u{last}"));
+        }
+        *last = index.max(*last);
+        Ok(())
+    }
+
+    /// An update of the session before `end` that was not delivered and whose loss was not reported.
+    pub(super) fn missing(&self, session: Option<&str>, end: usize) -> Option<usize> {
+        if self.lagged || self.ended {
+            return None;
+        }
+        self.emitted[..end].iter().enumerate().position(|(index, event)| {
+            event.session.is_some()
+                && (session.is_none() || event.session.as_deref() == session)
+                && event.delivered == 0
+                && !event.reported
+                && self.floors.get(&event.stream).is_some_and(|floor| index >= *floor)
+                && !self.is_excused(index)
+        })
+    }
+}

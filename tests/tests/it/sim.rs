@@ -1,0 +1,48 @@
+//! The client in the simulator: a seed that breaks an invariant is replayed by
+//! `cargo run --release -p sdk-tests --bin simulate -- --seed SEED --dialect NAME`.
+
+use sdk_tests::sim::{Model, run};
+
+/// How many seeds each dialect gets.
+const SEEDS: u64 = 600;
+
+fn simulate(model: Model) {
+    for seed in 0..SEEDS {
+        let report = run(seed, Some(model), false);
+        assert_eq!(report.violations, [""; 0], "seed {seed}, dialect {}", model.name());
+    }
+}
+
+#[test]
+fn a_reference_server_and_every_fault_break_no_invariant() {
+    simulate(Model::Rpc);
+}
+
+#[test]
+fn a_released_server_and_every_fault_break_no_invariant() {
+    simulate(Model::Released);
+}
+
+#[test]
+fn an_early_server_and_every_fault_break_no_invariant() {
+    simulate(Model::Early);
+}
+
+#[test]
+fn an_official_server_and_every_fault_break_no_invariant() {
+    simulate(Model::Official);
+}
+
+#[test]
+fn an_unknown_server_with_any_ids_and_every_fault_break_no_invariant() {
+    simulate(Model::Auto);
+}
+
+#[test]
+fn a_seed_is_the_same_run_each_time() {
+    for seed in 0..60 {
+        let [first, second] = [(); 2].map(|()| run(seed, None, true));
+        assert_eq!(first.trace, second.trace, "seed {seed}");
+        assert!(!first.trace.is_empty());
+    }
+}
