@@ -173,8 +173,6 @@ pub(crate) struct OrderedCore {
     first_body: Option<Moment>,
     /// Whether the first request introduced this client, so that its echo stands before everything that is live.
     introduced: bool,
-    /// Requests that were accepted before the first opening, whose responses the buffer may have lost by then.
-    accepted_before_opening: bool,
     stream: Stream,
     opened_before: bool,
     /// When the stream was first lost since an event showed that the server is the same one. What was sent later may
@@ -200,7 +198,6 @@ impl OrderedCore {
             barrier: settings.barrier,
             first_body: None,
             introduced: false,
-            accepted_before_opening: false,
             stream: Stream::NotOpened,
             opened_before: false,
             lost_at: None,
@@ -236,10 +233,8 @@ impl OrderedCore {
         self.last_bytes = now;
         self.partial = None;
         if !std::mem::replace(&mut self.opened_before, true) {
-            match self.identity.is_sequence() {
-                true => self.accepted_before_opening = !self.waiting.is_empty(),
-                false => self.unconfirm(now),
-            }
+            // The buffer may have lost the responses of what was accepted before.
+            self.unconfirm(now);
             return None;
         }
         // Opaque ids show neither a hole nor an id that the server has forgotten.
@@ -267,12 +262,6 @@ impl OrderedCore {
         pending: impl Fn(u64) -> bool,
         out: &mut Vec<Effect>,
     ) -> Flow {
-        if std::mem::take(&mut self.accepted_before_opening)
-            && id.as_ref().and_then(EventId::as_number).is_none_or(|number| number > 1)
-        {
-            // The buffer does not begin at the beginning.
-            self.unconfirm(now);
-        }
         let print = Fingerprint::of(&data);
         let (ids, limits) = (&self.ids, &self.settings.limits);
         let fresh = |(_, data): &Item| {

@@ -350,6 +350,7 @@ impl Exchange {
                 self.core.mark_answered();
                 if self.ordered && self.link.state() != LinkState::Ended {
                     self.body = Some(outcome.clone());
+                    self.ticket.answered = true;
                     let next_number = self.core.ids.peek();
                     let response = Response { number, session, outcome, next_number, elsewhere: false };
                     self.link.input(|core, now| core.response(now, response));

@@ -26,7 +26,7 @@ use crate::{
 const QUEUE: usize = 16 * 1024;
 /// How many are sent at once.
 const CONCURRENT: usize = 16;
-/// How long one of them may take.
+/// How long the cancel of a request may take. It is a courtesy.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A queue of cancels, filled from `Drop`, where nothing can be awaited.
@@ -85,11 +85,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 async fn send(core: Arc<Core>, mut notice: Notice) {
     let number = notice.number;
     let posting = notice.posting.take();
-    let delivering = async {
-        if tokio::time::timeout(TIMEOUT, deliver(&core, notice)).await.is_err() {
-            tracing::debug!("a cancel was not confirmed in time");
-        }
-    };
+    let delivering = deliver(&core, notice);
     let Some(posting) = posting else { return delivering.await };
     let ending = tokio::time::timeout(core.options.timeouts.cancel, posting);
     let (_, ended) = tokio::join!(delivering, ending);
@@ -105,7 +101,10 @@ impl fmt::Debug for Notices {
 }
 
 async fn deliver(core: &Arc<Core>, Notice { number, turn, .. }: Notice) {
-    let (request, turn) = tokio::join!(cancel_request(core, number), cancel_turn(core, number, turn));
+    // The cancel of a turn counts until it has its status: until then the next prompt waits.
+    let request =
+        async { tokio::time::timeout(TIMEOUT, cancel_request(core, number)).await.unwrap_or(Ok(())) };
+    let (request, turn) = tokio::join!(request, cancel_turn(core, number, turn));
     for error in [request.err(), turn.err()].into_iter().flatten() {
         tracing::debug!(%error, "a cancel was not delivered");
     }

@@ -50,6 +50,8 @@ pub(crate) struct Ticket {
     pub(super) posting: Option<Posting>,
     /// Whether the request may have reached the server.
     sent: bool,
+    /// Whether the response is there, and waits for its place only.
+    pub(super) answered: bool,
     cancel_on_drop: bool,
 }
 
@@ -69,7 +71,15 @@ impl Ticket {
         let since = Instant::now();
         let waiter = Waiter { method, session, since, ordered, unconfirmed: false, lost: None, sender };
         core.pending().register(number, waiter);
-        Self { core: core.clone(), number, receiver, posting: None, sent: false, cancel_on_drop }
+        Self {
+            core: core.clone(),
+            number,
+            receiver,
+            posting: None,
+            sent: false,
+            answered: false,
+            cancel_on_drop,
+        }
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -107,7 +117,7 @@ impl Drop for Ticket {
         let Some(waiter) = self.take() else { return };
         let link = self.core.links.get(&self.core, waiter.session.as_ref());
         link.input(|core, _| core.forget(self.number));
-        if self.sent && self.cancel_on_drop {
+        if self.sent && !self.answered && self.cancel_on_drop {
             // From now on: a prompt that follows waits for the end of this turn, and is not hit by its cancel.
             self.core.outbox.abandon(self.number);
             // Where the stream brings no response, the end of the turn is the end of its POST.
