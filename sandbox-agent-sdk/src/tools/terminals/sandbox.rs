@@ -29,7 +29,8 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 ///   killed by SIGKILL.
 ///
 /// What it does not do: a command can read every other file that this program can read ([`hide`](Self::hide)), connect
-/// to Unix sockets in directories that are visible, use any amount of memory and processor time, and attack the kernel.
+/// to Unix sockets in directories that are visible, use any amount of memory and processor time, attack the kernel, and
+/// use file descriptors that this program opened without close-on-exec (the Rust standard library never does).
 /// Files that it leaves in the roots stay there, also hooks and build scripts: do not run them outside of a sandbox.
 ///
 /// ```no_run

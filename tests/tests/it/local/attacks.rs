@@ -4,7 +4,7 @@ use std::{
     fs::{self, Permissions},
     io::{Read, Write},
     net::{Ipv4Addr, TcpListener},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
     process::{Command, Output},
     sync::{Arc, Mutex},
@@ -282,4 +282,48 @@ async fn a_start_that_never_listens_ends_with_its_timeout_and_sends_no_token() {
     let error = within("the start", options.start()).await.unwrap_err();
     let LocalError::NotHealthy { source, .. } = &error else { panic!("{error:?}") };
     assert_eq!(StartPhase::of(source), Some(StartPhase::Unreachable));
+}
+
+/// Listens on a port and prints every line that it gets, in Perl, which other users can run too.
+const LISTENER: &str = "use IO::Socket::INET; $| = 1; \
+    $s = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $ARGV[0], Listen => 5, ReuseAddr => 1) or die; \
+    while ($c = $s->accept) { while (<$c>) { print; last if /^\\r?$/ } print $c qq(HTTP/1.1 200 OK\\r\\ncontent-length: 0\\r\\n\\r\\n); close $c }";
+
+#[tokio::test]
+async fn a_process_of_another_user_with_the_marks_of_the_server_gets_nothing() {
+    let has = |program: &str| {
+        Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    if !is_root || !["setpriv", "prlimit", "perl"].into_iter().all(has) {
+        sdk_tests::say_not_run("it takes the superuser, setpriv, prlimit and perl");
+        return;
+    }
+    let home = Home::new(&[]);
+    let script = home.script("echo $$ > pid; exec sleep 1000");
+    let port = free_port();
+    let attack = async {
+        let pid = home.pid().await;
+        // Every user can read the limit by which the server's process tree is recognised.
+        let mark = || {
+            let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+            let line = limits.lines().find_map(|line| line.strip_prefix("Max realtime timeout"))?.to_owned();
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        eventually("the mark", || mark().is_some()).await;
+        let limit = format!("--rttime={0}:{0}", mark().unwrap());
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", &limit])
+            .args(["perl", "-e", LISTENER, &port.to_string()])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let start = home.options(&script).port(port).token("hush").start();
+    let (error, mut rival) = tokio::join!(within("the start", start), attack);
+    rival.kill().unwrap();
+    let received = rival.wait_with_output().unwrap().stdout;
+    assert_eq!(String::from_utf8_lossy(&received), "");
+    let error = error.unwrap_err();
+    assert!(matches!(error, LocalError::ForeignListener { .. }), "{error:?}");
 }
