@@ -276,10 +276,9 @@ impl TerminalOutput {
         while !self.ended {
             let event = self.receive().await;
             let event = match event {
-                Some(TerminalEvent::Data(bytes)) if bytes == PTY_END => match self.held.replace(bytes) {
-                    Some(held) => Some(TerminalEvent::Data(held)),
-                    None => None,
-                },
+                Some(TerminalEvent::Data(bytes)) if bytes == PTY_END => {
+                    self.held.replace(bytes).map(TerminalEvent::Data)
+                }
                 Some(TerminalEvent::Exit(exit)) => {
                     self.held = None;
                     Some(TerminalEvent::Exit(exit))

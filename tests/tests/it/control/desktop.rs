@@ -66,7 +66,7 @@ fn free_display() -> u32 {
 
 /// The picture that is drawn: stripes and a gradient, in which a shift by one pixel shows.
 fn pixel(x: u32, y: u32) -> [u8; 3] {
-    [(x % 256) as u8, (y % 256) as u8, if (x / 7 + y / 5) % 2 == 0 { 255 } else { 0 }]
+    [(x % 256) as u8, (y % 256) as u8, if (x / 7 + y / 5).is_multiple_of(2) { 255 } else { 0 }]
 }
 
 fn picture(region: Region) -> Vec<u8> {
