@@ -201,7 +201,7 @@ impl ProcessTerminal {
         self.input.send_input(input).await
     }
 
-    /// Sets the size of the terminal, for everyone attached to it.
+    /// Sets the size of the terminal, for all clients attached to it.
     ///
     /// # Errors
     /// [`Error::ConnectionLost`] if the socket is gone.
@@ -236,7 +236,7 @@ impl TerminalInput {
         Ok(())
     }
 
-    /// Sets the size of the terminal, for everyone attached to it.
+    /// Sets the size of the terminal, for all clients attached to it.
     ///
     /// # Errors
     /// [`Error::ConnectionLost`] if the socket is gone.
