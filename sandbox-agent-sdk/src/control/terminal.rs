@@ -201,7 +201,7 @@ impl ProcessTerminal {
         self.input.send_input(input).await
     }
 
-    /// Sets the size of the terminal, for everyone attached to it.
+    /// Sets the size of the terminal, for all clients attached to it.
     ///
     /// # Errors
     /// [`Error::ConnectionLost`] if the socket is gone.
@@ -236,7 +236,7 @@ impl TerminalInput {
         Ok(())
     }
 
-    /// Sets the size of the terminal, for everyone attached to it.
+    /// Sets the size of the terminal, for all clients attached to it.
     ///
     /// # Errors
     /// [`Error::ConnectionLost`] if the socket is gone.
@@ -276,10 +276,9 @@ impl TerminalOutput {
         while !self.ended {
             let event = self.receive().await;
             let event = match event {
-                Some(TerminalEvent::Data(bytes)) if bytes == PTY_END => match self.held.replace(bytes) {
-                    Some(held) => Some(TerminalEvent::Data(held)),
-                    None => None,
-                },
+                Some(TerminalEvent::Data(bytes)) if bytes == PTY_END => {
+                    self.held.replace(bytes).map(TerminalEvent::Data)
+                }
                 Some(TerminalEvent::Exit(exit)) => {
                     self.held = None;
                     Some(TerminalEvent::Exit(exit))

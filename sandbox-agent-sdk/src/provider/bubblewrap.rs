@@ -5,17 +5,21 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 
 use super::held::Held;
+use super::relay::Relay;
 use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::random::random_id;
 use crate::{LocalOptions, SandboxAgentClient};
 
 /// The home directory inside.
 const HOME: &str = "/home/sandbox";
+
+/// The file in which `bwrap` writes about a sandbox.
+const INFO: &str = "info.json";
 
 /// What programs need of the system, where it is there. Nothing of it can be written.
 const SYSTEM: [&str; 14] = [
@@ -39,8 +43,8 @@ const SYSTEM: [&str; 14] = [
 ///
 /// Inside there are the system's programs and libraries, read-only, an empty `/tmp`, a home directory of the sandbox's
 /// own, and the directories that this provider was given. There are no other files, no processes and no environment of
-/// this machine, and no way to gain rights. **The network is this machine's**: the server is reached over it, so that a
-/// sandbox without a network cannot be used.
+/// this machine, and no way to gain rights. The network is this machine's, unless
+/// [`without_network`](Self::without_network) is set.
 ///
 /// A sandbox ends with its server: when it is destroyed, when this value is dropped, and when this program ends. Its
 /// home directory is deleted when it is destroyed.
@@ -50,10 +54,36 @@ pub struct BubblewrapProvider {
     homes: PathBuf,
     binds: Vec<Bind>,
     environment: Vec<(String, String)>,
+    network: Network,
     options: Box<dyn Fn(LocalOptions) -> LocalOptions + Send + Sync>,
     held: Held,
-    /// The directory of each sandbox. Guards the table, never across an await.
-    directories: Mutex<HashMap<String, PathBuf>>,
+    /// The place of each sandbox. Guards the table, never across an await.
+    places: Mutex<HashMap<String, Place>>,
+}
+
+/// Which network there is inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    /// That of this machine.
+    Shared,
+    /// Only a loopback interface of its own.
+    Own,
+}
+
+/// What a sandbox has on this machine. It goes with this value.
+#[derive(Debug)]
+struct Place {
+    directory: PathBuf,
+    relay: Option<Relay>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.relay = None;
+        if let Err(error) = fs::remove_dir_all(&self.directory) {
+            tracing::debug!(%error, directory = %self.directory.display(), "the directory of a sandbox was not removed");
+        }
+    }
 }
 
 /// A directory or file of this machine that is seen inside.
@@ -73,9 +103,10 @@ impl BubblewrapProvider {
             homes: homes.into(),
             binds: Vec::new(),
             environment: Vec::new(),
+            network: Network::Shared,
             options: Box::new(|options| options),
             held: Held::default(),
-            directories: Mutex::default(),
+            places: Mutex::default(),
         }
     }
 
@@ -107,6 +138,17 @@ impl BubblewrapProvider {
         self
     }
 
+    /// Gives sandboxes no network but a loopback interface of their own: nothing inside reaches this machine or any
+    /// other.
+    ///
+    /// The server is then reached through `nsenter` and `bash` of this machine, which join the sandbox's network for
+    /// each connection.
+    #[must_use]
+    pub fn without_network(mut self) -> Self {
+        self.network = Network::Own;
+        self
+    }
+
     /// Changes how the server is started: its timeouts, its port, its log. Its program and directory are set already.
     #[must_use]
     pub fn options(mut self, change: impl Fn(LocalOptions) -> LocalOptions + Send + Sync + 'static) -> Self {
@@ -127,7 +169,10 @@ impl BubblewrapProvider {
         let mut words: Vec<String> = Vec::new();
         let mut add = |parts: &[&str]| words.extend(parts.iter().map(|part| (*part).to_owned()));
         add(&["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]);
-        add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL"]);
+        add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--info-fd", "3"]);
+        if self.network == Network::Own {
+            add(&["--unshare-net"]);
+        }
         for path in SYSTEM {
             add(&["--ro-bind-try", path, path]);
         }
@@ -142,31 +187,30 @@ impl BubblewrapProvider {
     }
 
     /// Makes the home directory and the launcher of a sandbox.
-    fn prepare(&self) -> Result<(PathBuf, PathBuf), ProviderError> {
+    fn prepare(&self) -> Result<(Place, PathBuf), ProviderError> {
         let directory = self.homes.join(random_id());
         let home = directory.join("home");
         let launcher = directory.join("sandbox-agent");
         let quote = |words: Vec<String>| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
         let script = format!(
-            "#!/bin/sh\nbwrap=$(command -v {}) || exit 127\nexec env -i {} \"$bwrap\" {} \"$@\"\n",
+            "#!/bin/sh\nbwrap=$(command -v {}) || exit 127\nexec env -i {} \"$bwrap\" {} \"$@\" 3> {}\n",
             quoted(&self.bwrap.display().to_string()),
             quote(self.variables()),
             quote(self.words(&home)),
+            quoted(&directory.join(INFO).display().to_string()),
         );
+        let place = Place { directory: directory.clone(), relay: None };
         let made = fs::create_dir_all(&home)
             .and_then(|()| fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)))
             .and_then(|()| fs::write(&launcher, script))
             .and_then(|()| fs::set_permissions(&launcher, fs::Permissions::from_mode(0o700)));
-        match made {
-            Ok(()) => Ok((directory, launcher)),
-            Err(source) => {
-                remove(&directory);
-                Err(ProviderError::Program {
-                    program: launcher.display().to_string(),
-                    source: Arc::new(source),
-                })
-            }
-        }
+        let program = launcher.display().to_string();
+        made.map_err(|source| ProviderError::Program { program, source: Arc::new(source) })?;
+        Ok((place, launcher))
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<String, Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -177,15 +221,18 @@ impl SandboxProvider for BubblewrapProvider {
 
     fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>> {
         Box::pin(async move {
-            let (directory, launcher) = self.prepare()?;
-            let unused = Unused(Some(directory));
-            let options = SandboxAgentClient::start_local().binary(launcher);
-            let server = (self.options)(options).start().await?;
-            let id = self.held.add(server);
-            if let Some(directory) = unused.keep() {
-                let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
-                directories.insert(id.clone(), directory);
+            let (mut place, launcher) = self.prepare()?;
+            let mut options = (self.options)(SandboxAgentClient::start_local().binary(launcher));
+            if self.network == Network::Own {
+                let port = Relay::free_port().map_err(|source| ProviderError::Program {
+                    program: "a free port".to_owned(),
+                    source: Arc::new(source),
+                })?;
+                options = options.port(port);
+                place.relay = Some(Relay::start(port, place.directory.join(INFO)));
             }
+            let id = self.held.add(options.start().await?);
+            self.places().insert(id.clone(), place);
             Ok(id)
         })
     }
@@ -199,10 +246,7 @@ impl SandboxProvider for BubblewrapProvider {
             if let Some(server) = self.held.remove(id) {
                 server.close().await;
             }
-            let directory = self.directories.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
-            if let Some(directory) = directory {
-                remove(&directory);
-            }
+            drop(self.places().remove(id));
             Ok(())
         })
     }
@@ -214,31 +258,9 @@ impl fmt::Debug for BubblewrapProvider {
         f.debug_struct("BubblewrapProvider")
             .field("program", &self.program)
             .field("binds", &self.binds)
+            .field("network", &self.network)
             .field("servers", &self.held)
             .finish_non_exhaustive()
-    }
-}
-
-/// The directory of a sandbox that may not come to be.
-struct Unused(Option<PathBuf>);
-
-impl Unused {
-    fn keep(mut self) -> Option<PathBuf> {
-        self.0.take()
-    }
-}
-
-impl Drop for Unused {
-    fn drop(&mut self) {
-        if let Some(directory) = self.0.take() {
-            remove(&directory);
-        }
-    }
-}
-
-fn remove(directory: &Path) {
-    if let Err(error) = fs::remove_dir_all(directory) {
-        tracing::debug!(%error, directory = %directory.display(), "the directory of a sandbox was not removed");
     }
 }
 

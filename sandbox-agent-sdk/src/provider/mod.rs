@@ -6,7 +6,7 @@
 //! | provider | what separates the server from this machine |
 //! |---|---|
 //! | [`LocalProvider`] | nothing: it is a process of this user |
-//! | [`BubblewrapProvider`] | file system, processes, users and environment; the network is shared. Linux |
+//! | [`BubblewrapProvider`] | file system, processes, users and environment, and by choice the network. Linux |
 //! | [`ContainerProvider`] | what the container engine separates |
 //!
 //! ```no_run
@@ -27,6 +27,7 @@ mod container;
 mod error;
 mod held;
 mod local;
+mod relay;
 mod sandbox;
 
 use std::fmt;

@@ -211,7 +211,7 @@ async fn a_terminal_that_is_not_read_holds_the_server_back() {
     .await;
     let mut terminal = soon(processes.connect_terminal("proc_1")).await.unwrap();
     let sent = soon(blocks.recv()).await.unwrap();
-    assert!(sent < FRAMES / 2, "{sent} frames were accepted and nobody reads them");
+    assert!(sent < FRAMES / 2, "{sent} frames were accepted without a reader");
     let mut received = 0;
     loop {
         match soon(terminal.next()).await {

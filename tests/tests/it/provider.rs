@@ -9,6 +9,7 @@ use std::time::Duration;
 use mock_server::MockServer;
 use sandbox_agent_sdk::SandboxAgentClient;
 use sandbox_agent_sdk::control::processes::{CreateProcess, RunOutput, RunProcess};
+use sandbox_agent_sdk::control::terminal::TerminalEvent;
 use sandbox_agent_sdk::provider::{
     BubblewrapProvider, ContainerProvider, LocalProvider, ProviderError, Sandbox, SandboxProvider,
 };
@@ -101,7 +102,7 @@ async fn a_bubblewrap_sandbox_shows_what_it_was_given_and_nothing_else() {
         format!("cat \"/proc/1/root{secret}\""),
         format!("cat \"/proc/self/root{secret}\""),
         format!("ln -s \"{secret}\" /work/link; cat /work/link"),
-        format!("cat \"/work/../it's hidden/file\" \"/shown/../it's hidden/file\""),
+        "cat \"/work/../it's hidden/file\" \"/shown/../it's hidden/file\"".to_owned(),
         "echo x > /shown/file".to_owned(),
         "echo x > /shown/new".to_owned(),
         "echo x > /usr/bin/new".to_owned(),
@@ -154,6 +155,49 @@ async fn a_bubblewrap_sandbox_has_its_own_processes_and_environment_and_ends_wit
     within("destroying", sandbox.destroy()).await.unwrap();
     eventually("the end of the processes", || running() == 0).await;
     assert_eq!(fs::read_dir(folders.homes.path()).unwrap().count(), 0, "its home is deleted");
+}
+
+#[tokio::test]
+async fn a_bubblewrap_sandbox_has_this_machines_network_or_none() {
+    let Some((shared, folders)) = bubblewrap().await else { return };
+    let outside = MockServer::start().await;
+    let script = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{} && printf 'GET /v1/health HTTP/1.1\\r\\nhost: h\\r\\nconnection: close\\r\\n\\r\\n' >&3 && cat <&3",
+        outside.address().port()
+    );
+    let reach = async |sandbox: &Sandbox| {
+        let command = RunProcess::new("bash").args(["-c", &script]).timeout(Duration::from_secs(10));
+        within("reaching out", sandbox.client().processes().run(command)).await.unwrap()
+    };
+    assert!(reach(&shared).await.stdout.contains("200 OK"));
+    let program = released(VERSION).await.unwrap();
+    let provider = BubblewrapProvider::new(program, folders.homes.path()).without_network();
+    let alone = within("starting", SandboxAgentClient::with_provider(provider).start()).await.unwrap();
+    let output = reach(&alone).await;
+    assert!(!output.is_success() && output.stdout.is_empty(), "{output:?}");
+    let interfaces = run(&alone, "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' '").await.stdout;
+    assert_eq!(interfaces, "lo\n");
+    // Files, several requests at once, and a terminal pass the way in.
+    let bytes = vec![7; 1_500_000];
+    alone.client().files().write("large", bytes.clone()).await.unwrap();
+    let (first, second) = tokio::join!(alone.client().files().read("large"), run(&alone, "echo second"));
+    assert!(first.unwrap() == bytes && second.stdout == "second\n");
+    let processes = alone.client().processes();
+    let id =
+        processes.create(CreateProcess::new("sh").args(["-c", "read x; exit 6"]).tty(true)).await.unwrap().id;
+    let mut terminal = processes.connect_terminal(&id).await.unwrap();
+    terminal.send_input("\n").await.unwrap();
+    let end = async {
+        while let Some(event) = terminal.next().await {
+            if let TerminalEvent::Exit(exit) = event {
+                return exit.code();
+            }
+        }
+        None
+    };
+    assert_eq!(within("the end of the terminal", end).await, Some(6));
+    within("destroying", alone.destroy()).await.unwrap();
+    within("destroying", shared.destroy()).await.unwrap();
 }
 
 #[tokio::test]

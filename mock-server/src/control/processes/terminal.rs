@@ -81,7 +81,7 @@ async fn serve(
     }
 }
 
-/// Resolves when the connection is to end; never if nobody says so.
+/// Resolves when the connection is to end; never without a lifeline.
 async fn cut(lifeline: Option<Extension<Lifeline>>) {
     match lifeline {
         Some(Extension(lifeline)) => lifeline.cut().await,

@@ -1,6 +1,7 @@
 //! The desktop of the released server, on a real virtual display.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -52,21 +53,15 @@ async fn start() -> Option<(Server, Desktop, TempDir)> {
     Some((server, desktop, tempfile::tempdir().expect("a folder")))
 }
 
-/// A display that nobody has. Tests run at once in threads and processes, so that a number is reserved by its file.
+/// A display that no other test has: each process has four numbers, and each of its tests takes one.
 fn free_display() -> u32 {
-    let folder = std::env::temp_dir();
-    let reserve = |number: &u32| {
-        let socket = std::path::PathBuf::from(format!("/tmp/.X11-unix/X{number}"));
-        let reserved = folder.join(format!("sdk-tests-display-{}-{number}", std::process::id()));
-        !socket.exists() && std::fs::OpenOptions::new().write(true).create_new(true).open(reserved).is_ok()
-    };
-    let first = 200 + std::process::id() % 400 * 4;
-    (first..first + 4).find(reserve).expect("a free display")
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    200 + std::process::id() % 400 * 4 + TAKEN.fetch_add(1, Ordering::Relaxed) % 4
 }
 
 /// The picture that is drawn: stripes and a gradient, in which a shift by one pixel shows.
 fn pixel(x: u32, y: u32) -> [u8; 3] {
-    [(x % 256) as u8, (y % 256) as u8, if (x / 7 + y / 5) % 2 == 0 { 255 } else { 0 }]
+    [(x % 256) as u8, (y % 256) as u8, if (x / 7 + y / 5).is_multiple_of(2) { 255 } else { 0 }]
 }
 
 fn picture(region: Region) -> Vec<u8> {
