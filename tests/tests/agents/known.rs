@@ -54,7 +54,7 @@ pub(crate) const KNOWN: &[Known] = &[
 const CANCELLED: &str = "A cancelled turn is reported as an error or as `end_turn` where that is what the agent answers to a cancel.";
 const LOADED: &str = "gemini loses a session that is loaded within the minute in which it was created, and sends history after the response.";
 
-/// Patterns of the cells of CI: each cell was green twenty times in a row, on a busy machine.
+/// Patterns of the cells of CI: each cell was green in twenty runs on a busy machine.
 pub(crate) const CI: &[&str] = &[
     "a_handler_allows_a_command/*/released",
     "two_thousand_chunks_come_in_order_before_the_outcome/gemini/released",
