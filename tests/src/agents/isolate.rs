@@ -4,7 +4,7 @@ use std::{ffi::OsStr, path::Path, process::Stdio};
 
 use tokio::process::Command;
 
-/// The ways to get a namespace: as root, and as anybody.
+/// The ways to get a namespace: as root, and as any user.
 const WAYS: [&[&str]; 2] = [
     &["--net", "--pid", "--fork", "--kill-child", "--mount-proc"],
     &["--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"],

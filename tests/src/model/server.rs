@@ -145,7 +145,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response<
     let path = parts.uri.path().to_owned();
     let bytes = to_bytes(body, REQUEST_BYTES).await.unwrap_or_default();
     if path == "/" {
-        // Some agents look whether anybody is there.
+        // Some agents probe the address first.
         return json_response(StatusCode::OK, &json!({}));
     }
     if path.ends_with("/models") {

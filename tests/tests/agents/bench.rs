@@ -212,14 +212,14 @@ impl Connected {
     }
 }
 
-/// What a turn told.
+/// The updates of a turn and its outcome.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct TurnLog {
     pub(crate) updates: Vec<Update>,
     pub(crate) outcome: Result<TurnOutcome, Error>,
 }
 
-impl Told {
+impl TurnLog {
     /// The agent's message, as one text.
     pub(crate) fn text(&self) -> String {
         self.updates.iter().filter_map(Update::message_text).collect()
@@ -233,7 +233,7 @@ impl Told {
         thoughts.collect()
     }
 
-    /// The changes of files that tool calls told of, by path.
+    /// The changes of files that tool calls reported, by path.
     pub(crate) fn diffs(&self) -> Vec<(String, String)> {
         let calls = self.updates.iter().filter_map(|update| match update.kind() {
             UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => Some(call),
@@ -266,7 +266,7 @@ impl Told {
 }
 
 /// Reads a turn to its end.
-pub(crate) async fn read(mut turn: Turn) -> Told {
+pub(crate) async fn read(mut turn: Turn) -> TurnLog {
     let mut updates = Vec::new();
     let reading = async {
         while let Some(update) = turn.next().await {
@@ -275,7 +275,7 @@ pub(crate) async fn read(mut turn: Turn) -> Told {
         turn.outcome().await
     };
     match tokio::time::timeout(LIMIT, reading).await {
-        Ok(outcome) => Told { updates, outcome },
+        Ok(outcome) => TurnLog { updates, outcome },
         Err(_) => {
             let last = updates.last().map(|update| update.raw().to_string()).unwrap_or_default();
             panic!("the turn did not end within {LIMIT:?}: {} updates, the last is {last}", updates.len());
@@ -284,7 +284,7 @@ pub(crate) async fn read(mut turn: Turn) -> Told {
 }
 
 /// Prompts, and reads the turn to its end.
-pub(crate) async fn ask(session: &Session, prompt: &str) -> Told {
+pub(crate) async fn ask(session: &Session, prompt: &str) -> TurnLog {
     read(session.prompt(prompt)).await
 }
 

@@ -54,19 +54,17 @@ pub(crate) const KNOWN: &[Known] = &[
 const CANCELLED: &str = "A cancelled turn is reported as an error or as `end_turn` where that is what the agent answers to a cancel.";
 const LOADED: &str = "gemini loses a session that is loaded within the minute in which it was created, and sends history after the response.";
 
-/// Patterns of the cells of CI: each cell was green twenty times in a row, also on a busy machine.
+/// Patterns of the cells of CI: each cell was green in twenty runs on a busy machine.
 pub(crate) const CI: &[&str] = &[
     "a_handler_allows_a_command/*/released",
     "two_thousand_chunks_come_in_order_before_the_outcome/gemini/released",
     "two_thousand_chunks_come_in_order_before_the_outcome/qwen/released",
     "a_key_is_enough_to_log_in/claude/*",
     "two_thousand_chunks_come_in_order_before_the_outcome/claude/*",
-    "a_cancel_in_mid_stream/claude/*",
     "thoughts_are_reported_as_thoughts/claude/*",
     "an_edit_shows_its_diff/claude/*",
     "a_tool_server_is_used/claude/mock",
     "a_session_is_forked/claude/mock",
-    "a_killed_agent_is_reported_and_loads_its_session_again/claude/mock",
     "a_key_is_enough_to_log_in/codex/*",
     "a_missing_key_is_reported/codex/*",
     "two_thousand_chunks_come_in_order_before_the_outcome/codex/*",

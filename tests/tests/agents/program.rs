@@ -29,5 +29,5 @@ pub(crate) async fn run(arguments: &[String]) -> ExitCode {
 
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).expect("somebody listens");
+    writeln!(out, "{line}").and_then(|()| out.flush()).expect("standard output is open");
 }

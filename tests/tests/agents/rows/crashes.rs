@@ -19,8 +19,8 @@ pub(super) async fn a_killed_agent_is_reported_and_loads_its_session_again(cell:
     let mut turn = session.prompt("slow 400");
     first_text(&mut turn).await;
     bench.kill_agent();
-    let told = read(turn).await;
-    let error = told.outcome.expect_err("the turn fails");
+    let log = read(turn).await;
+    let error = log.outcome.expect_err("the turn fails");
     let end = error.termination().unwrap_or_else(|| panic!("{}", chain(&error)));
     assert!(end.is_crash() && error.maybe_executed(), "{end:?}");
     if !bench.is_released() {
@@ -31,8 +31,8 @@ pub(super) async fn a_killed_agent_is_reported_and_loads_its_session_again(cell:
     patiently("a new agent", connected.client.restart_agent()).await.expect("the agent starts again");
     let loaded = patiently("loading", connected.client.load_session(session.id(), bench.new_session())).await;
     let loaded = loaded.unwrap_or_else(|error| panic!("session/load: {}", chain(&error)));
-    let told = ask(&loaded, "repeat all").await;
-    assert!(told.ended().text().contains("remember this"), "{}", told.text());
+    let log = ask(&loaded, "repeat all").await;
+    assert!(log.ended().text().contains("remember this"), "{}", log.text());
     Seen::Works
 }
 
@@ -49,8 +49,8 @@ async fn stored(bench: &Bench) -> (SandboxAgentClient, sandbox_agent_sdk::Stored
 /// Prompts in a stored session; the agent must know what was said before.
 async fn remembers(session: &sandbox_agent_sdk::StoredSession) {
     let turn = patiently("restoring", session.prompt("repeat all")).await;
-    let told = read(turn.unwrap_or_else(|error| panic!("{}", chain(&error)))).await;
-    assert!(told.ended().text().contains("remember this"), "{:?}", told.text());
+    let log = read(turn.unwrap_or_else(|error| panic!("{}", chain(&error)))).await;
+    assert!(log.ended().text().contains("remember this"), "{:?}", log.text());
 }
 
 pub(super) async fn a_stored_session_continues_after_the_agent_was_killed(cell: Cell) -> Seen {

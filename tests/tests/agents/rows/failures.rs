@@ -3,12 +3,12 @@
 use sdk_tests::agents::RealAgent;
 
 use crate::{
-    bench::{Bench, RETRIES, Told, ask, chain, first_text, patiently, read},
+    bench::{Bench, RETRIES, TurnLog, ask, chain, first_text, patiently, read},
     cell::{Cell, Seen},
 };
 
-/// How the user is told of it.
-fn reported(told: &Told, status: u16) -> Seen {
+/// How the failure is reported.
+fn reported(log: &TurnLog, status: u16) -> Seen {
     let (code, cause) = (status.to_string(), format!("scripted failure {status}"));
     // codex has words of its own for 500.
     let says = |text: &str| {
@@ -16,7 +16,7 @@ fn reported(told: &Told, status: u16) -> Seen {
             || text.contains(&code)
             || (status == 500 && text.contains("internal_server_error"))
     };
-    match &told.outcome {
+    match &log.outcome {
         Err(error) => {
             let text = chain(error);
             assert!(says(&text), "{text}");
@@ -27,7 +27,7 @@ fn reported(told: &Told, status: u16) -> Seen {
             }
         }
         Ok(outcome) => {
-            assert!(says(&told.text()), "{:?} {outcome:?}", told.text());
+            assert!(says(&log.text()), "{:?} {outcome:?}", log.text());
             Seen::note("the turn succeeds, and its text says why")
         }
     }
@@ -60,17 +60,17 @@ async fn retried(cell: Cell, status: u16) -> Seen {
     let tries = bench.model.turns().iter().filter(|request| request.prompt.contains("error")).count();
     assert!(tries > 1, "it neither fails nor tries again");
     let cancelled = patiently("cancelling", turn.cancel()).await;
-    // qwen hears of it at its next try only.
+    // qwen acts on it at its next try only.
     let late = cell.agent == RealAgent::Qwen && cancelled.as_ref().is_err_and(|error| error.is_timeout());
     assert!(cancelled.is_ok() || late, "{cancelled:?}");
-    let told = read(turn).await;
-    let spoke = told.updates.iter().any(|update| update.raw().to_string().contains("retry"));
-    assert!(told.text().is_empty(), "{}", told.text());
+    let log = read(turn).await;
+    let spoke = log.updates.iter().any(|update| update.raw().to_string().contains("retry"));
+    assert!(log.text().is_empty(), "{}", log.text());
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     Seen::note(format!(
         "retries for more than {} s{}; can be cancelled{}",
         RETRIES.as_secs(),
-        if spoke { " and says so" } else { " without a word" },
+        if spoke { " and says so" } else { " silently" },
         if cell.agent == RealAgent::Qwen { ", at its next try" } else { "" }
     ))
 }

@@ -25,8 +25,8 @@ pub(super) async fn an_edit_shows_its_diff(cell: Cell) -> Seen {
     });
     let session = connected.session(bench.new_session()).await;
     let path = bench.in_project("new.txt");
-    let told = ask(&session, &format!("write {}", path.display())).await;
-    told.ended();
+    let log = ask(&session, &format!("write {}", path.display())).await;
+    log.ended();
     assert_eq!(fs::read_to_string(&path).expect("the file"), WRITTEN);
     let asked = answering.requests();
     let in_request = asked.iter().any(|request| {
@@ -36,7 +36,7 @@ pub(super) async fn an_edit_shows_its_diff(cell: Cell) -> Seen {
         })
     });
     let path = path.display().to_string();
-    let in_call = told
+    let in_call = log
         .diffs()
         .iter()
         .any(|(file, text)| path.ends_with(file.as_str()) && text.trim_end() == WRITTEN.trim_end());
@@ -45,7 +45,7 @@ pub(super) async fn an_edit_shows_its_diff(cell: Cell) -> Seen {
         (1, true, false) => Seen::note("in the permission only"),
         (1, false, true) => Seen::note("in the tool call only"),
         (0, _, true) => Seen::note("in the tool call; the agent asks for no permission"),
-        other => panic!("{other:?}: {:?} {:?}", told.updates, asked),
+        other => panic!("{other:?}: {:?} {:?}", log.updates, asked),
     }
 }
 
@@ -103,9 +103,9 @@ pub(super) async fn terminals_are_offered(cell: Cell) -> Seen {
     let options = bench.options().terminals(TerminalOptions::new(Roots::at(bench.home.project())));
     let connected = bench.connect(options.permissions(PermissionPolicy::BypassPermissions)).await;
     let session = connected.session(bench.new_session()).await;
-    let told = ask(&session, "tool touch terminal.txt && echo it-ran").await;
-    assert!(told.ended().text().contains("it-ran"), "{}", told.text());
+    let log = ask(&session, "tool touch terminal.txt && echo it-ran").await;
+    assert!(log.ended().text().contains("it-ran"), "{}", log.text());
     assert!(bench.in_project("terminal.txt").exists());
-    let used = told.updates.iter().any(|update| update.raw().to_string().contains("terminalId"));
+    let used = log.updates.iter().any(|update| update.raw().to_string().contains("terminalId"));
     if used { Seen::Works } else { Seen::cannot("runs commands by itself") }
 }

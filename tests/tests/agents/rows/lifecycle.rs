@@ -61,9 +61,9 @@ pub(super) async fn a_session_is_loaded_with_its_history(cell: Cell) -> Seen {
     let (user, agent) = said(loaded.history());
     assert!(user.contains("remember this"), "user: {user:?}, agent: {agent:?}");
     assert!(agent.contains("echo: remember this"), "user: {user:?}, agent: {agent:?}");
-    let told = ask(&loaded, "repeat all").await;
-    assert!(told.ended().text().contains("remember this"), "{}", told.text());
-    assert!(!told.text().contains("echo: remember this"), "history came as live text: {}", told.text());
+    let log = ask(&loaded, "repeat all").await;
+    assert!(log.ended().text().contains("remember this"), "{}", log.text());
+    assert!(!log.text().contains("echo: remember this"), "history came as live text: {}", log.text());
     Seen::note(if same { "by the same process" } else { "by another process" })
 }
 
@@ -77,8 +77,8 @@ pub(super) async fn a_session_is_resumed(cell: Cell) -> Seen {
     let second = if bench.is_released() { bench.client().await } else { first };
     let resumed = patiently("resuming", second.client.resume_session(&id, bench.new_session())).await;
     let resumed = resumed.unwrap_or_else(|error| panic!("session/resume: {}", chain(&error)));
-    let told = ask(&resumed, "repeat all").await;
-    assert_eq!(told.ended().text().matches("remember this").count(), 1, "{}", told.text());
+    let log = ask(&resumed, "repeat all").await;
+    assert_eq!(log.ended().text().matches("remember this").count(), 1, "{}", log.text());
     match second.capabilities.resume_session {
         true if cell.agent != RealAgent::Qwen => Seen::Works,
         _ => Seen::note("by loading it"),
@@ -101,8 +101,8 @@ pub(super) async fn a_session_is_forked(cell: Cell) -> Seen {
         }
     };
     assert_ne!(forked.id(), session.id());
-    let told = ask(&forked, "repeat all").await;
-    assert_eq!(told.ended().text(), "remember this", "what came before is no part of the turn");
+    let log = ask(&forked, "repeat all").await;
+    assert_eq!(log.ended().text(), "remember this", "what came before is no part of the turn");
     let original = ask(&session, "repeat all").await;
     assert_eq!(original.ended().text(), "remember this");
     Seen::Works

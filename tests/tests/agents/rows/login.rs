@@ -15,8 +15,8 @@ pub(super) async fn a_key_is_enough_to_log_in(cell: Cell) -> Seen {
     let connected = bench.client().await;
     let capabilities = &connected.capabilities;
     let session = connected.session(bench.new_session()).await;
-    let told = ask(&session, "hello there").await;
-    assert_eq!(told.ended().text(), "echo: hello there");
+    let log = ask(&session, "hello there").await;
+    assert_eq!(log.ended().text(), "echo: hello there");
     assert_eq!(key(&bench.model), Some(KEY.to_owned()));
     assert!(bench.model.unknown().is_empty(), "{:?}", bench.model.unknown());
     let name = capabilities.agent_name.clone().unwrap_or_default();
@@ -40,20 +40,20 @@ pub(super) async fn a_wrong_key_is_reported(cell: Cell) -> Seen {
         assert!(bench.model.turns().len() > 1, "it neither fails nor tries again");
         patiently("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
         assert!(!read(turn).await.text().contains("echo:"));
-        return Seen::cannot(format!("retries for more than {} s without a word", RETRIES.as_secs()));
+        return Seen::cannot(format!("retries for more than {} s silently", RETRIES.as_secs()));
     }
-    let told = read(turn).await;
-    assert!(!told.text().contains("echo:"), "{}", told.text());
+    let log = read(turn).await;
+    assert!(!log.text().contains("echo:"), "{}", log.text());
     assert_eq!(key(&bench.model).as_deref(), Some("wrong-key"));
-    match &told.outcome {
+    match &log.outcome {
         Err(error) => {
             let text = chain(error);
             assert!(text.contains("401") || text.contains("key"), "{text}");
             Seen::note("the turn fails and says why")
         }
         Ok(_) => {
-            let text = told.text().to_lowercase();
-            assert!(text.contains("401") || text.contains("key"), "{text:?} {:?}", told.outcome);
+            let text = log.text().to_lowercase();
+            assert!(text.contains("401") || text.contains("key"), "{text:?} {:?}", log.outcome);
             Seen::note("the turn succeeds, and its text says why")
         }
     }
@@ -70,19 +70,19 @@ pub(super) async fn a_missing_key_is_reported(cell: Cell) -> Seen {
         }
         Ok(session) => session,
     };
-    let told = ask(&session, "hello there").await;
-    match &told.outcome {
+    let log = ask(&session, "hello there").await;
+    match &log.outcome {
         Err(error) if error.is_login_required() => Seen::note("the prompt fails: login required"),
         Err(error) => {
             assert_eq!(cell.agent, RealAgent::Codex);
             assert!(chain(error).contains("SCRIPTED_KEY"), "{}", chain(error));
             Seen::note("the prompt fails and names the variable")
         }
-        Ok(_) if told.text() == "echo: hello there" => {
+        Ok(_) if log.text() == "echo: hello there" => {
             // A provider of one's own needs no key unless its configuration says so.
             assert!(matches!(cell.agent, RealAgent::OpenCode), "{}", cell.agent);
             Seen::note("its provider needs none")
         }
-        Ok(outcome) => panic!("{outcome:?}: {}", told.text()),
+        Ok(outcome) => panic!("{outcome:?}: {}", log.text()),
     }
 }

@@ -14,9 +14,9 @@ pub(super) async fn a_handler_allows_a_command(cell: Cell) -> Seen {
         request.allow_once().expect("it can be allowed");
     });
     let session = connected.session(bench.new_session()).await;
-    let told = ask(&session, "tool touch allowed.txt && echo it-ran").await;
+    let log = ask(&session, "tool touch allowed.txt && echo it-ran").await;
     assert_eq!(answering.requests().len(), 1, "{:?}", answering.requests());
-    assert!(told.ended().text().contains("it-ran"), "{}", told.text());
+    assert!(log.ended().text().contains("it-ran"), "{}", log.text());
     assert!(bench.in_project("allowed.txt").exists());
     let request = &answering.requests()[0];
     assert_eq!(request.session_id(), Some(session.id()));
@@ -31,10 +31,10 @@ pub(super) async fn a_handler_refuses_a_command(cell: Cell) -> Seen {
         request.refuse().expect("it can be refused");
     });
     let session = connected.session(bench.new_session()).await;
-    let told = ask(&session, "tool touch refused.txt").await;
+    let log = ask(&session, "tool touch refused.txt").await;
     assert_eq!(answering.requests().len(), 1, "{:?}", answering.requests());
     assert!(!bench.in_project("refused.txt").exists());
-    let outcome = told.outcome.as_ref().unwrap_or_else(|error| panic!("{error:?}"));
+    let outcome = log.outcome.as_ref().unwrap_or_else(|error| panic!("{error:?}"));
     let next = ask(&session, "still there").await;
     assert_eq!(next.ended().text(), "echo: still there");
     match outcome.stop_reason.as_str() {
@@ -49,8 +49,8 @@ pub(super) async fn bypass_runs_a_command_unasked(cell: Cell) -> Seen {
     let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
     let answering = Answering::start(&connected.client, |request| panic!("{request:?}"));
     let session = connected.session(bench.new_session()).await;
-    let told = ask(&session, "tool touch bypassed.txt && echo it-ran").await;
-    assert!(told.ended().text().contains("it-ran"), "{}", told.text());
+    let log = ask(&session, "tool touch bypassed.txt && echo it-ran").await;
+    assert!(log.ended().text().contains("it-ran"), "{}", log.text());
     assert!(bench.in_project("bypassed.txt").exists() && answering.requests().is_empty());
     Seen::Works
 }

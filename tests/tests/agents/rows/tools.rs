@@ -19,26 +19,26 @@ pub(super) async fn a_tool_server_is_used(cell: Cell) -> Seen {
     let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
     let new = bench.new_session().mcp_server("fortunes", &tool_server(&bench));
     let session = connected.session(new).await;
-    let told = ask(&session, "call fortune {}").await;
-    if told.ended().text().contains("a long journey") {
+    let log = ask(&session, "call fortune {}").await;
+    if log.ended().text().contains("a long journey") {
         return Seen::Works;
     }
     let offered = || {
         let last = bench.model.turns().pop().expect("a request");
         last.tool_names().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert!(told.text().contains("there is no tool for"), "{} {:?}", told.text(), offered());
+    assert!(log.text().contains("there is no tool for"), "{} {:?}", log.text(), offered());
     // Some agents offer the tools of tool servers only after the model has searched for them.
     if offered().iter().any(|name| name == "tool_search") {
         ask(&session, r#"call tool_search {"query":"fortune"}"#).await.ended();
-        let told = ask(&session, "call fortune {}").await;
-        assert!(told.ended().text().contains("a long journey"), "{} {:?}", told.text(), offered());
+        let log = ask(&session, "call fortune {}").await;
+        assert!(log.ended().text().contains("a long journey"), "{} {:?}", log.text(), offered());
         return Seen::note("the model has to search for the tool first");
     }
     // Others start tool servers behind the first turn.
     for _ in 0..20 {
-        let told = ask(&session, "call fortune {}").await;
-        if told.ended().text().contains("a long journey") {
+        let log = ask(&session, "call fortune {}").await;
+        if log.ended().text().contains("a long journey") {
             return Seen::note("not yet in the first turn");
         }
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;

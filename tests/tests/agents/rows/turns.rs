@@ -15,13 +15,13 @@ use crate::{
 pub(super) async fn two_thousand_chunks_come_in_order_before_the_outcome(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let session = bench.session().await;
-    let told = ask(&session, "say 2000").await;
+    let log = ask(&session, "say 2000").await;
     let wanted: String = (0..2000).map(|number| format!("{number} ")).collect();
-    let text = told.ended().text();
+    let text = log.ended().text();
     let same = text.trim_end() == wanted.trim_end();
     let apart = text.chars().zip(wanted.chars()).position(|(got, wanted)| got != wanted);
     assert!(same, "{} of {} characters, apart at {apart:?}", text.len(), wanted.len());
-    let chunks = told.updates.iter().filter(|update| update.message_text().is_some()).count();
+    let chunks = log.updates.iter().filter(|update| update.message_text().is_some()).count();
     let next = ask(&session, "and now").await;
     assert_eq!(next.ended().text(), "echo: and now");
     match chunks {
@@ -33,16 +33,16 @@ pub(super) async fn two_thousand_chunks_come_in_order_before_the_outcome(cell: C
 pub(super) async fn thoughts_are_reported_as_thoughts(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let session = bench.session().await;
-    let told = ask(&session, "think 20").await;
-    assert_eq!(told.ended().text(), "thought about it");
+    let log = ask(&session, "think 20").await;
+    assert_eq!(log.ended().text(), "thought about it");
     let wanted: String = (0..20).map(|number| format!("thought {number} ")).collect();
     if cell.agent == RealAgent::Gemini {
         // It takes each chunk for a thought of its own with a subject in bold type.
-        let thoughts = told.thoughts().replace("****\n", " ");
+        let thoughts = log.thoughts().replace("****\n", " ");
         assert_eq!(thoughts.trim(), wanted.trim());
         return Seen::note("each chunk is a thought of its own, with an empty subject in bold type");
     }
-    assert_eq!(told.thoughts().trim(), wanted.trim());
+    assert_eq!(log.thoughts().trim(), wanted.trim());
     Seen::Works
 }
 
@@ -56,8 +56,8 @@ pub(super) async fn an_image_reaches_the_model(cell: Cell) -> Seen {
     let session = connected.session(bench.new_session()).await;
     let image = Content::image(PNG, "image/png");
     let prompt: Prompt = vec![Content::text_of("what is this"), image].into();
-    let told = read(session.prompt(prompt)).await;
-    told.ended();
+    let log = read(session.prompt(prompt)).await;
+    log.ended();
     let sent = bench.model.turns().iter().any(|request| request.contains(&PNG[..40]));
     assert!(connected.capabilities.images, "{:?}", connected.capabilities.raw);
     if cell.agent == RealAgent::Qwen {
@@ -86,10 +86,10 @@ pub(super) async fn two_sessions_have_a_turn_at_once(cell: Cell) -> Seen {
 pub(super) async fn usage_is_reported(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let session = bench.session().await;
-    let told = ask(&session, "say 3").await;
-    let outcome = told.ended().outcome.as_ref().expect("an outcome");
+    let log = ask(&session, "say 3").await;
+    let outcome = log.ended().outcome.as_ref().expect("an outcome");
     let number = |pointer: &str| outcome.raw.pointer(pointer).and_then(Value::as_u64);
-    let used = told.updates.iter().any(|update| matches!(update.kind(), UpdateKind::Usage { .. }));
+    let used = log.updates.iter().any(|update| matches!(update.kind(), UpdateKind::Usage { .. }));
     let snapshot = session.snapshot();
     match cell.agent {
         RealAgent::OpenCode | RealAgent::Claude => {
@@ -107,9 +107,9 @@ pub(super) async fn usage_is_reported(cell: Cell) -> Seen {
             Seen::note("tokens in `_meta.quota` of the response, no context, no cost")
         }
         RealAgent::Qwen => {
-            let counted = told.updates.iter().filter_map(|update| update.raw().pointer("/_meta/usage"));
+            let counted = log.updates.iter().filter_map(|update| update.raw().pointer("/_meta/usage"));
             let counted: Vec<&Value> = counted.collect();
-            assert!(!counted.is_empty(), "{:?}", told.updates);
+            assert!(!counted.is_empty(), "{:?}", log.updates);
             Seen::note("tokens in `_meta.usage` of an empty chunk, no context, no cost")
         }
     }
