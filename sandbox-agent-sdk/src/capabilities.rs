@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::login::LoginMethod;
 use crate::{Extensions, ServerKind};
 
 /// What was learnt when the connection was made: what the server and the agent can do.
@@ -36,6 +37,8 @@ pub struct Capabilities {
     pub embedded_resources: bool,
     /// The ids of the ways to authenticate that the agent offers.
     pub auth_methods: Vec<String>,
+    /// The ways to log in that the agent offers.
+    pub login_methods: Vec<LoginMethod>,
     /// The whole answer, as it came.
     pub raw: Value,
 }
@@ -68,6 +71,7 @@ impl Capabilities {
             audio: flag("/agentCapabilities/promptCapabilities/audio"),
             embedded_resources: flag("/agentCapabilities/promptCapabilities/embeddedContext"),
             auth_methods: ids.collect(),
+            login_methods: LoginMethod::read_all(&raw),
             raw,
         }
     }

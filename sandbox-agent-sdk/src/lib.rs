@@ -19,6 +19,7 @@ mod install;
 pub mod limits;
 #[cfg(unix)]
 mod local;
+pub mod login;
 mod mcp;
 mod metadata;
 mod model;
@@ -79,7 +80,7 @@ pub use mcp::{
 };
 pub use metadata::{MetadataKey, MetadataPlaceError, SessionMetadata};
 pub use model::{Model, ModelList};
-pub use new_session::{ListSessions, NewSession};
+pub use new_session::{ListSessions, NewSession, OpenSession};
 pub use options::{ClientOptions, ClientTimeouts, DropPolicy, ServerKind};
 pub use running::RunningAgent;
 pub use session_info::{SessionInfo, SessionPage, TerminateResult};

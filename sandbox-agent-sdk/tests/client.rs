@@ -33,6 +33,8 @@ mod naming;
 mod no_crashes;
 #[path = "client/open_requests.rs"]
 mod open_requests;
+#[path = "client/opening.rs"]
+mod opening;
 #[path = "client/permissions.rs"]
 mod permissions;
 #[path = "client/questions.rs"]

@@ -4,6 +4,7 @@ pub(super) const AUTHENTICATE: &str = "authenticate";
 pub(super) const CLOSE: &str = "session/close";
 pub(super) const FORK: &str = "session/fork";
 pub(super) const LIST: &str = "session/list";
+pub(super) const LOGOUT: &str = "logout";
 pub(super) const LOAD: &str = "session/load";
 pub(super) const NEW: &str = "session/new";
 pub(super) const RESUME: &str = "session/resume";
