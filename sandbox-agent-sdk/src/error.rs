@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::login::LoginRequired;
 use crate::text::printable;
 use crate::turns::IncompleteTurn;
 use crate::usage::BudgetEvent;
@@ -195,7 +196,12 @@ pub enum Error {
         error: RpcError,
         /// The HTTP status it came with, if that meant failure too.
         status: Option<u16>,
+        /// Whether the agent may have acted before it failed: it may if the call was a prompt.
+        executed: bool,
     },
+    /// The agent requires a login first: see [`authenticate`](crate::SandboxAgentClient::authenticate).
+    #[error("the agent requires a login")]
+    LoginRequired(#[source] Box<LoginRequired>),
     /// The answer does not fit its type. It is kept.
     #[error("the answer to `{}` cannot be read", printable(.what))]
     #[non_exhaustive]
@@ -375,7 +381,9 @@ impl Error {
             | Self::Status(_)
             | Self::NotAllowed { .. }
             // The agent took the call and refused it.
-            | Self::Rpc { .. } => false,
+            | Self::LoginRequired(_)
+            | Self::Rpc { executed: false, .. } => false,
+            Self::Rpc { executed: true, .. } => true,
         }
     }
 
@@ -399,6 +407,9 @@ impl Error {
     /// [`Capabilities::auth_methods`](crate::Capabilities::auth_methods) says how that can be done.
     #[must_use]
     pub fn is_login_required(&self) -> bool {
+        if matches!(self, Self::LoginRequired(_)) {
+            return true;
+        }
         // Servers use the same code for other things, so the words count as well.
         self.rpc_error().is_some_and(|rpc| {
             let message = rpc.message.to_lowercase();
@@ -455,6 +466,7 @@ impl Error {
     pub fn rpc_error(&self) -> Option<&RpcError> {
         match self {
             Self::Rpc { error, .. } => Some(error),
+            Self::LoginRequired(login) => Some(&login.error),
             Self::AgentEnded(end) => end.answer.as_deref()?.rpc_error(),
             _ => None,
         }

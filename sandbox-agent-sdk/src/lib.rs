@@ -90,7 +90,7 @@ pub use mcp::{
 };
 pub use metadata::{MetadataKey, MetadataPlaceError, SessionMetadata};
 pub use model::{Model, ModelList};
-pub use new_session::{ListSessions, NewSession};
+pub use new_session::{ListSessions, NewSession, OpenSession};
 pub use options::{ClientOptions, ClientTimeouts, DropPolicy, ServerKind};
 pub use running::RunningAgent;
 pub use session_info::{SessionInfo, SessionPage, TerminateResult};

@@ -133,7 +133,8 @@ mod tests {
         let text = br#"{"a":[0,0,0,0],"b":"text"}"#;
         let decoded = decoded_size(text);
         assert!(decoded > text.len());
-        let kinds: [(BodyKind, fn(Limits, usize) -> Limits); 4] = [
+        type Set = fn(Limits, usize) -> Limits;
+        let kinds: [(BodyKind, Set); 4] = [
             (BodyKind::Health, Limits::health),
             (BodyKind::Control, Limits::control),
             (BodyKind::Message, Limits::message),

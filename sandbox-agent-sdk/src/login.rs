@@ -7,6 +7,8 @@ use std::process::Command;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::RpcError;
+
 /// A way to log in that an agent offers, to be shown to a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -74,6 +76,19 @@ pub struct LoginVariable {
     pub optional: bool,
 }
 
+/// The agent requires a login before it does what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct LoginRequired {
+    /// The ways to log in that the agent offers.
+    pub methods: Vec<LoginMethod>,
+    /// What the agent answered.
+    pub error: RpcError,
+}
+
+/// The logins for which no person has to be asked: the agent takes a key from its environment.
+const KEY_LOGINS: [&str; 3] = ["codex-api-key", "openai-api-key", "anthropic-api-key"];
 impl LoginMethod {
     /// Reads the `authMethods` of an agent.
     pub(crate) fn read_all(initialized: &Value) -> Vec<Self> {
@@ -116,6 +131,13 @@ impl LoginMethod {
         };
         command.args(args).envs(env);
         Some(command)
+    }
+}
+
+impl LoginMethod {
+    /// Whether it works without a person, if the agent's environment has what it takes.
+    pub(crate) fn takes_a_key(&self) -> bool {
+        KEY_LOGINS.contains(&self.id.as_str()) || matches!(self.kind, LoginKind::Variables { .. })
     }
 }
 

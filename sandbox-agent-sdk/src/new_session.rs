@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
@@ -32,16 +33,23 @@ pub struct NewSession {
 }
 
 impl NewSession {
-    /// A session that works in this directory of the server's machine, by its absolute path.
-    pub fn in_dir(directory: impl Into<String>) -> Self {
+    /// A session that works in this directory of the server's machine. The path must be absolute; another one is
+    /// refused before anything is sent.
+    pub fn in_dir(directory: impl AsRef<Path>) -> Self {
+        let directory = directory.as_ref();
+        let invalid = match directory.to_str() {
+            Some(directory) if is_absolute(directory) => None,
+            Some("") => Some("a session needs a directory".to_owned()),
+            _ => Some(format!("the directory of a session is not an absolute path: {}", directory.display())),
+        };
         Self {
-            directory: directory.into(),
+            directory: directory.to_string_lossy().into_owned(),
             metadata: SessionMetadata::new(),
             mcp_servers: Vec::new(),
             params: Map::new(),
             meta: Map::new(),
             thought_level: None,
-            invalid: None,
+            invalid,
         }
     }
 
@@ -203,11 +211,17 @@ impl NewSession {
         self
     }
 
+    /// Refuses a description that cannot be used, before anything is sent.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match &self.invalid {
+            Some(invalid) => Err(Error::Config(invalid.clone())),
+            None => Ok(()),
+        }
+    }
+
     /// The parameters of the call; `agent` is the one to use unless another one was chosen.
     pub(crate) fn to_params(&self, agent: &str) -> Result<Map<String, Value>, Error> {
-        if let Some(invalid) = &self.invalid {
-            return Err(Error::Config(invalid.clone()));
-        }
+        self.check()?;
         let mut metadata = SessionMetadata::new().with_agent(agent);
         metadata.merge(self.metadata.clone());
         let mut params = self.params.clone();
@@ -258,6 +272,65 @@ impl fmt::Debug for NewSession {
     }
 }
 
+/// How a session is loaded or resumed.
+///
+/// ```
+/// use sandbox_agent_sdk::OpenSession;
+///
+/// let open = OpenSession::in_dir("/work").agent("claude");
+/// # let _ = open;
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "a description does nothing until it is given to a client"]
+pub struct OpenSession {
+    pub(crate) new: NewSession,
+}
+
+impl OpenSession {
+    /// The session works in this directory of the server's machine. The path must be absolute.
+    pub fn in_dir(directory: impl AsRef<Path>) -> Self {
+        Self { new: NewSession::in_dir(directory) }
+    }
+
+    /// The agent that has the session, where the server has several behind one connection.
+    pub fn agent(self, agent: impl Into<String>) -> Self {
+        Self { new: self.new.agent(agent) }
+    }
+
+    /// A tool server for the session.
+    pub fn mcp_server(self, name: impl Into<String>, server: &McpServerConfig) -> Self {
+        Self { new: self.new.mcp_server(name, server) }
+    }
+
+    /// A namespace of `_meta` that is not this crate's own.
+    pub fn meta(self, namespace: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self { new: self.new.meta(namespace, value) }
+    }
+
+    /// Any other parameter.
+    pub fn param(self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self { new: self.new.param(name, value) }
+    }
+}
+
+/// A session is opened again with what it was created with.
+impl From<NewSession> for OpenSession {
+    fn from(new: NewSession) -> Self {
+        Self { new }
+    }
+}
+
+/// Whether a path is absolute on any machine: the server's need not be of this one's kind.
+fn is_absolute(path: &str) -> bool {
+    let mut characters = path.chars();
+    let start = (characters.next(), characters.next(), characters.next());
+    match start {
+        (Some('/'), _, _) | (Some('\\'), Some('\\'), _) => true,
+        (Some(drive), Some(':'), Some('/' | '\\')) => drive.is_ascii_alphabetic(),
+        _ => false,
+    }
+}
+
 /// Which sessions are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use = "a description does nothing until it is given to a client"]
@@ -272,8 +345,8 @@ impl ListSessions {
     }
 
     /// Those that work in this directory.
-    pub fn in_dir(directory: impl Into<String>) -> Self {
-        Self { directory: Some(directory.into()) }
+    pub fn in_dir(directory: impl AsRef<Path>) -> Self {
+        Self { directory: Some(directory.as_ref().to_string_lossy().into_owned()) }
     }
 }
 

@@ -133,6 +133,7 @@ pub struct ClientOptions {
     pub(crate) timeouts: ClientTimeouts,
     pub(crate) reconnect: ReconnectPolicy,
     pub(crate) drop_policy: DropPolicy,
+    pub(crate) reload_incomplete: bool,
     pub(crate) event_budget: usize,
     pub(crate) limits: Limits,
     pub(crate) permissions: PermissionPolicy,
@@ -168,6 +169,7 @@ impl ClientOptions {
             timeouts: ClientTimeouts::default(),
             reconnect: ReconnectPolicy::default(),
             drop_policy: DropPolicy::default(),
+            reload_incomplete: false,
             event_budget: 64 << 20,
             limits: Limits::default(),
             permissions: PermissionPolicy::Ask,
@@ -261,6 +263,13 @@ impl ClientOptions {
     /// What happens to a turn that is dropped before it is over. By default it is cancelled.
     pub fn on_turn_drop(mut self, policy: DropPolicy) -> Self {
         self.drop_policy = policy;
+        self
+    }
+
+    /// Whether [`Turn::text`](crate::Turn::text) and [`Turn::collect`](crate::Turn::collect) fill what is missing of a
+    /// turn from the agent's own history, by loading the session again where the agent can. Off by default.
+    pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
+        self.reload_incomplete = reload;
         self
     }
 

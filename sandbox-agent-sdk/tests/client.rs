@@ -35,6 +35,8 @@ mod naming;
 mod no_crashes;
 #[path = "client/open_requests.rs"]
 mod open_requests;
+#[path = "client/opening.rs"]
+mod opening;
 #[path = "client/passing_on.rs"]
 mod passing_on;
 #[path = "client/permissions.rs"]

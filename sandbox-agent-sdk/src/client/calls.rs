@@ -9,9 +9,10 @@ use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::hub::PendingCall;
-use super::names::{EXTENDED_LIST, FORK, LIST, LOAD, NEW, RESUME, is_answered_by_agent};
+use super::names::{AUTHENTICATE, EXTENDED_LIST, FORK, LIST, LOAD, NEW, RESUME, is_answered_by_agent};
 use crate::error::AgentEnded;
 use crate::limits::BodyKind;
+use crate::login::LoginRequired;
 use crate::{Error, LostReason, RpcError, ServerKind, TerminationInfo, TerminationReport};
 
 /// Whether a call needs its session to be alive.
@@ -212,6 +213,13 @@ impl Connection {
                 self.lose(&error);
                 error
             }
+            Error::Rpc { error, status, executed } => {
+                let error = Error::Rpc { error, status, executed };
+                match error.is_login_required() && method != AUTHENTICATE {
+                    true => self.login_required(error),
+                    false => error,
+                }
+            }
             Error::Timeout(mut timeout) => {
                 timeout.agent_output = self.shared.output();
                 if matches!(method, NEW | FORK) {
@@ -221,6 +229,12 @@ impl Connection {
             }
             error => error,
         }
+    }
+
+    fn login_required(&self, error: Error) -> Error {
+        let Some(rpc) = error.rpc_error().cloned() else { return error };
+        let methods = self.capabilities().map(|can| can.login_methods.clone()).unwrap_or_default();
+        Error::LoginRequired(Box::new(LoginRequired { methods, error: rpc }))
     }
 
     /// The server says in its answer that the session, or the agent, has ended.

@@ -8,6 +8,7 @@ use acp_http_client as wire;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::{Duration, Instant};
 
 use super::hub::Hub;
 use super::names::AUTHENTICATE;
@@ -20,10 +21,12 @@ use crate::{
     TerminationInfo, TerminationReport,
 };
 
+/// How long the request that closes a connection to a released server is given to be sent.
+const RELEASED_CLOSE: Duration = Duration::from_millis(300);
+/// What is left for closing the connection at least, however long everything before it took.
+const CLOSE_AT_LEAST: Duration = Duration::from_millis(100);
 /// The version of the conversation that this crate speaks.
 const VERSION: u64 = 1;
-/// The logins for which nobody has to be asked: the agent takes a key from its environment.
-const KEY_LOGINS: [&str; 3] = ["codex-api-key", "openai-api-key", "anthropic-api-key"];
 
 /// One connection to one agent.
 pub(crate) struct Connection {
@@ -113,25 +116,28 @@ impl Connection {
         self.hub.usage.connected(&self.agent, capabilities.agent_name.as_deref());
         self.shared.learned.clear();
         self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
-        let login = capabilities.auth_methods.iter().find(|offered| KEY_LOGINS.contains(&offered.as_str()));
-        match login {
-            Some(login) if self.options.auto_authenticate => self.log_in(login).await?,
-            _ => {}
+        if self.options.auto_authenticate {
+            for login in capabilities.login_methods.iter().filter(|login| login.takes_a_key()) {
+                if self.log_in(&login.id).await? {
+                    break;
+                }
+            }
         }
         Ok(capabilities)
     }
 
-    /// Logs in without being asked to. Only the end of the agent, or of the connection, is a failure.
-    async fn log_in(&self, login: &str) -> Result<(), Error> {
+    /// Logs in with a key that the agent may have, and says whether it did. Only the end of the agent, or of the
+    /// connection, is a failure.
+    async fn log_in(&self, login: &str) -> Result<bool, Error> {
         let mut params = json!({"methodId": login});
         name_agent(&mut params, self.kind, &self.agent);
         match self.call(AUTHENTICATE, params).await {
             Err(error) if error.is_terminal() || error.termination().is_some() => Err(error),
             Err(error) => {
-                tracing::warn!(%error, login, "the agent did not let this client log in");
-                Ok(())
+                tracing::warn!(%error, login, "the agent refused a login");
+                Ok(false)
             }
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(true),
         }
     }
 
@@ -240,14 +246,25 @@ impl Connection {
             let is_ours = |session| shared.owned.contains(session) || hub.has_pending_call(session);
             !shared.is_shared || session.is_some_and(is_ours)
         });
-        // An answer that cannot be delivered does not hold up the end.
-        let _ = tokio::time::timeout(self.options.timeouts.disconnect, cancelled).await;
-        self.tools.end_all().await;
+        // All of it has one deadline: a response that cannot be delivered does not hold up the end.
+        let deadline = Instant::now() + self.options.timeouts.disconnect;
+        let _ = tokio::time::timeout_at(deadline, cancelled).await;
+        if tokio::time::timeout_at(deadline, self.tools.end_all()).await.is_err() {
+            // What still runs for the agent ends without being waited for.
+            self.tools.close();
+        }
         // Closing a shared endpoint ends the streams of its other clients, too. A connection that was lost has none open.
-        if !(lost && self.kind == ServerKind::Shared)
-            && let wire::CloseOutcome::Unconfirmed(error) = self.wire.close().await
-        {
-            tracing::debug!(%error, "the server did not confirm that the connection is closed");
+        if !(lost && self.kind == ServerKind::Shared) {
+            // Closing continues by itself when it is no longer waited for.
+            match tokio::time::timeout_at(deadline.max(Instant::now() + CLOSE_AT_LEAST), self.wire.close())
+                .await
+            {
+                Ok(wire::CloseOutcome::Unconfirmed(error)) => {
+                    tracing::debug!(%error, "the server did not confirm that the connection is closed");
+                }
+                Ok(_) => {}
+                Err(_) => tracing::debug!("closing the connection takes too long"),
+            }
         }
         // What has arrived is told before the end of the connection is.
         self.barrier().await;
@@ -297,7 +314,11 @@ fn wire_builder(
         .method("session/load", times.session)
         .method("session/resume", times.session)
         .method("session/fork", times.session);
-    timeouts.close = times.disconnect;
+    timeouts.close = match endpoint.kind {
+        // They respond only when the request is given up, while their agent lives: it only has to be sent.
+        ServerKind::PerAgent => times.disconnect.min(RELEASED_CLOSE),
+        _ => times.disconnect,
+    };
     let mut limits = wire::Limits::default();
     limits.message = options.limits.message;
     limits.open_requests = options.limits.open_requests;

@@ -18,8 +18,8 @@ use crate::limits::Limits;
 use crate::snapshot::{Patch, SnapshotCell};
 use crate::usage::UsageBook;
 use crate::{
-    ConnectionState, DropPolicy, Error, Event, Events, Missed, Origin, SessionEnded, TerminationInfo,
-    TerminationReport, ToolCall, TurnOutcome, Update,
+    ConnectionState, DropPolicy, Error, Event, Events, Missed, OpenSession, Origin, SessionEnded,
+    TerminationInfo, TerminationReport, ToolCall, TurnOutcome, Update,
 };
 
 mod book;
@@ -263,6 +263,16 @@ impl Hub {
     pub(crate) fn assign(&self, id: &str, agent: &str) {
         self.lock().book(id).agent = Some(agent.into());
         self.usage.assign(id, agent);
+    }
+
+    /// This client has opened a session so.
+    pub(super) fn opened(&self, id: &str, with: OpenSession) {
+        self.lock().book(id).opened_with = Some(Arc::new(with));
+    }
+
+    /// How this client has opened a session, if it has.
+    pub(super) fn opened_with(&self, id: &str) -> Option<Arc<OpenSession>> {
+        self.lock().sessions.get(id)?.opened_with.clone()
     }
 
     /// The agent a session belongs to, if this client knows.

@@ -326,14 +326,28 @@ impl Inner {
         }
     }
 
-    /// The connection, once it is made if it is being made.
-    pub(crate) async fn connection(&self) -> Result<Arc<Connection>, Error> {
+    /// The connection, once it is made if it is being made. One that could not be made in the background is tried again
+    /// once, unless this call has waited for an attempt that failed.
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
+        let mut tried = false;
         loop {
             let attempt = match &self.life().phase {
                 Phase::Connected(connection) => return Ok(Arc::clone(connection)),
-                Phase::Idle(Some(error)) => return Err(error.clone()),
+                Phase::Idle(Some(error)) if tried => return Err(error.clone()),
+                Phase::Idle(Some(_)) => None,
                 Phase::Idle(None) => return Err(Error::NotConnected),
-                Phase::Connecting(attempt) => Arc::clone(attempt),
+                Phase::Connecting(attempt) => Some(Arc::clone(attempt)),
+            };
+            tried = true;
+            let attempt = match attempt {
+                Some(attempt) => attempt,
+                None => match self.begin(self.options.agent.as_deref().unwrap_or_default(), Asked::ByOptions)
+                {
+                    Ok(attempt) => attempt,
+                    // Another call was quicker.
+                    Err(Error::AlreadyConnected) => continue,
+                    Err(error) => return Err(error),
+                },
             };
             // Success and failure alike show in the phase.
             let _ = attempt.finished().await;

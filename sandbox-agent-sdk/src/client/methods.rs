@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::calls::Needs;
 use super::connection::name_agent;
@@ -21,18 +21,25 @@ impl SandboxAgentClient {
         self.session(session_id).prompt(prompt)
     }
 
-    /// Sets the mode of a session.
+    /// Sets the mode of a session; where the agent has an option for that instead, by the option.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent has no modes.
+    /// [`Error::Unsupported`] if the agent has neither.
     pub fn set_session_mode(
         &self,
         session_id: impl Into<String>,
         mode: impl Into<String>,
     ) -> BoxFuture<'static, Result<(), Error>> {
-        let mode = mode.into();
+        self.session(session_id).set_mode(mode)
+    }
+
+    pub(super) fn set_mode_by_method(
+        &self,
+        session_id: &str,
+        mode: String,
+    ) -> BoxFuture<'static, Result<(), Error>> {
         let params = json!({"modeId": mode});
-        self.about(SET_MODE, session_id.into(), params, Needs::Session, move |about, _| {
+        self.about(SET_MODE, session_id.to_owned(), params, Needs::Session, move |about, _| {
             about.learn(Patch::of_mode(&mode));
             Ok(())
         })
@@ -67,19 +74,25 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Sets the model of a session.
+    /// Sets the model of a session; where the agent has an option for that instead, by the option.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent cannot change its model this way; see
-    /// [`Session::set_model`](crate::Session::set_model).
+    /// [`Error::Unsupported`] if the agent has neither.
     pub fn set_session_model(
         &self,
         session_id: impl Into<String>,
         model: impl Into<String>,
     ) -> BoxFuture<'static, Result<(), Error>> {
-        let model = model.into();
+        self.session(session_id).set_model(model)
+    }
+
+    pub(super) fn set_model_by_method(
+        &self,
+        session_id: &str,
+        model: String,
+    ) -> BoxFuture<'static, Result<(), Error>> {
         let params = json!({"modelId": model});
-        self.about(SET_MODEL, session_id.into(), params, Needs::Session, move |about, _| {
+        self.about(SET_MODEL, session_id.to_owned(), params, Needs::Session, move |about, _| {
             about.learn(Patch::of_model(&model));
             Ok(())
         })
@@ -159,10 +172,23 @@ impl SandboxAgentClient {
     /// # Errors
     /// [`Error::Rpc`] if the agent refuses, [`Error::Unsupported`] if it knows no logins.
     pub fn authenticate(&self, method_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
+        self.authenticate_with(method_id, Map::new())
+    }
+
+    /// Logs in with additional parameters, such as `_meta`, for agents that need more than the method.
+    ///
+    /// # Errors
+    /// As [`authenticate`](Self::authenticate).
+    pub fn authenticate_with(
+        &self,
+        method_id: impl Into<String>,
+        params: Map<String, Value>,
+    ) -> BoxFuture<'static, Result<(), Error>> {
         let (client, id) = (self.clone(), method_id.into());
+        let mut params = Value::Object(params);
+        params["methodId"] = id.into();
         Box::pin(async move {
             let connection = client.inner().connection().await?;
-            let mut params = json!({"methodId": id});
             name_agent(&mut params, connection.kind(), connection.agent());
             connection.optional(AUTHENTICATE, params, None, Needs::Nothing).await.map(drop)
         })

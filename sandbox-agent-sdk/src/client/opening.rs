@@ -9,11 +9,12 @@ use serde_json::Value;
 use super::calls::Needs;
 use super::connection::{Connection, name_agent};
 use super::handle::SandboxAgentClient;
+use super::lifecycle::Again;
 use super::names::{FORK, LOAD, NEW, RESUME};
 use super::session::Session;
 use super::stopping::terminate;
 use crate::snapshot::Patch;
-use crate::{Error, Feature, NewSession, ServerKind, SessionMetadata, TurnState};
+use crate::{Error, Feature, LostReason, NewSession, OpenSession, ServerKind, SessionMetadata, TurnState};
 
 /// Whether other clients of a shared endpoint may have a turn running in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +26,9 @@ pub(crate) enum Others {
 impl SandboxAgentClient {
     /// Makes a session.
     ///
-    /// Reports that come before the answer are kept for [`Session::events`]. Only shared endpoints act on the mode and
-    /// the model that are asked for; elsewhere they are set by calls of their own, as the thought level is everywhere.
+    /// Reports that come before the answer are kept for [`Session::events`]. The mode, the model and the thought level
+    /// that are asked for are set by calls of their own where the server has not set them. If the server has forgotten
+    /// the connection, a new one is made and the call is repeated once.
     ///
     /// # Errors
     /// As every call: [`Error::NotConnected`], [`Error::AgentEnded`] and what else can go wrong on the way.
@@ -34,23 +36,45 @@ impl SandboxAgentClient {
     pub fn new_session(&self, new: NewSession) -> BoxFuture<'static, Result<Session, Error>> {
         let client = self.clone();
         Box::pin(async move {
+            new.check()?;
             let connection = client.inner().connection().await?;
-            let session = {
-                let began = client.inner().hub.now();
-                let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
-                check_directories(&connection, &new)?;
-                let params = new.to_params(&agent)?;
-                let answer = connection.call(NEW, params.into()).await?;
-                client.opened(answer, NEW, began, &agent, new.given())?
-            };
-            match grant(&session, &new, connection.kind()).await {
-                Ok(()) => Ok(session),
-                Err(error) => {
-                    discard(&connection, session.id()).await;
-                    Err(error)
+            match client.create(&connection, &new).await {
+                Err(error) if is_gone(&error) => {
+                    let connection = client.reconnected(&connection).await?;
+                    client.create(&connection, &new).await
                 }
+                created => created,
             }
         })
+    }
+
+    /// The connection after the server has forgotten the one there was. It is made once for all who ask for it.
+    async fn reconnected(&self, gone: &Arc<Connection>) -> Result<Arc<Connection>, Error> {
+        match self.inner().begin_again(gone)? {
+            Again::Ours(attempt) | Again::Theirs(attempt) => {
+                attempt.finished().await?;
+                self.inner().connection().await
+            }
+            Again::Done(connection) => Ok(connection),
+        }
+    }
+
+    async fn create(&self, connection: &Connection, new: &NewSession) -> Result<Session, Error> {
+        let hub = &self.inner().hub;
+        let began = hub.now();
+        let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
+        check_directories(connection, new)?;
+        let params = new.to_params(&agent)?;
+        let answer = connection.call(NEW, params.into()).await?;
+        let session = self.opened(answer, NEW, began, &agent, new.given())?;
+        hub.opened(session.id(), new.clone().into());
+        match grant(&session, new, connection).await {
+            Ok(()) => Ok(session),
+            Err(error) => {
+                discard(connection, session.id()).await;
+                Err(error)
+            }
+        }
     }
 
     /// Loads a session with its history, which is in [`Session::history`] and on its events as [`Origin::History`](crate::Origin::History).
@@ -60,12 +84,19 @@ impl SandboxAgentClient {
     pub fn load_session(
         &self,
         session_id: impl Into<String>,
-        new: NewSession,
+        open: impl Into<OpenSession>,
     ) -> BoxFuture<'static, Result<Session, Error>> {
-        let (client, id) = (self.clone(), session_id.into());
+        let (client, id, OpenSession { new }) = (self.clone(), session_id.into(), open.into());
         Box::pin(async move {
+            new.check()?;
             let connection = client.inner().connection().await?;
-            client.load(&connection, &id, &new).await
+            match client.load(&connection, &id, &new).await {
+                Err(error) if is_gone(&error) => {
+                    let connection = client.reconnected(&connection).await?;
+                    client.load(&connection, &id, &new).await
+                }
+                loaded => loaded,
+            }
         })
     }
 
@@ -93,6 +124,7 @@ impl SandboxAgentClient {
         let history = std::iter::from_fn(|| collected.pop()).collect();
         let answer = answer?;
         hub.revive(id);
+        hub.opened(id, new.clone().into());
         hub.answered(id, Patch::of_state(&answer), began);
         Ok(Session::loaded(self.clone(), id.to_owned(), answer, history))
     }
@@ -108,9 +140,9 @@ impl SandboxAgentClient {
     pub fn resume_session(
         &self,
         session_id: impl Into<String>,
-        new: NewSession,
+        open: impl Into<OpenSession>,
     ) -> BoxFuture<'static, Result<Session, Error>> {
-        self.resume_in(session_id.into(), new, Others::MayHaveATurn)
+        self.resume_in(session_id.into(), open.into().new, Others::MayHaveATurn)
     }
 
     pub(crate) fn resume_in(
@@ -121,22 +153,39 @@ impl SandboxAgentClient {
     ) -> BoxFuture<'static, Result<Session, Error>> {
         let client = self.clone();
         Box::pin(async move {
+            new.check()?;
             let connection = client.inner().connection().await?;
-            let capabilities = connection.capabilities();
-            let can = |what: fn(&crate::Capabilities) -> bool| capabilities.as_deref().is_some_and(what);
-            let (resumes, loads) = (can(|can| can.resume_session), can(|can| can.load_session));
-            let idle = *client.inner().hub.watch_turn(&id).borrow() == TurnState::Idle;
-            let alone = connection.kind() != ServerKind::Shared || others == Others::HaveNoTurn;
-            // What is told of the session before the answer is old, above all that it has ended.
-            let options = RequestOptions::new().ordered(true).replays(idle && alone);
-            match client.reopen(&connection, RESUME, &id, &new, options).await {
-                Err(Error::Unsupported { .. }) if loads => client.load(&connection, &id, &new).await,
-                // An agent that does not advertise resuming may refuse it with any error; only "method not found" is
-                // remembered.
-                Err(Error::Rpc { .. }) if loads && !resumes => client.load(&connection, &id, &new).await,
+            match client.resume(&connection, &id, &new, others).await {
+                Err(error) if is_gone(&error) => {
+                    let connection = client.reconnected(&connection).await?;
+                    client.resume(&connection, &id, &new, others).await
+                }
                 resumed => resumed,
             }
         })
+    }
+
+    async fn resume(
+        &self,
+        connection: &Connection,
+        id: &str,
+        new: &NewSession,
+        others: Others,
+    ) -> Result<Session, Error> {
+        let capabilities = connection.capabilities();
+        let can = |what: fn(&crate::Capabilities) -> bool| capabilities.as_deref().is_some_and(what);
+        let (resumes, loads) = (can(|can| can.resume_session), can(|can| can.load_session));
+        let idle = *self.inner().hub.watch_turn(id).borrow() == TurnState::Idle;
+        let alone = connection.kind() != ServerKind::Shared || others == Others::HaveNoTurn;
+        // What is told of the session before the answer is old, above all that it has ended.
+        let options = RequestOptions::new().ordered(true).replays(idle && alone);
+        match self.reopen(connection, RESUME, id, new, options).await {
+            Err(Error::Unsupported { .. }) if loads => self.load(connection, id, new).await,
+            // An agent that does not advertise resuming may refuse it with any error; only "method not found" is
+            // remembered.
+            Err(Error::Rpc { .. }) if loads && !resumes => self.load(connection, id, new).await,
+            resumed => resumed,
+        }
     }
 
     /// Makes a copy of a session, which goes its own way from there.
@@ -150,6 +199,7 @@ impl SandboxAgentClient {
     ) -> BoxFuture<'static, Result<Session, Error>> {
         let (client, id) = (self.clone(), session_id.into());
         Box::pin(async move {
+            new.check()?;
             let connection = client.inner().connection().await?;
             let params = client.session_params(&connection, &id, &new)?;
             let hub = &client.inner().hub;
@@ -214,20 +264,32 @@ fn check_directories(connection: &Connection, new: &NewSession) -> Result<(), Er
     Ok(())
 }
 
-/// Sets what was asked for and the server does not act on by itself.
-async fn grant(session: &Session, new: &NewSession, kind: ServerKind) -> Result<(), Error> {
-    if kind != ServerKind::Shared {
-        if let Some(mode) = new.given().mode() {
-            session.set_mode(mode).await?;
-        }
-        if let Some(model) = new.given().model() {
-            session.set_model(model).await?;
-        }
+/// Sets what was asked for and is not in force yet.
+async fn grant(session: &Session, new: &NewSession, connection: &Connection) -> Result<(), Error> {
+    // A shared endpoint with extensions sets mode and model itself, and need not be able to do it by a call.
+    let extensions = connection.capabilities().is_some_and(|can| !can.extensions.is_empty());
+    let by_server = connection.kind() == ServerKind::Shared && extensions;
+    let done = |set: Result<(), Error>| match set {
+        Err(Error::Unsupported { .. }) if by_server => Ok(()),
+        set => set,
+    };
+    let now = session.snapshot();
+    if let Some(mode) = new.given().mode().filter(|mode| now.current_mode.as_deref() != Some(mode)) {
+        done(session.set_mode(mode).await)?;
+    }
+    let model = new.given().model();
+    if let Some(model) = model.filter(|model| now.models.current.as_deref() != Some(model)) {
+        done(session.set_model(model).await)?;
     }
     match new.thought_level_wanted() {
         Some(level) => session.set_thought_level(level).await.map(drop),
         None => Ok(()),
     }
+}
+
+/// Whether a call was certainly not executed because the server has forgotten the connection.
+fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::ConnectionEnded { reason: LostReason::ServerGone, sent: false, .. })
 }
 
 /// Ends a session that nobody will get to hold. What becomes of that does not matter to the program.

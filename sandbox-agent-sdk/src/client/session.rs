@@ -130,7 +130,7 @@ impl Session {
     /// [`Error::Unsupported`] if the agent has neither.
     pub fn set_mode(&self, mode: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         let mode = mode.into();
-        self.or_by_option(self.client.set_session_mode(self.id(), mode.clone()), "mode", mode)
+        self.or_by_option(self.client.set_mode_by_method(self.id(), mode.clone()), "mode", mode)
     }
 
     /// Sets its model; where the agent has an option for that instead, by the option.
@@ -139,7 +139,7 @@ impl Session {
     /// [`Error::Unsupported`] if the agent has neither.
     pub fn set_model(&self, model: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         let model = model.into();
-        self.or_by_option(self.client.set_session_model(self.id(), model.clone()), "model", model)
+        self.or_by_option(self.client.set_model_by_method(self.id(), model.clone()), "model", model)
     }
 
     fn or_by_option(
@@ -225,6 +225,25 @@ impl Session {
     /// [`Error::Unsupported`] if the agent cannot fork sessions.
     pub fn fork(&self, new: NewSession) -> BoxFuture<'static, Result<Self, Error>> {
         self.client.fork_session(self.id(), new)
+    }
+
+    /// Loads it again from the agent's own history, which is in [`history`](Self::history) of the session that is
+    /// returned: for a turn of which something is missing.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if this client has neither created nor loaded it, [`Error::Unsupported`] if the agent cannot
+    /// load sessions.
+    pub fn reload(&self) -> BoxFuture<'static, Result<Self, Error>> {
+        let (client, id) = (self.client.clone(), self.id.to_string());
+        let opened = client.inner().hub.opened_with(&id);
+        Box::pin(async move {
+            let opened = opened.ok_or_else(|| {
+                Error::config(format!(
+                    "session `{id}` was not opened by this client: its directory is not known"
+                ))
+            })?;
+            client.load_session(id, (*opened).clone()).await
+        })
     }
 
     /// Leaves it without ending it.

@@ -26,6 +26,7 @@ use crate::snapshot::Patch;
 use crate::usage::{BudgetEvent, TurnUsage};
 use crate::{
     AgentResult, DropPolicy, Error, Missed, Phase, Prompt, SessionInfo, TerminationReport, Timeout, Update,
+    UpdateKind,
 };
 
 mod collected;
@@ -266,6 +267,11 @@ impl Turn {
                 if missing.is_empty() {
                     return Ok(collected);
                 }
+                if self.session.client().inner().options.reload_incomplete
+                    && let Some(whole) = self.reloaded(&collected).await
+                {
+                    return Ok(whole);
+                }
                 let incomplete = IncompleteTurn { collected, missing, source: None };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
             }
@@ -276,6 +282,29 @@ impl Turn {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The turn from the agent's own history, if that has all of it.
+    async fn reloaded(&self, collected: &CollectedTurn) -> Option<CollectedTurn> {
+        let reloaded = match self.session.reload().await {
+            Ok(reloaded) => reloaded,
+            Err(error) => {
+                tracing::debug!(%error, "an incomplete turn could not be loaded again");
+                return None;
+            }
+        };
+        let history = reloaded.history();
+        if history.iter().any(|update| matches!(update.kind(), UpdateKind::Missed(_))) {
+            return None;
+        }
+        let prompt =
+            history.iter().rposition(|update| matches!(update.kind(), UpdateKind::UserMessage(_)))?;
+        let mut whole = CollectedTurn::default();
+        history[prompt + 1..].iter().for_each(|update| whole.add(update));
+        let mut outcome = collected.outcome.clone()?;
+        outcome.missing.clear();
+        whole.end(outcome);
+        Some(whole)
     }
 
     /// Cancels the turn and waits until it has stopped: [`Session::cancel`].
@@ -423,8 +452,10 @@ impl Driver {
         }
         match outcome {
             Err(Error::Rpc { error, .. }) if error.message.contains(ALREADY_ENDED) => {
-                Err(self.already_ended(Error::Rpc { error, status: None }).await)
+                Err(self.already_ended(Error::Rpc { error, status: None, executed: false }).await)
             }
+            // The agent may have done a part of the work before it failed.
+            Err(Error::Rpc { error, status, .. }) => Err(Error::Rpc { error, status, executed: true }),
             outcome => outcome,
         }
     }

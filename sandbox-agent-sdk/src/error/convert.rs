@@ -34,7 +34,9 @@ impl Error {
             wire::Error::UnexpectedBody { status, content_type, start } => {
                 Self::UnexpectedBody { status, content_type, start }
             }
-            wire::Error::Rpc { error, status } => Self::Rpc { error: RpcError::from_wire(error), status },
+            wire::Error::Rpc { error, status } => {
+                Self::Rpc { error: RpcError::from_wire(error), status, executed: false }
+            }
             wire::Error::Decode { method, raw, source } => {
                 let raw = String::from_utf8_lossy(&raw).into_owned();
                 Self::Decode { what: method, raw, source }

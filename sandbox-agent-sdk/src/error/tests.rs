@@ -40,7 +40,12 @@ fn callers_can_ask_what_to_do() {
         (http(500, ""), false, false, true),
         (http(401, ""), false, false, false),
         (http(413, "too large"), false, false, false),
-        (Error::Rpc { error: RpcError::new(-32603, "x"), status: None }, false, false, false),
+        (
+            Error::Rpc { error: RpcError::new(-32603, "x"), status: None, executed: false },
+            false,
+            false,
+            false,
+        ),
         (Error::ended(None, info(), true), false, true, true),
         (Error::ended(None, info(), false), false, true, false),
         (Error::ended(Some("s"), info(), true), false, false, true),
@@ -56,7 +61,8 @@ fn callers_can_ask_what_to_do() {
 
 #[test]
 fn an_agent_that_wants_a_login_is_told_from_one_that_ended() {
-    let rpc = |message: &str| Error::Rpc { error: RpcError::new(-32000, message), status: None };
+    let rpc =
+        |message: &str| Error::Rpc { error: RpcError::new(-32000, message), status: None, executed: false };
     assert!(rpc("Authentication required").is_login_required());
     // What gemini says.
     assert!(rpc("Gemini API key is missing or not configured.").is_login_required());

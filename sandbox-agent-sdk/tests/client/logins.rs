@@ -2,7 +2,7 @@
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::login::LoginKind;
-use sandbox_agent_sdk::{Error, Feature, Support};
+use sandbox_agent_sdk::{Error, Feature, NewSession, Support};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, options, session, within};
@@ -115,5 +115,71 @@ async fn logging_out_is_one_call_and_an_agent_that_cannot_is_asked_once() {
         }
         assert_eq!(server.messages("logout").len(), 1);
         assert_eq!(client.supports(Feature::Logout), Support::No);
+    }
+}
+
+#[tokio::test]
+async fn a_login_that_is_required_is_a_typed_error_with_the_ways_to_log_in() {
+    for kind in KINDS {
+        let variable = json!({"name": "API_KEY", "label": "Key"});
+        let key = json!({"id": "key", "name": "API key", "type": "env_var", "vars": [variable]});
+        let methods = json!([key, {"id": "browser", "name": "Browser"}]);
+        let script = Script::default()
+            .initialize(json!({"protocolVersion": 1, "agentCapabilities": {}, "authMethods": methods}))
+            .on_request(|method, _| {
+                let refused =
+                    || Step::Fail { code: -32000, message: "Authentication required".into(), data: None };
+                matches!(method, "session/new" | "authenticate").then(|| vec![refused()])
+            });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        let error = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
+        let Error::LoginRequired(login) = &error else { panic!("{error:?}") };
+        assert!(error.is_login_required() && !error.maybe_executed());
+        assert_eq!(error.rpc_error().unwrap().code, -32000);
+        let [key, browser] = &login.methods[..] else { panic!("{login:?}") };
+        let LoginKind::Variables { variables, .. } = &key.kind else { panic!("{key:?}") };
+        assert_eq!((key.id.as_str(), variables[0].name.as_str()), ("key", "API_KEY"));
+        assert_eq!(browser.name, "Browser");
+    }
+}
+
+#[tokio::test]
+async fn every_login_by_a_key_is_tried_in_order_until_one_works() {
+    for kind in KINDS {
+        let tried = |method: &str, params: &Value| {
+            let refused = || Step::Fail { code: -32000, message: "no such key".into(), data: None };
+            (method == "authenticate" && params["methodId"] != "third-key").then(|| vec![refused()])
+        };
+        let key = |id: &str| json!({"id": id, "type": "env_var"});
+        let methods = json!([{"id": "browser"}, {"id": "openai-api-key"}, key("second-key"), key("third-key"), key("last")]);
+        let script = Script::default()
+            .initialize(json!({"protocolVersion": 1, "agentCapabilities": {}, "authMethods": methods}))
+            .on_request(tried);
+        let server = MockServer::builder().agent("mock", script).start().await;
+        session(&client(&server, kind)).await;
+        let logins = server.messages("authenticate");
+        let ids: Vec<_> = logins.iter().map(|login| login["params"]["methodId"].as_str().unwrap()).collect();
+        assert_eq!(ids, ["openai-api-key", "second-key", "third-key"], "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_login_takes_extra_parameters_and_there_is_a_way_out() {
+    for kind in KINDS {
+        let script = offering(&["browser"]).on_request(|method, _| {
+            matches!(method, "authenticate" | "logout").then(|| vec![Step::Finish(json!({}))])
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        let extra = json!({"_meta": {"gateway": {"url": "http://g"}}, "methodId": "other"});
+        within(client.authenticate_with("browser", extra.as_object().unwrap().clone())).await.unwrap();
+        let sent = &server.messages("authenticate")[0]["params"];
+        assert_eq!(
+            (&sent["methodId"], &sent["_meta"]["gateway"]["url"]),
+            (&json!("browser"), &json!("http://g"))
+        );
+        within(client.logout()).await.unwrap();
+        assert_eq!(server.messages("logout").len(), 1);
     }
 }

@@ -155,7 +155,8 @@ impl Application {
         match outcome {
             Ok((response, order)) => {
                 self.world.note(|| format!("application: {tag} ended, {order:?}"));
-                let answered = response.raw().to_value().unwrap_or_default()["_meta"]["tag"].as_str().map(str::to_owned);
+                let answered =
+                    response.raw().to_value().unwrap_or_default()["_meta"]["tag"].as_str().map(str::to_owned);
                 if answered.as_deref() != Some(tag) {
                     self.world.fail(format!("{tag} got the response of {answered:?}"));
                 }

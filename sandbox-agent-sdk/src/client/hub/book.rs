@@ -10,7 +10,7 @@ use crate::client::turn::TurnItem;
 use crate::event::{Queue, Weight};
 use crate::snapshot::{Patch, SnapshotCell};
 use crate::tool_calls::ToolCalls;
-use crate::{Event, Missed, Origin, TerminationInfo, Update};
+use crate::{Event, Missed, OpenSession, Origin, TerminationInfo, Update};
 
 /// How many events are kept for a session that nobody listens to, until somebody does.
 pub(super) const BACKLOG_EVENTS: usize = 1024;
@@ -56,6 +56,8 @@ pub(super) struct SessionBook {
     pub(super) open: bool,
     /// The agent it belongs to, if this client knows.
     pub(super) agent: Option<Arc<str>>,
+    /// How this client has opened it, if it has.
+    pub(super) opened_with: Option<Arc<OpenSession>>,
     /// What is known about it now; shared with the handles of the session.
     pub(super) snapshot: Arc<SnapshotCell>,
 }
@@ -81,6 +83,7 @@ impl SessionBook {
             pending_calls: 0,
             open: false,
             agent: None,
+            opened_with: None,
             snapshot: Arc::default(),
         }
     }

@@ -1,0 +1,180 @@
+//! Opening sessions: what is checked, set and repeated.
+
+use std::time::Duration;
+
+use mock_server::{Fault, MockServer, Script, State, Step};
+use sandbox_agent_sdk::{
+    ConnectionState, Error, Event, ListSessions, NewSession, OpenSession, ServerKind, Session,
+};
+use serde_json::{Value, json};
+
+use super::support::{KINDS, client, event, options, session, timeouts, within};
+
+#[tokio::test]
+async fn a_directory_that_is_not_absolute_is_refused_before_anything_is_sent() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    for directory in ["", "work", "./work", "~", "C:", "C:work"] {
+        let new = || NewSession::in_dir(directory);
+        let open = || OpenSession::in_dir(directory);
+        let results: [Result<Session, Error>; 4] = [
+            within(client.new_session(new())).await,
+            within(client.load_session(session.id(), open())).await,
+            within(client.resume_session(session.id(), open())).await,
+            within(session.fork(new())).await,
+        ];
+        for result in results {
+            assert!(matches!(result, Err(Error::Config(_))), "{directory}: {result:?}");
+        }
+    }
+    assert_eq!(server.messages("session/new").len(), 1);
+    for method in ["session/load", "session/resume", "session/fork"] {
+        assert!(server.messages(method).is_empty(), "{method}");
+    }
+    let path = std::path::Path::new("/work").join("deep");
+    within(client.new_session(NewSession::in_dir(&path))).await.unwrap();
+    within(client.new_session(NewSession::in_dir("C:\\work"))).await.unwrap();
+    assert_eq!(server.messages("session/new")[1]["params"]["cwd"], "/work/deep");
+    let _ = ListSessions::in_dir(&path);
+}
+
+#[tokio::test]
+async fn mode_and_model_are_set_where_the_server_does_not_set_them() {
+    for kind in KINDS {
+        let modes = json!({"currentModeId": "ask", "availableModes": [{"id": "ask"}, {"id": "code"}]});
+        let models = json!({"currentModelId": "small", "availableModels": [{"modelId": "small"}, {"modelId": "large"}]});
+        let script = Script::default().on_request(move |method, _| match method {
+            "session/new" => {
+                let made = json!({"sessionId": "s", "modes": modes, "models": models});
+                Some(vec![Step::Finish(made)])
+            }
+            "session/set_mode" | "session/set_model" => Some(vec![Step::Finish(json!({}))]),
+            _ => None,
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        let new =
+            |mode: &str, model: &str| client.new_session(NewSession::in_dir("/").mode(mode).model(model));
+        let session = within(new("code", "large")).await.unwrap();
+        let sent = |method: &str, member: &str| -> Vec<Value> {
+            server.messages(method).iter().map(|message| message["params"][member].clone()).collect()
+        };
+        assert_eq!(sent("session/set_mode", "modeId"), ["code"], "{kind}");
+        assert_eq!(sent("session/set_model", "modelId"), ["large"], "{kind}");
+        assert_eq!(session.snapshot().current_mode.as_deref(), Some("code"));
+        server.forget_requests();
+        within(new("ask", "small")).await.unwrap();
+        assert!(sent("session/set_mode", "modeId").is_empty(), "it is in force already");
+    }
+}
+
+#[tokio::test]
+async fn the_mode_of_a_session_is_set_by_its_option_through_the_client_too() {
+    let option = json!({"id": "mode-option", "category": "mode", "type": "select", "currentValue": "ask",
+        "options": [{"value": "ask"}, {"value": "code"}]});
+    let script = Script::default().on_request(move |method, _| match method {
+        "session/new" => Some(vec![Step::Finish(json!({"sessionId": "s", "configOptions": [option]}))]),
+        "session/set_mode" => {
+            Some(vec![Step::Fail { code: -32601, message: "Method not found".into(), data: None }])
+        }
+        "session/set_config_option" => Some(vec![Step::Finish(json!({}))]),
+        _ => None,
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let session = session(&client).await;
+    within(client.set_session_mode(session.id(), "code")).await.unwrap();
+    assert_eq!(server.messages("session/set_config_option")[0]["params"]["configId"], "mode-option");
+}
+
+#[tokio::test]
+async fn a_background_connect_that_failed_is_tried_again_by_the_next_call() {
+    for kind in KINDS {
+        let server = MockServer::start().await;
+        let rule = server.inject(Fault::post_status(500).on_method("initialize"));
+        let client = options(&server, kind).build().unwrap();
+        let mut events = client.events();
+        within(client.list_models(None)).await.unwrap_err();
+        let down = |event| matches!(event, Event::Connection(ConnectionState::Disconnected)).then_some(());
+        event(&mut events, down).await;
+        within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
+        server.lift(rule);
+        session(&client).await;
+        assert_eq!(client.state(), ConnectionState::Connected);
+        assert_eq!(server.messages("initialize").len(), 3, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_call_after_a_server_restart_is_repeated_if_it_was_not_executed() {
+    let server = MockServer::start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    session(&client).await;
+    server.restart(State::Lost).await;
+    let session = session(&client).await;
+    assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello");
+}
+
+#[tokio::test]
+async fn an_error_response_to_a_prompt_may_have_been_executed() {
+    for kind in KINDS {
+        let fail = Step::Fail { code: -32603, message: "the model is down".into(), data: None };
+        let script = Script::steps(vec![Step::Say("half".into()), fail]);
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        let error = within(session.prompt("go").outcome()).await.unwrap_err();
+        assert!(matches!(error, Error::Rpc { .. }) && error.maybe_executed(), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn disconnecting_has_one_deadline() {
+    let script = Script::steps(vec![Step::FireRequests(3), Step::Hang]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let times = timeouts().disconnect(Duration::from_secs(3));
+    let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
+    let session = session(&client).await;
+    let mut events = client.events().deciding();
+    let _turn = session.prompt("go");
+    super::permissions::permission(&mut events).await;
+    // Neither the responses nor the end of the connection are ever confirmed.
+    server.inject(Fault::PostHangs);
+    server.inject(Fault::DeleteHangs);
+    let started = tokio::time::Instant::now();
+    within(client.disconnect()).await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_session_is_loaded_again_and_an_incomplete_turn_is_filled_from_its_history() {
+    for reload in [false, true] {
+        let chunk = |kind: &str, text: &str| {
+            Step::Update(json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}))
+        };
+        let history = vec![
+            chunk("user_message_chunk", "before"),
+            chunk("agent_message_chunk", "old"),
+            chunk("user_message_chunk", "go"),
+            chunk("agent_message_chunk", "abcd"),
+            Step::Finish(json!({})),
+        ];
+        let script = Script::new(|_| ["a", "b", "c", "d"].map(|text| Step::Say(text.into())).to_vec())
+            .on_request(move |method, _| (method == "session/load").then(|| history.clone()));
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = options(&server, ServerKind::Shared).reload_incomplete_turns(reload).build().unwrap();
+        let session = session(&client).await;
+        server.inject(Fault::Hole { id: server.last_event_id() + 2 });
+        let text = within(session.prompt("go").text()).await;
+        match reload {
+            true => assert_eq!(text.unwrap(), "abcd"),
+            false => {
+                assert!(matches!(text, Err(Error::IncompleteTurn(_))), "{text:?}");
+                let again = within(session.reload()).await.unwrap();
+                assert_eq!(again.history().len(), 4);
+            }
+        }
+        let named = client.session("named");
+        assert!(matches!(within(named.reload()).await, Err(Error::Config(_))));
+    }
+}
