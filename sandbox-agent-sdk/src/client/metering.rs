@@ -1,5 +1,6 @@
 //! Counts what turns use, and cancels those that exceed a budget.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -43,7 +44,7 @@ impl SandboxAgentClient {
 
 /// Runs a turn under the budgets that it counts for, and adds what it used to its outcome.
 pub(super) async fn metered(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     session: &str,
     turn: impl Future<Output = Outcome> + Send,
 ) -> Outcome {
@@ -60,7 +61,7 @@ pub(super) async fn metered(
 
 /// A turn that is being counted.
 struct Running<'a> {
-    inner: &'a Inner,
+    inner: &'a Arc<Inner>,
     session: &'a str,
     began: Instant,
     done: bool,

@@ -536,13 +536,18 @@ impl Driver {
 async fn stop(
     connection: &Connection,
     session: &str,
-    call: Pin<&mut impl Future<Output = Result<Value, Error>>>,
+    mut call: Pin<&mut impl Future<Output = Result<Value, Error>>>,
 ) -> Result<Value, Error> {
-    let (answer, cancelled) = tokio::join!(biased; call, connection.cancel(session));
-    if let Err(error) = cancelled {
-        tracing::debug!(%error, "a turn could not be cancelled");
+    tokio::select! {
+        biased;
+        answer = &mut call => return answer,
+        cancelled = connection.cancel(session) => {
+            if let Err(error) = cancelled {
+                tracing::debug!(%error, "a turn could not be cancelled");
+            }
+        }
     }
-    answer
+    call.await
 }
 
 /// Waits until the deadline has passed, if one is set, and says how long it was.

@@ -94,7 +94,7 @@ mod tests {
     fn every_event_is_an_object_with_a_type() {
         let info = TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
         let ended = SessionEnded { session_id: "s".into(), termination: info.clone(), origin: Origin::Live };
-        let rpc = Error::Rpc { error: RpcError::new(-32000, "no"), status: None };
+        let rpc = Error::Rpc { error: RpcError::new(-32000, "no"), status: None, executed: false };
         let maybe_executed = rpc.maybe_executed();
         let missed = Update::missed("s", crate::Missed::Gap(Gap { from: 1, to: 2 }));
         let table = [
