@@ -8,7 +8,7 @@ use sandbox_agent_sdk::{
 };
 use serde_json::{Value, json};
 
-use super::support::{KINDS, client, event, options, session, timeouts, within};
+use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};
 
 #[tokio::test]
 async fn a_directory_that_is_not_absolute_is_refused_before_anything_is_sent() {
@@ -132,7 +132,8 @@ async fn an_error_response_to_a_prompt_may_have_been_executed() {
 async fn disconnecting_has_one_deadline() {
     let script = Script::steps(vec![Step::FireRequests(3), Step::Hang]);
     let server = MockServer::builder().agent("mock", script).start().await;
-    let times = timeouts().disconnect(Duration::from_secs(3));
+    // Two of them would not fit the time that is waited for here.
+    let times = timeouts().disconnect(LIMIT.mul_f32(0.6));
     let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
     let session = session(&client).await;
     let mut events = client.events().deciding();
@@ -141,9 +142,7 @@ async fn disconnecting_has_one_deadline() {
     // Neither the responses nor the end of the connection are ever confirmed.
     server.inject(Fault::PostHangs);
     server.inject(Fault::DeleteHangs);
-    let started = tokio::time::Instant::now();
     within(client.disconnect()).await.unwrap();
-    assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

@@ -294,12 +294,14 @@ async fn a_server_is_heard_when_it_asks_to_wait_on_post_get_and_delete() {
             _ => Reply::status(503).header("retry-after", value),
         };
         let server = RawServer::start(busy).await;
-        let policy = ReconnectPolicy::default().max_attempts(1);
+        let policy = ReconnectPolicy::default().max_attempts(1).cap(Duration::from_millis(50));
         let client = AcpHttpClient::builder(&server.url).reconnect(policy).build().unwrap();
         let wait = Some(Duration::from_secs(seconds));
         let ended = within("the handshake", handshake(&client)).await;
         if ended.is_ok() {
-            let error = within("POST", client.request::<Value>("_x/y", &json!({}))).await.unwrap_err();
+            // The request would be sent again within its time limit.
+            let request = client.request::<Value>("_x/y", &json!({})).timeout(Duration::from_millis(500));
+            let error = within("POST", request).await.unwrap_err();
             assert_eq!(error.retry_after(), wait, "POST {value}: {error:?}");
         }
         let reason = within("GET", client.ended()).await;
