@@ -155,7 +155,7 @@ impl Application {
         match outcome {
             Ok((response, order)) => {
                 self.world.note(|| format!("application: {tag} ended, {order:?}"));
-                let answered = response.raw().to_value()["_meta"]["tag"].as_str().map(str::to_owned);
+                let answered = response.raw().to_value().unwrap_or_default()["_meta"]["tag"].as_str().map(str::to_owned);
                 if answered.as_deref() != Some(tag) {
                     self.world.fail(format!("{tag} got the response of {answered:?}"));
                 }
@@ -225,7 +225,7 @@ impl Application {
     /// Answers what the agent asks.
     pub(super) async fn answer(world: Arc<World>, mut requests: AgentRequests) {
         while let Some((request, responder)) = requests.next().await {
-            let params = request.params().to_value();
+            let params = request.params().to_value().unwrap_or_default();
             let tag = params["toolCall"]["toolCallId"].as_str().unwrap_or_default().to_owned();
             let record = {
                 let mut ledger = world.ledger();
