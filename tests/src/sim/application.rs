@@ -155,7 +155,8 @@ impl Application {
         match outcome {
             Ok((response, order)) => {
                 self.world.note(|| format!("application: {tag} ended, {order:?}"));
-                let answered = response.raw().to_value().unwrap_or_default()["_meta"]["tag"].as_str().map(str::to_owned);
+                let answered =
+                    response.raw().to_value().unwrap_or_default()["_meta"]["tag"].as_str().map(str::to_owned);
                 if answered.as_deref() != Some(tag) {
                     self.world.fail(format!("{tag} got the response of {answered:?}"));
                 }
@@ -212,8 +213,14 @@ impl Application {
         let outcome = self.bounded("session/load", request.with_order()).await;
         self.observer.drain();
         self.world.ledger().loading.remove(session);
+        let live = self.world.ledger().live_history.remove(session);
         match outcome {
-            Some(Ok(_)) => true,
+            Some(Ok(_)) => {
+                if let Some(index) = live {
+                    self.world.fail(format!("u{index} is history and was delivered as live"));
+                }
+                true
+            }
             Some(Err(error)) => {
                 self.failed("session/load", &error);
                 error.rpc_error().is_none_or(|error| error.code != -32002)
@@ -237,7 +244,7 @@ impl Application {
             if record.0 > 1 {
                 world.fail(format!("{tag} was dispatched {} times", record.0));
             }
-            if record.1 && world.plan.echo {
+            if record.1 && world.plan.shows_backlog() {
                 world.fail(format!("{tag} is backlog and was dispatched"));
             }
             drop(request);

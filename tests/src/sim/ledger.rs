@@ -74,6 +74,10 @@ pub(super) struct Ledger {
     last: BTreeMap<String, usize>,
     /// The sessions that are being loaded, and whether no gap was reported since.
     pub(super) loading: BTreeMap<String, bool>,
+    /// History that was delivered as live, by session: wrong if the load succeeds.
+    pub(super) live_history: BTreeMap<String, usize>,
+    /// How many restarts there were when a stream was last opened.
+    pub(super) opened_in: BTreeMap<StreamKey, u32>,
     /// Calls that failed as never executed.
     pub(super) not_executed: Vec<String>,
     /// Whether the subscriber was too slow, or the connection has ended.

@@ -7,7 +7,6 @@ use std::time::Duration;
 pub(super) struct Random(u64);
 
 impl Random {
-
     /// A generator of its own for what the label names, independent of everything drawn elsewhere.
     pub(super) fn labelled(seed: u64, label: &str) -> Self {
         let hash = label.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

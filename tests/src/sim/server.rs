@@ -411,7 +411,7 @@ impl Server {
         };
         self.world.note(|| format!("server: answer to {tag}"));
         match answered {
-            (_, true) if self.world.plan.echo => {
+            (_, true) if self.world.plan.shows_backlog() => {
                 self.world.fail(format!("{tag} is backlog and was answered"))
             }
             (2.., _) => self.world.fail(format!("{tag} was answered {} times", answered.0)),
@@ -558,6 +558,13 @@ impl Server {
             channel.reader = Some(reader);
             ledger.floors.insert(stream.clone(), 0);
             return Ok(Cursor { stream, life, position: 0, reader, sent: false });
+        }
+        let generation = ledger.generation;
+        if ledger.opened_in.insert(stream.clone(), generation).is_some_and(|before| before != generation)
+            && !plan.is_numbered()
+        {
+            // The ids may be those of other events now.
+            ledger.excuse(&stream);
         }
         let first = channel.buffer.front().map_or(channel.last + 1, |entry| entry.number);
         let mut position = match last_event_id {
