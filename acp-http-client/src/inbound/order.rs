@@ -242,7 +242,8 @@ impl OrderedCore {
             }
             return None;
         }
-        if continuity == Continuity::Unverified {
+        // Opaque ids show neither a hole nor an id that the server has forgotten.
+        if continuity != Continuity::Checked {
             self.unconfirm(now);
         }
         Some(continuity)

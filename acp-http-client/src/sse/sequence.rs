@@ -271,7 +271,7 @@ impl<T> Sequence<T> {
                 self.repeats += 1;
                 return Flow::Continue;
             }
-            None if !fresh && self.is_late(n) => {
+            None if self.is_late(n) => {
                 self.prints.insert(n, print);
                 self.first = self.first.map(|first| first.min(n));
                 out.extend(item.map(Sequenced::Item));

@@ -135,8 +135,9 @@ impl Hub {
         Ok(Tap::open(&self.core, log, position, Framing::Numbered).seated(seated))
     }
 
-    /// Closes a connection. Agents and sessions live on; agents that wait for an answer are told that none
-    /// will come.
+    /// Closes a connection. Agents and sessions stay. On the shared endpoint only the open streams end: the replay
+    /// buffer and unanswered agent requests stay for the other clients. A connection of its own ends with everything,
+    /// and agents that wait for its responses get an error.
     pub(crate) async fn close(&self, header: Option<&str>) -> Result<(), Problem> {
         let id = match self.connection(header) {
             Ok(id) => id,
@@ -147,10 +148,11 @@ impl Hub {
             let mut state = self.lock();
             if id == THE_CONNECTION {
                 if let Some(connection) = state.connections.get_mut(&id) {
-                    connection.log.close();
-                    connection.attached.clear();
+                    connection.log.end_streams();
                 }
-            } else if let Some(connection) = state.connections.remove(&id) {
+                return Ok(());
+            }
+            if let Some(connection) = state.connections.remove(&id) {
                 connection.log.close();
             }
             let ids: Vec<String> = state

@@ -152,7 +152,13 @@ impl Log {
         self.ring_bell();
     }
 
-    /// Ends every open stream and forgets the ring. Numbering goes on.
+    /// Ends every open stream. The replay buffer stays for the next one.
+    pub(crate) fn end_streams(&self) {
+        self.lock().generation += 1;
+        self.ring_bell();
+    }
+
+    /// Ends every open stream and drops the replay buffer. Numbering continues.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.generation += 1;

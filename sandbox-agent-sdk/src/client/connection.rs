@@ -243,8 +243,7 @@ impl Connection {
         // An answer that cannot be delivered does not hold up the end.
         let _ = tokio::time::timeout(self.options.timeouts.disconnect, cancelled).await;
         self.tools.end_all().await;
-        // To close a connection to a shared endpoint has the server forget what it keeps for those who come late. One that
-        // was lost is over already, and whoever comes next wants to have what came since.
+        // Closing a shared endpoint ends the streams of its other clients, too. A connection that was lost has none open.
         if !(lost && self.kind == ServerKind::Shared)
             && let wire::CloseOutcome::Unconfirmed(error) = self.wire.close().await
         {
@@ -317,7 +316,11 @@ fn wire_builder(
         ServerKind::ConnectionId => builder
             .dialect(wire::Dialect::EARLY.with_connection_id(endpoint.header.clone()))
             .path(endpoint.path),
-        ServerKind::Shared => builder.dialect(wire::Dialect::RPC).path(endpoint.path),
+        ServerKind::Shared => builder
+            .dialect(wire::Dialect::RPC)
+            .path(endpoint.path)
+            // Every server of this kind answers it, also right after a restart, if only with an error.
+            .probe("session/list", json!({})),
     };
     // A later connection has come further, and reads what the server still has like any other.
     let attachment = options.attachment.as_ref().filter(|_| is_first);

@@ -25,10 +25,17 @@ impl Failure {
         }
     }
 
+    /// Whether the server said that the message is too large, or closed the connection during its upload.
     pub(crate) fn is_too_large(&self) -> bool {
         match self {
-            Self::Sdk(error) => matches!(**error, sandbox_agent_sdk::Error::PayloadTooLarge { .. }),
-            Self::Protocol(error) => matches!(**error, acp_http_client::Error::PayloadTooLarge { .. }),
+            Self::Sdk(error) => {
+                use sandbox_agent_sdk::Error;
+                matches!(**error, Error::PayloadTooLarge { .. } | Error::UploadInterrupted { .. })
+            }
+            Self::Protocol(error) => {
+                use acp_http_client::Error;
+                matches!(**error, Error::PayloadTooLarge { .. } | Error::UploadInterrupted { .. })
+            }
         }
     }
 
