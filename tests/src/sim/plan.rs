@@ -158,7 +158,7 @@ impl Plan {
         let mut faults = if calm { Faults::default() } else { faults(&mut random) };
         if matches!(ids, EventIds::Zero | EventIds::Constant | EventIds::Absent) {
             // Each opening replays everything; one that is always cut before its end makes no progress.
-            faults.cut = faults.cut.min(20);
+            faults.cut = faults.cut.min(2);
         } else if model == Model::Auto {
             // A stream that is resumed behind a unique id is trusted: a response that left the buffer is waited for.
             faults.accept = 0;
