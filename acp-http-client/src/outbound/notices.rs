@@ -86,9 +86,7 @@ async fn send(core: Arc<Core>, mut notice: Notice) {
     let number = notice.number;
     let posting = notice.posting.take();
     let delivering = async {
-        if tokio::time::timeout(TIMEOUT, deliver(&core, notice)).await.is_err() {
-            tracing::debug!("a cancel was not confirmed in time");
-        }
+        deliver(&core, notice).await;
     };
     let Some(posting) = posting else { return delivering.await };
     let ending = tokio::time::timeout(core.options.timeouts.cancel, posting);
@@ -105,8 +103,10 @@ impl fmt::Debug for Notices {
 }
 
 async fn deliver(core: &Arc<Core>, Notice { number, turn, .. }: Notice) {
-    let (request, turn) = tokio::join!(cancel_request(core, number), cancel_turn(core, number, turn));
-    for error in [request.err(), turn.err()].into_iter().flatten() {
+    // The next prompt waits for the status of the turn's cancel, which has the time limit of every message.
+    let request = tokio::time::timeout(TIMEOUT, cancel_request(core, number));
+    let (request, turn) = tokio::join!(request, cancel_turn(core, number, turn));
+    for error in [request.ok().and_then(Result::err), turn.err()].into_iter().flatten() {
         tracing::debug!(%error, "a cancel was not delivered");
     }
 }
