@@ -208,7 +208,11 @@ impl Application {
     }
 
     async fn load(&self, session: &str) -> bool {
-        self.world.ledger().loading.insert(session.to_owned(), true);
+        {
+            let mut ledger = self.world.ledger();
+            let sent = ledger.emitted.len();
+            ledger.loading.insert(session.to_owned(), (sent, true));
+        }
         let request = self.client.load_session(LoadSessionRequest::new(session.to_owned(), "/"));
         let outcome = self.bounded("session/load", request.with_order()).await;
         self.observer.drain();

@@ -117,7 +117,7 @@ impl Observer {
             let loading = ledger.loading.get(&session);
             if outcome.is_ok()
                 && event.history
-                && loading == Some(&true)
+                && loading.is_some_and(|(sent, whole)| *whole && index >= *sent)
                 && update.meta.origin == Origin::Live
             {
                 ledger.live_history.insert(session, index);
