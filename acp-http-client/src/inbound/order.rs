@@ -263,14 +263,16 @@ impl OrderedCore {
         out: &mut Vec<Effect>,
     ) -> Flow {
         let print = Fingerprint::of(&data);
-        let (ids, limits) = (&self.ids, &self.settings.limits);
+        let (ids, limits, deferred) = (&self.ids, &self.settings.limits, &self.deferred);
         let fresh = |(_, data): &Item| {
             let message = Message::parse(data.clone(), limits).ok();
             let number = message.and_then(|message| match message.body {
                 Body::Response { id, .. } => ids.number(id.as_json()),
                 _ => None,
             });
-            number.is_some_and(&pending)
+            // A response that is deferred was seen, although its request is pending still.
+            let seen = |number| deferred.iter().any(|deferred| deferred.response.number == number);
+            number.is_some_and(|number| pending(number) && !seen(number))
         };
         let mut sequenced = std::mem::take(&mut self.sequenced);
         let flow = self.identity.accept(id.as_ref(), print, (id.clone(), data), fresh, &mut sequenced);

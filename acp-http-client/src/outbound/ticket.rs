@@ -121,7 +121,11 @@ impl Drop for Ticket {
             // From now on: a prompt that follows waits for the end of this turn, and is not hit by its cancel.
             self.core.outbox.abandon(self.number);
             // Where the stream brings no response, the end of the turn is the end of its POST.
-            let echoed = matches!(link.core().barrier(), Barrier::Echo | Barrier::SameStream);
+            let barrier = link.core().barrier();
+            let echoed = matches!(barrier, Barrier::Echo | Barrier::SameStream);
+            if barrier == Barrier::None && self.posting.is_none() {
+                self.core.outbox.end_turn(self.number);
+            }
             self.core.notices.cancel(self.number, waiter, self.posting.take().filter(|_| !echoed));
         } else {
             self.core.outbox.end_turn(self.number);

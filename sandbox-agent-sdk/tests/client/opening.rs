@@ -1,7 +1,5 @@
 //! Opening sessions: what is checked, set and repeated.
 
-use std::time::Duration;
-
 use mock_server::{Fault, MockServer, Script, State, Step};
 use sandbox_agent_sdk::{
     ConnectionState, Error, Event, ListSessions, NewSession, OpenSession, ServerKind, Session,

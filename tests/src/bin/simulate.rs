@@ -151,7 +151,7 @@ impl Progress {
                 "-".repeat(empty)
             );
             let _ = io::stderr().flush();
-            thread::sleep(Duration::from_millis(100));
+            thread::park_timeout(Duration::from_millis(100));
         }
         if io::stderr().is_terminal() {
             eprintln!();

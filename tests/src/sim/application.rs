@@ -208,13 +208,23 @@ impl Application {
     }
 
     async fn load(&self, session: &str) -> bool {
-        self.world.ledger().loading.insert(session.to_owned(), true);
+        {
+            let mut ledger = self.world.ledger();
+            let sent = ledger.emitted.len();
+            ledger.loading.insert(session.to_owned(), (sent, true));
+        }
         let request = self.client.load_session(LoadSessionRequest::new(session.to_owned(), "/"));
         let outcome = self.bounded("session/load", request.with_order()).await;
         self.observer.drain();
         self.world.ledger().loading.remove(session);
+        let live = self.world.ledger().live_history.remove(session);
         match outcome {
-            Some(Ok(_)) => true,
+            Some(Ok(_)) => {
+                if let Some(index) = live {
+                    self.world.fail(format!("u{index} is history and was delivered as live"));
+                }
+                true
+            }
             Some(Err(error)) => {
                 self.failed("session/load", &error);
                 error.rpc_error().is_none_or(|error| error.code != -32002)
@@ -238,7 +248,7 @@ impl Application {
             if record.0 > 1 {
                 world.fail(format!("{tag} was dispatched {} times", record.0));
             }
-            if record.1 && world.plan.echo {
+            if record.1 && world.plan.shows_backlog() {
                 world.fail(format!("{tag} is backlog and was dispatched"));
             }
             drop(request);

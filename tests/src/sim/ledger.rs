@@ -72,8 +72,12 @@ pub(super) struct Ledger {
     known: BTreeMap<StreamKey, u32>,
     /// The last event of each session that was delivered.
     last: BTreeMap<String, usize>,
-    /// The sessions that are being loaded, and whether no gap was reported since.
-    pub(super) loading: BTreeMap<String, bool>,
+    /// The sessions that are being loaded: how many events there were before, and whether no gap was reported since.
+    pub(super) loading: BTreeMap<String, (usize, bool)>,
+    /// History that was delivered as live, by session: wrong if the load succeeds.
+    pub(super) live_history: BTreeMap<String, usize>,
+    /// How many restarts there were when a stream was last opened.
+    pub(super) opened_in: BTreeMap<StreamKey, u32>,
     /// Calls that failed as never executed.
     pub(super) not_executed: Vec<String>,
     /// Whether the subscriber was too slow, or the connection has ended.
@@ -101,7 +105,7 @@ impl Ledger {
             event.reported |= (from..=to).contains(&event.number)
                 || (known < current && (event.generation < current || event.number <= to));
         }
-        self.loading.values_mut().for_each(|whole| *whole = false);
+        self.loading.values_mut().for_each(|(_, whole)| *whole = false);
     }
 
     /// The client reported a restart.
@@ -111,7 +115,7 @@ impl Ledger {
             event.reported |= event.generation < generation;
         }
         self.known.insert(stream.clone(), generation);
-        self.loading.values_mut().for_each(|whole| *whole = false);
+        self.loading.values_mut().for_each(|(_, whole)| *whole = false);
     }
 
     /// Whether the client has seen that the incarnation which took this prompt lived on after it.

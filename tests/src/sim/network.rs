@@ -1,4 +1,5 @@
 //! A model of the network between the client and the server.
+#![allow(clippy::disallowed_methods, reason = "a run is bounded, and so is what its network holds")]
 
 use std::{
     io,

@@ -115,8 +115,13 @@ impl Observer {
         if let Some(event) = ledger.emitted.get(index) {
             let session = event.session.clone().unwrap_or_default();
             let loading = ledger.loading.get(&session);
-            if event.history && loading == Some(&true) && update.meta.origin == Origin::Live {
-                outcome = outcome.and(Err(format!("u{index} is history and was delivered as live")));
+            if outcome.is_ok()
+                && event.history
+                && loading.is_some_and(|(sent, whole)| *whole && index >= *sent)
+                && update.meta.origin == Origin::Live
+            {
+                ledger.live_history.insert(session, index);
+                return;
             }
             if update.meta.origin == Origin::History && !event.history && loading.is_none() {
                 outcome = outcome.and(Err(format!("u{index} is live and was delivered as history")));

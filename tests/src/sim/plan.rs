@@ -1,6 +1,6 @@
 //! What a seed stands for.
 
-use acp_http_client::Dialect;
+use acp_http_client::{Barrier, Dialect};
 
 use super::random::Random;
 
@@ -158,7 +158,10 @@ impl Plan {
         let mut faults = if calm { Faults::default() } else { faults(&mut random) };
         if matches!(ids, EventIds::Zero | EventIds::Constant | EventIds::Absent) {
             // Each opening replays everything; one that is always cut before its end makes no progress.
-            faults.cut = faults.cut.min(20);
+            faults.cut = faults.cut.min(2);
+        } else if model == Model::Auto {
+            // A stream that is resumed behind a unique id is trusted: a response that left the buffer is waited for.
+            faults.accept = 0;
         }
         Self {
             seed,
@@ -177,6 +180,12 @@ impl Plan {
             subscriber: if !calm && random.per_mille(60) { 2000 } else { 64 << 20 },
             calm,
         }
+    }
+
+    /// Whether the client can see where the backlog ends: by an echo that comes before it stops waiting for one.
+    pub(super) fn shows_backlog(&self) -> bool {
+        let Faults { stall, slow_event, .. } = self.faults;
+        self.model.dialect().barrier == Barrier::Echo && stall == 0 && slow_event == 0
     }
 
     /// Whether event ids are numbers by which a loss can be seen.

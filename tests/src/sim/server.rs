@@ -36,7 +36,7 @@ pub(super) enum Handled {
 }
 
 /// Who made a request, and how it is answered.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Caller {
     id: Value,
     slot: u64,
@@ -100,6 +100,7 @@ struct Channel {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) tag: String,
+    caller: Caller,
     pub(super) cancelled: AtomicBool,
     /// The tags of agent requests that were answered.
     pub(super) answers: Mutex<Vec<String>>,
@@ -128,6 +129,8 @@ struct State {
     next_slot: u64,
     next_reader: u64,
     slots: BTreeMap<u64, oneshot::Sender<Reply>>,
+    /// The callers of turns that a restart with memory has ended: they hear of it afterwards.
+    orphans: Vec<Caller>,
     /// The agent requests that are open, by id: session and tag.
     open: BTreeMap<u32, (String, String)>,
 }
@@ -197,18 +200,17 @@ impl Server {
         state.life += 1;
         state.slots.clear();
         state.open.clear();
+        let mut ended = Vec::new();
         for session in state.sessions.values_mut() {
-            for tag in session
-                .running
-                .take()
-                .map(|running| running.tag.clone())
-                .into_iter()
-                .chain(session.queue.drain(..).map(|(tag, _)| tag))
-            {
-                let known = ledger.turns.get(&tag).is_some_and(|turn| ledger.outlived(turn));
-                if !memory && known {
-                    ledger.turns.entry(tag).or_default().killed = Some(Instant::now());
-                }
+            ended.extend(session.running.take().map(|running| (running.tag.clone(), running.caller.clone())));
+            ended.extend(session.queue.drain(..));
+        }
+        for (tag, caller) in ended {
+            let known = ledger.turns.get(&tag).is_some_and(|turn| ledger.outlived(turn));
+            if memory {
+                state.orphans.push(caller);
+            } else if known {
+                ledger.turns.entry(tag).or_default().killed = Some(Instant::now());
             }
         }
         for channel in state.channels.values_mut() {
@@ -223,6 +225,7 @@ impl Server {
             ledger.generation += 1;
             state.channels.clear();
             state.sessions.clear();
+            state.orphans.clear();
             state.connections.clear();
             state.bootstrapped = false;
         }
@@ -233,7 +236,15 @@ impl Server {
     }
 
     pub(super) fn start(&self) {
-        self.state().up = true;
+        let (orphans, life) = {
+            let mut state = self.state();
+            state.up = true;
+            (std::mem::take(&mut state.orphans), state.life)
+        };
+        for mut caller in orphans {
+            caller.life = life;
+            self.respond(&caller, &Err((-32000, "the agent has exited")));
+        }
         self.world.disturb();
         self.world.note(|| "server: started".to_owned());
     }
@@ -361,6 +372,7 @@ impl Server {
         let Some((tag, caller)) = entry.queue.pop_front() else { return };
         let running = Arc::new(Running {
             tag,
+            caller: caller.clone(),
             cancelled: AtomicBool::new(false),
             answers: Mutex::default(),
             wake: Notify::new(),
@@ -411,7 +423,7 @@ impl Server {
         };
         self.world.note(|| format!("server: answer to {tag}"));
         match answered {
-            (_, true) if self.world.plan.echo => {
+            (_, true) if self.world.plan.shows_backlog() => {
                 self.world.fail(format!("{tag} is backlog and was answered"))
             }
             (2.., _) => self.world.fail(format!("{tag} was answered {} times", answered.0)),
@@ -559,6 +571,13 @@ impl Server {
             ledger.floors.insert(stream.clone(), 0);
             return Ok(Cursor { stream, life, position: 0, reader, sent: false });
         }
+        let generation = ledger.generation;
+        if ledger.opened_in.insert(stream.clone(), generation).is_some_and(|before| before != generation)
+            && !plan.is_numbered()
+        {
+            // The ids may be those of other events now.
+            ledger.excuse(&stream);
+        }
         let first = channel.buffer.front().map_or(channel.last + 1, |entry| entry.number);
         let mut position = match last_event_id {
             None => first,
@@ -584,7 +603,7 @@ impl Server {
         };
         if last_event_id.is_some() {
             position = position.saturating_sub(repeat).max(first);
-            if repeat > 0 && plan.ids == EventIds::TimeStamps {
+            if plan.ids == EventIds::TimeStamps {
                 // Events of one millisecond have one id, which identifies none of them.
                 ledger.excuse(&stream);
             }
