@@ -101,6 +101,9 @@ pub enum Event {
         reason: String,
         /// Its beginning.
         start: String,
+        /// Whether a message of the agent is missing because of it: one over a limit, say. A line that the agent printed
+        /// and that is no message takes nothing away.
+        lost: bool,
     },
     /// An answer to a request of the agent could not be delivered.
     #[non_exhaustive]

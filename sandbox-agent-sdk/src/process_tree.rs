@@ -101,6 +101,15 @@ impl ProcessTree {
         self.lock().as_ref().is_none_or(platform::is_empty)
     }
 
+    /// Whether this process itself holds the sockets that listen on this loopback port.
+    #[cfg(feature = "providers")]
+    pub(crate) fn listens_itself(port: u16) -> io::Result<bool> {
+        #[cfg(target_os = "linux")]
+        return sockets::is_own(port);
+        #[cfg(not(target_os = "linux"))]
+        return Ok(port != 0);
+    }
+
     /// Whether members of this tree, running as this user, hold the sockets that listen on this loopback port.
     pub(crate) fn listener(&self, port: u16) -> io::Result<Listener> {
         match &*self.lock() {

@@ -135,8 +135,8 @@ struct Waiting {
     since: Moment,
     /// Since when its response may be lost, and the last event of its session after that.
     unconfirmed: Option<Moment>,
-    /// Its POST broke, and this server answers in bodies alone.
-    hopeless: bool,
+    /// Why its response is not going to come, if that is known.
+    hopeless: Option<Lost>,
 }
 
 #[derive(Debug)]
@@ -178,6 +178,8 @@ pub(crate) struct OrderedCore {
     /// When the stream was first lost since an event showed that the server is the same one. What was sent later may
     /// have reached another incarnation.
     lost_at: Option<Moment>,
+    /// Until when what was sent reached an incarnation that is proven gone.
+    old_until: Option<Moment>,
     /// When something was last lost, or may have been.
     in_doubt_at: Option<Moment>,
     deferred: Vec<Deferred>,
@@ -201,6 +203,7 @@ impl OrderedCore {
             stream: Stream::NotOpened,
             opened_before: false,
             lost_at: None,
+            old_until: None,
             in_doubt_at: None,
             deferred: Vec::new(),
             waiting: Vec::new(),
@@ -316,12 +319,16 @@ impl OrderedCore {
     pub(crate) fn accepted(&mut self, now: Moment, since: Moment, number: u64, session: Option<Arc<str>>) {
         // What may have been lost after the POST began may have been its response.
         let unconfirmed = self.in_doubt_at.filter(|doubt| *doubt >= since).map(|_| now);
-        self.waiting.push(Waiting { number, session, since: now, unconfirmed, hopeless: false });
+        self.waiting.push(Waiting { number, session, since: now, unconfirmed, hopeless: None });
     }
 
     /// A POST broke after it may have been sent, `since` when it began.
     pub(crate) fn post_lost(&mut self, now: Moment, since: Moment, number: u64, session: Option<Arc<str>>) {
-        let hopeless = self.barrier == Barrier::None;
+        let hopeless = match self.barrier {
+            _ if self.old_until.is_some_and(|old| since <= old) => Some(Lost::Restart),
+            Barrier::None => Some(Lost::Post),
+            _ => None,
+        };
         self.waiting.push(Waiting { number, session, since, unconfirmed: Some(now), hopeless });
     }
 
@@ -367,8 +374,9 @@ impl OrderedCore {
             .map(|waiting| waiting.number)
             .collect();
         for number in due {
-            let hopeless = self.waiting.iter().any(|waiting| waiting.number == number && waiting.hopeless);
-            self.fail(number, if hopeless { Lost::Post } else { Lost::Silence }, out);
+            let waiting = self.waiting.iter().find(|waiting| waiting.number == number);
+            let why = waiting.and_then(|waiting| waiting.hopeless).unwrap_or(Lost::Silence);
+            self.fail(number, why, out);
         }
     }
 
@@ -410,6 +418,7 @@ impl OrderedCore {
         // What the old incarnation still owed is not going to come.
         self.end_backlog(out);
         let before = self.lost_at.unwrap_or(now);
+        self.old_until = Some(before);
         while let Some(place) = self.deferred.iter().position(|deferred| deferred.arrived <= before) {
             let deferred = self.deferred.remove(place);
             self.settle(deferred.response, Order::Unverified, out);
@@ -594,7 +603,7 @@ impl OrderedCore {
     }
 
     fn given_up_at(&self, waiting: &Waiting) -> Option<Moment> {
-        if waiting.hopeless {
+        if waiting.hopeless.is_some() {
             return waiting.unconfirmed;
         }
         waiting.unconfirmed?.checked_add(self.settings.unconfirmed?)

@@ -74,6 +74,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     let mut sending = FuturesUnordered::new();
     loop {
         tokio::select! {
+            biased;
             notice = core.notices.next(), if sending.len() < CONCURRENT => {
                 sending.push(send(core.clone(), notice));
             }

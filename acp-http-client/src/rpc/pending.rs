@@ -1,16 +1,16 @@
 //! The pending requests.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// A table from the number of a request to its waiter. It knows neither tasks nor clocks.
 #[derive(Debug)]
 pub(crate) struct Pending<W> {
-    waiters: HashMap<u64, W>,
+    waiters: BTreeMap<u64, W>,
 }
 
 impl<W> Default for Pending<W> {
     fn default() -> Self {
-        Self { waiters: HashMap::new() }
+        Self { waiters: BTreeMap::new() }
     }
 }
 
@@ -21,16 +21,11 @@ impl<W> Pending<W> {
 
     /// Removes the waiter: a request settles once.
     pub(crate) fn take(&mut self, number: u64) -> Option<W> {
-        let waiter = self.waiters.remove(&number);
-        // Frees the memory of a burst of requests.
-        if self.waiters.is_empty() && self.waiters.capacity() > 1024 {
-            self.waiters.shrink_to_fit();
-        }
-        waiter
+        self.waiters.remove(&number)
     }
 
     pub(crate) fn take_all(&mut self) -> Vec<W> {
-        self.waiters.drain().map(|(_, waiter)| waiter).collect()
+        std::mem::take(&mut self.waiters).into_values().collect()
     }
 
     pub(crate) fn take_where(&mut self, mut wanted: impl FnMut(&W) -> bool) -> Vec<W> {

@@ -181,7 +181,7 @@ impl Hub {
             let missed = match event {
                 Event::Gap(gap) => Some(Missed::Gap(*gap)),
                 Event::Lagged(count) => Some(Missed::Lagged(*count)),
-                Event::Malformed { .. } => Some(Missed::Malformed),
+                Event::Malformed { lost: true, .. } => Some(Missed::Malformed),
                 _ => None,
             };
             for (id, book) in &mut state.sessions {

@@ -210,10 +210,11 @@ impl Pump {
             }
             wire::Event::Malformed(malformed) => {
                 let (reason, start) = (malformed.reason, malformed.start);
-                self.hub.publish(&Event::Malformed { reason, start });
+                self.hub.publish(&Event::Malformed { reason, start, lost: false });
             }
             wire::Event::TooLarge { error } => {
-                self.hub.publish(&Event::Malformed { reason: error.to_string(), start: String::new() });
+                let reason = error.to_string();
+                self.hub.publish(&Event::Malformed { reason, start: String::new(), lost: true });
             }
             wire::Event::AnswerLost { method, error, .. } => {
                 self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
@@ -230,7 +231,7 @@ impl Pump {
             Err(error) => {
                 let reason = format!("`{method}` is dropped: {error}");
                 let start = raw.as_str().chars().take(MALFORMED_CHARS).collect();
-                self.hub.publish(&Event::Malformed { reason, start });
+                self.hub.publish(&Event::Malformed { reason, start, lost: true });
                 None
             }
         }
@@ -292,7 +293,7 @@ impl Pump {
             self.session_ended(readable_members(text, 1), origin, place.as_deref());
         }
         let start = text.chars().take(OUTPUT_CHARS).collect();
-        self.hub.publish(&Event::Malformed { reason, start });
+        self.hub.publish(&Event::Malformed { reason, start, lost: true });
     }
 
     /// The place of an event in a stream that others see too: its number, and what it looks like.

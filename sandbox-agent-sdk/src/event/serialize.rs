@@ -49,7 +49,9 @@ impl Event {
             Self::Unrecorded(unrecorded) => ("unrecorded", json!({"sessionId": unrecorded.session_id})),
             Self::TakenOver { session_id } => ("takenOver", json!({ "sessionId": session_id })),
             Self::Budget(budget) => ("budget", serde_json::to_value(budget)?),
-            Self::Malformed { reason, start } => ("malformed", json!({"reason": reason, "start": start})),
+            Self::Malformed { reason, start, lost } => {
+                ("malformed", json!({"reason": reason, "start": start, "lost": lost}))
+            }
             Self::AnswerLost { method, error } => {
                 ("answerLost", json!({"method": method, "error": error_value(error)}))
             }

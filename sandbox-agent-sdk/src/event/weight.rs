@@ -53,7 +53,7 @@ impl Weight for Event {
             Self::Unrecorded(unrecorded) => unrecorded.session_id.len(),
             Self::TakenOver { session_id } => session_id.len(),
             Self::Budget(budget) => budget.session_id.as_ref().map_or(0, String::len),
-            Self::Malformed { reason, start } => reason.len() + start.len(),
+            Self::Malformed { reason, start, .. } => reason.len() + start.len(),
             Self::AnswerLost { method, error } => method.len() + error_size(error),
             Self::Other { method, params, .. } => method.len() + value_size(params),
             Self::Connection(_)
@@ -115,7 +115,7 @@ mod tests {
         let events = [
             Event::Other { method: "m".into(), params: json!({"a": [long]}), origin: Origin::Live },
             Event::Other { method: "m".into(), params: json!({ long.as_str(): 1 }), origin: Origin::Live },
-            Event::Malformed { reason: long.clone(), start: String::new() },
+            Event::Malformed { reason: long.clone(), start: String::new(), lost: false },
             Event::QuestionCompleted { id: long.clone() },
             Event::SessionEnded(Box::new(ended)),
             Event::Connection(ConnectionState::AgentEnded(Box::new(info))),

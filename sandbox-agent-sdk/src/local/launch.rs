@@ -150,6 +150,10 @@ async fn ready(
         let listener = run_blocking(tree, move |tree| tree.listener(port)).await;
         match listener.map_err(|error| Failure::Other(LocalError::machine("table of sockets", error)))? {
             Listener::Member | Listener::Unknown => break,
+            #[cfg(feature = "providers")]
+            Listener::Foreign if options.relayed && ProcessTree::listens_itself(port).unwrap_or(false) => {
+                break;
+            }
             // A server that exits between two reads of the tables looks foreign once.
             Listener::Foreign if foreign => {
                 return Err(Failure::Other(LocalError::ForeignListener { port }));

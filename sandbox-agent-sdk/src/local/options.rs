@@ -29,6 +29,9 @@ pub struct LocalOptions {
     pub(super) inherited: Inherited,
     pub(super) environment: Vec<(OsString, OsString)>,
     pub(super) port: Option<u16>,
+    /// Whether this process listens for the server and relays to it.
+    #[cfg(feature = "providers")]
+    pub(super) relayed: bool,
     pub(super) token: Option<Secret>,
     pub(super) agent: Option<String>,
     pub(super) start_timeout: Duration,
@@ -67,6 +70,8 @@ impl SandboxAgentClient {
             inherited: Inherited::with(&DATA),
             environment: Vec::new(),
             port: None,
+            #[cfg(feature = "providers")]
+            relayed: false,
             token: None,
             agent: None,
             start_timeout: Duration::from_secs(15),
@@ -78,6 +83,13 @@ impl SandboxAgentClient {
 }
 
 impl LocalOptions {
+    /// This process listens on the port itself and relays to the server.
+    #[cfg(feature = "providers")]
+    pub(crate) fn relayed(mut self) -> Self {
+        self.relayed = true;
+        self
+    }
+
     /// Sets the server's program. By default it is the one that `SANDBOX_AGENT_BIN` names, or the first
     /// `sandbox-agent` in `PATH`.
     ///

@@ -45,6 +45,13 @@ pub(super) fn listener(membership: &Membership, port: u16) -> io::Result<Listene
     Ok(if sockets.iter().all(is_held) { Listener::Member } else { Listener::Foreign })
 }
 
+/// Whether this process holds every socket that may accept connections to this loopback port.
+#[cfg(feature = "providers")]
+pub(crate) fn is_own(port: u16) -> io::Result<bool> {
+    let (sockets, held) = (listening(port)?, inodes(rustix::process::getpid()));
+    Ok(!sockets.is_empty() && sockets.iter().all(|socket| held.contains(&socket.inode)))
+}
+
 /// The sockets that listen on a port of the IPv4 loopback address.
 fn listening(port: u16) -> io::Result<Vec<Socket>> {
     let mut sockets = parse(&fs::read_to_string("/proc/net/tcp")?, port);

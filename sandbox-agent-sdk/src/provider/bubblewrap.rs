@@ -228,7 +228,7 @@ impl SandboxProvider for BubblewrapProvider {
                     program: "a free port".to_owned(),
                     source: Arc::new(source),
                 })?;
-                options = options.port(port);
+                options = options.port(port).relayed();
                 place.relay = Some(Relay::start(port, place.directory.join(INFO)));
             }
             let id = self.held.add(options.start().await?);

@@ -128,6 +128,9 @@ impl PostgresOptions {
     }
 
     pub(super) async fn connect(&self) -> Result<PgPool, StoreError> {
+        // The driver takes the provider of the process for its verifiers, and panics where several are compiled in and
+        // the program chose none. A choice of the program stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut connect: PgConnectOptions = self.url.expose().parse().map_err(|error| match error {
             // What is wrong with a URL may quote it, and it may hold a password.
             sqlx::Error::Configuration(_) => StoreError::Invalid("this is no URL of a database".to_owned()),

@@ -31,8 +31,8 @@ async fn a_tap_that_panics_breaks_nothing_and_subscribers_see_the_end() {
         let mut events = client.events();
         within("the prompt", prompt(&client, &id, "go")).await.unwrap();
         assert_eq!(texts(&mut events), ["0", "1", "2"]);
-        assert!(calls.load(Ordering::Acquire) > 6);
         within("the close", client.close()).await;
+        assert!(calls.load(Ordering::Acquire) > 6, "also what waited for an echo until the end");
         within("the end", async { while events.recv().await.is_some() {} }).await;
     }
 }
