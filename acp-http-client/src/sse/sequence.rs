@@ -1,7 +1,7 @@
 //! A numbered stream: what has been seen, what is missing, and whether the server is still the same one.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -14,6 +14,9 @@ const GAPS: usize = 64;
 const REORDER: usize = 8;
 /// After so many holes in a row that could not be filled, holes are reported without another fetch.
 const FUTILE: u32 = 3;
+/// How many events are remembered that a reopened stream delivers before it shows that the server is the same one. It is
+/// asked for an event that shows it first.
+const UNPROVEN: usize = 1024;
 /// How long a reopened stream has to fill a hole, and how long a swapped neighbour has to arrive. Neither decides what
 /// is delivered: an event of a reported gap that arrives later is delivered then.
 const REFETCH_PATIENCE: Duration = Duration::from_secs(1);
@@ -70,6 +73,12 @@ pub(crate) struct Sequence<T> {
     first_opening: u32,
     /// Whether the open stream brought an old number with unknown content, which was dropped as a repeat.
     assumed_repeat: bool,
+    /// Whether the open stream has shown that the server is still the same one.
+    proven: bool,
+    /// What the open stream delivered before that: it may be of another incarnation, and then comes again.
+    unproven: Vec<(u64, Fingerprint)>,
+    /// What was delivered of this incarnation before it was known to be another one.
+    early: HashMap<u64, Fingerprint>,
     /// How many holes in a row were fetched again in vain.
     futile: u32,
     gaps: VecDeque<(u64, u64)>,
@@ -99,6 +108,9 @@ impl<T> Sequence<T> {
             openings: 0,
             first_opening: 0,
             assumed_repeat: false,
+            proven: true,
+            unproven: Vec::new(),
+            early: HashMap::new(),
             futile: 0,
             gaps: VecDeque::new(),
             repeats: 0,
@@ -182,8 +194,8 @@ impl<T> Sequence<T> {
         self.openings += 1;
         self.last_at_opening = self.held.last_key_value().map_or(0, |(n, _)| *n).max(self.last.unwrap_or(0));
         self.assumed_repeat = false;
-        // An event of a reported gap that another opening brings may be one of another incarnation.
-        self.gaps.clear();
+        self.proven = self.last.is_none();
+        self.unproven.clear();
         if self.hole != Hole::None {
             self.hole = Hole::Refetching;
         }
@@ -246,8 +258,10 @@ impl<T> Sequence<T> {
             return self.accept_old(n, print, fresh, item, out);
         }
         self.prints.insert(n, print);
+        let item = item.filter(|_| self.early.remove(&n) != Some(print));
         if n == last.saturating_add(1) {
             self.last = Some(n);
+            self.delivered(n);
             self.held.remove(&n);
             self.futile = 0;
             out.extend(item.map(Sequenced::Item));
@@ -269,11 +283,14 @@ impl<T> Sequence<T> {
         match self.prints.get(n) {
             Some(known) if known == print && !fresh => {
                 self.repeats += 1;
+                self.proven = true;
+                self.unproven.clear();
                 return Flow::Continue;
             }
             None if self.is_late(n) => {
                 self.prints.insert(n, print);
                 self.first = self.first.map(|first| first.min(n));
+                self.delivered(n);
                 out.extend(item.map(Sequenced::Item));
                 return Flow::Continue;
             }
@@ -309,6 +326,8 @@ impl<T> Sequence<T> {
         self.reached = 0;
         self.last_at_opening = 0;
         self.assumed_repeat = false;
+        self.proven = true;
+        self.early = self.unproven.drain(..).collect();
         self.prints = Prints::default();
         self.gaps.clear();
         self.hole = Hole::None;
@@ -350,8 +369,19 @@ impl<T> Sequence<T> {
             }
             out.extend(entry.remove().map(Sequenced::Item));
             self.last = Some(n);
+            self.delivered(n);
         }
         self.hole = Hole::None;
+    }
+
+    /// An event was given out. If nothing shows yet that the server is the same one, it is remembered.
+    fn delivered(&mut self, n: u64) {
+        if !self.proven
+            && self.unproven.len() < UNPROVEN
+            && let Some(print) = self.prints.get(n)
+        {
+            self.unproven.push((n, print));
+        }
     }
 }
 
@@ -548,6 +578,35 @@ mod tests {
             sequence.accept(Some(1), Fingerprint::of(b"x"), "x", |_| true, &mut out);
             assert_eq!(out, [Restarted, Item("x")]);
         }
+    }
+
+    #[test]
+    fn what_a_new_server_delivered_before_its_proof_is_not_delivered_again() {
+        let mut sequence = Sequence::new(None);
+        feed(&mut sequence, &[(1, "a"), (2, "b"), (5, "e")]);
+        sequence.reopened();
+        sequence.give_up(&mut Vec::new());
+        sequence.reopened();
+        // Number 6 continues the old count, number 4 lies in a gap; number 5 shows that all of them are new.
+        let (out, flows) = feed(&mut sequence, &[(6, "F"), (4, "D"), (5, "E")]);
+        assert_eq!(out, [Item("F"), Item("D"), Restarted]);
+        assert_eq!(flows.last(), Some(&Flow::Reopen));
+        sequence.reopened();
+        let events = [(1, "A"), (2, "B"), (3, "C"), (4, "D"), (5, "E"), (6, "F"), (7, "G")];
+        let (out, _) = feed(&mut sequence, &events);
+        assert_eq!(out, [Item("A"), Item("B"), Item("C"), Item("E"), Item("G")]);
+    }
+
+    #[test]
+    fn a_late_response_in_a_gap_is_no_restart_behind_a_reopening_either() {
+        let mut sequence = Sequence::new(None);
+        feed(&mut sequence, &[(1, "a"), (3, "c")]);
+        sequence.reopened();
+        sequence.give_up(&mut Vec::new());
+        sequence.reopened();
+        let mut out = Vec::new();
+        sequence.accept(Some(2), Fingerprint::of(b"b"), "b", |_| true, &mut out);
+        assert_eq!(out, [Item("b")]);
     }
 
     #[test]
