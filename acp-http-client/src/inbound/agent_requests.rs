@@ -363,7 +363,7 @@ struct Target {
 
 /// What becomes of a request.
 enum Decision {
-    /// It is answered. Whoever cancelled it waits for the sender to be dropped.
+    /// It is answered. The caller that cancelled it waits for the sender to be dropped.
     Respond(Answer, Option<oneshot::Sender<()>>),
     /// Another client answers it.
     Ignore,

@@ -15,7 +15,7 @@ use crate::{
 /// A moment, as the time since the connection was made: the core has no clock.
 pub(crate) type Moment = Duration;
 
-/// What the core is told when it is made.
+/// The settings of an ordered core.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) barrier: Barrier,
@@ -52,7 +52,7 @@ pub(crate) struct Ordered {
 pub(crate) enum Effect {
     /// A message for subscribers, handlers or another client.
     Message(Ordered),
-    /// A response to a request of ours on the stream, whoever still waits for it.
+    /// A response to a request of ours on the stream, also if its caller is gone.
     Echo {
         event_id: Option<EventId>,
         number: u64,

@@ -37,7 +37,7 @@ pub const DEFAULT_BODY_LIMIT: usize = 2 * 1024 * 1024;
 /// - Changes to one configuration file are made one after the other.
 /// - Processes are real processes of this machine, with the rights of this program, and are not confined to the
 ///   root: their directory is a virtual path, and everything else they are given is not. They start in the root
-///   unless told otherwise, `HOME` is the root, and they end with the server. [`ControlPlaneBuilder::processes`]
+///   unless configured otherwise, `HOME` is the root, and they end with the server. [`ControlPlaneBuilder::processes`]
 ///   turns them off.
 /// - An exited process is reported when its output is drained, half a second after its end at the latest, as
 ///   releases from 0.5.5 on do it. What was written to a terminal does not end with the text of an I/O error.

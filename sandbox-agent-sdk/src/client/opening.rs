@@ -177,7 +177,7 @@ impl SandboxAgentClient {
         let (resumes, loads) = (can(|can| can.resume_session), can(|can| can.load_session));
         let idle = *self.inner().hub.watch_turn(id).borrow() == TurnState::Idle;
         let alone = connection.kind() != ServerKind::Shared || others == Others::HaveNoTurn;
-        // What is told of the session before the answer is old, above all that it has ended.
+        // Reports about the session before the response are old, above all that it has ended.
         let options = RequestOptions::new().ordered(true).replays(idle && alone);
         match self.reopen(connection, RESUME, id, new, options).await {
             Err(Error::Unsupported { .. }) if loads => self.load(connection, id, new).await,

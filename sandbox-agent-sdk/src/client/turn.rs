@@ -502,7 +502,7 @@ impl Driver {
         tokio::select! {
             biased;
             answer = &mut call => answer,
-            // Whoever cancels the turn, its cancel follows its prompt.
+            // Every cancel of the turn follows its prompt.
             () = async { drop(state.wait_for(|state| *state == TurnState::Cancelling).await) } => {
                 stop(connection, &self.session, call).await
             }

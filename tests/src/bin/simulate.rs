@@ -137,7 +137,7 @@ struct Progress {
 impl Progress {
     const WIDTH: u64 = 40;
 
-    /// Draws a bar until the runs are over, where somebody can see it.
+    /// Draws a progress bar until the runs are over, on a terminal.
     fn show(&self, total: u64) {
         let started = Instant::now();
         while io::stderr().is_terminal() && !self.over.load(Ordering::Relaxed) {

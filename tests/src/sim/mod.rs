@@ -2,7 +2,7 @@
 //!
 //! Everything that happens in a run follows from its seed: the dialect, what the application does, what agents send,
 //! and every fault of the network. The client is unchanged; its HTTP requests go to a model in memory, and its clock
-//! is tokio's paused one. Invariants are checked while the run goes on and at its end; a violation is reported with
+//! is tokio's paused one. Invariants are checked during the run and at its end; a violation is reported with
 //! its seed, and the seed replays the run with a trace.
 
 mod agent;

@@ -76,7 +76,7 @@ pub(super) enum Next {
         bytes: Bytes,
     },
     Nothing,
-    /// The server is gone, or somebody else reads.
+    /// The server is gone, or another client reads.
     Gone,
 }
 

@@ -72,7 +72,7 @@ impl CollectedTurn {
                 new_text: new_text.clone(),
                 tool_call_id: call.id.clone(),
             };
-            // An agent reports a change again when the call goes on.
+            // An agent reports a change again when the call continues.
             if !self.changes.contains(&change) {
                 self.changes.push(change);
             }
