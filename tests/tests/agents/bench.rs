@@ -326,7 +326,7 @@ impl Answering {
         client: &SandboxAgentClient,
         answer: impl Fn(&PermissionRequest) + Send + 'static,
     ) -> Self {
-        let mut events = client.events();
+        let mut events = client.events().deciding();
         let seen: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
         let list = Arc::clone(&seen);
         let task = tokio::spawn(async move {
