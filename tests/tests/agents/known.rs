@@ -15,27 +15,12 @@ pub(crate) struct Known {
 
 /// What fails today. A cell that passes although it is named here is reported.
 pub(crate) const KNOWN: &[Known] = &[
-    Known {
-        cells: "a_cancel_right_after_the_prompt/*/*",
-        whose: "SDK",
-        why: "A cancel that follows its prompt at once reaches the agent before the prompt, and the turn runs to its end.",
-    },
     Known { cells: "a_cancel_with_an_open_permission/opencode/*", whose: "SDK", why: CANCELLED },
     Known { cells: "a_cancel_with_an_open_permission/qwen/*", whose: "SDK", why: CANCELLED },
     Known {
         cells: "confined_files_serve_the_agent/gemini/*",
         whose: "SDK and gemini-cli",
         why: "gemini reads a file before it creates it, and gives up when the client says that there is none.",
-    },
-    Known {
-        cells: "a_session_has_the_model_and_mode_it_was_made_with/*/mock",
-        whose: "SDK",
-        why: "The model and the mode of a new session are ignored on a shared endpoint.",
-    },
-    Known {
-        cells: "a_stored_session_continues_after_the_server_was_killed/*/mock",
-        whose: "SDK",
-        why: "A turn that was open when a shared endpoint restarted does not end while the new server is silent.",
     },
     Known {
         cells: "a_stored_session_continues_after_its_program_was_killed/codex/mock",
