@@ -14,7 +14,7 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use acp_http_client::{AcpHttpClient, Event, http_client_builder, schema::v1::SessionNotification};
+use acp_http_client::{AcpHttpClient, Dialect, Event, http_client_builder, schema::v1::SessionNotification};
 use futures::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -109,7 +109,7 @@ async fn updates(url: &str) -> (Vec<Time>, Vec<Time>) {
 }
 
 async fn our_updates(url: &str) -> Time {
-    let client = AcpHttpClient::new(url).unwrap();
+    let client = AcpHttpClient::builder(url).dialect(Dialect::RPC).build().unwrap();
     client.request::<Value>("initialize", &json!({})).await.unwrap();
     // The stream's first event is the copy of the answer: it is open now.
     let mut events = client.events();
@@ -156,7 +156,7 @@ async fn bare_updates(url: &str) -> Time {
 }
 
 async fn unary(url: &str) -> (Vec<Time>, Vec<Time>) {
-    let client = AcpHttpClient::new(url).unwrap();
+    let client = AcpHttpClient::builder(url).dialect(Dialect::RPC).build().unwrap();
     client.request::<Value>("initialize", &json!({})).await.unwrap();
     let http = http_client_builder().build().unwrap();
     let endpoint = format!("{url}/v1/rpc");
