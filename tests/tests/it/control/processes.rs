@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::Upload;
 use sandbox_agent_sdk::control::processes::{
     CreateProcess, Follow, FollowEvent, FollowFrom, FollowOptions, LogQuery, LogStream, ProcessExit,
     ProcessInfo, ProcessOwner, Processes, RunProcess,
 };
-use sandbox_agent_sdk::{Error, Upload};
 use sdk_tests::within;
 
 use super::{Kind, Server};
