@@ -345,8 +345,10 @@ fn wire_builder(
             .probe("session/list", json!({})),
     };
     // A later connection has come further, and reads what the server still has like any other.
-    let attachment = options.attachment.as_ref().filter(|_| is_first);
-    if let Some(stream) = attachment.and_then(|attachment| attachment.stream(endpoint.kind)) {
+    #[cfg(feature = "sessions")]
+    if let Some(attachment) = options.attachment.as_ref().filter(|_| is_first)
+        && let Some(stream) = attachment.stream(endpoint.kind)
+    {
         builder = builder.resume_from(stream);
     }
     for (name, value) in &options.headers {
