@@ -1,4 +1,4 @@
-//! What callers are told.
+//! The classification and the messages of errors.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn problem(kind: &str) -> String {
 fn callers_can_ask_what_to_do() {
     let info = || TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
     let lost = |sent| Error::ConnectionEnded { reason: LostReason::ServerGone, sent, source: None };
-    // Each row: the error, and whether it is retryable, terminal, perhaps executed.
+    // Each row: the error, and whether it is retryable, terminal, maybe executed.
     let table = [
         (Error::NotConnected, false, true, false),
         (Error::AlreadyConnected, false, false, false),
@@ -65,7 +65,7 @@ fn an_agent_that_wants_a_login_is_told_from_one_that_ended() {
     let rpc =
         |message: &str| Error::Rpc { error: RpcError::new(-32000, message), status: None, executed: false };
     assert!(rpc("Authentication required").is_login_required());
-    // What gemini says.
+    // The message of gemini.
     assert!(rpc("Gemini API key is missing or not configured.").is_login_required());
     assert!(!rpc("session already ended").is_login_required());
 }
