@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// How many bytes of a character can follow its first one.
+/// How many bytes of a character can follow its first byte.
 const CONTINUATION: usize = 3;
 
 /// The last bytes of an output, up to a limit, and its total size.
@@ -19,7 +19,7 @@ pub(super) struct Tail {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TailText {
     pub(super) text: String,
-    /// Whether earlier output is left out.
+    /// Whether earlier output was dropped.
     pub(super) truncated: bool,
 }
 
@@ -36,15 +36,16 @@ impl Tail {
         self.bytes.extend(kept);
     }
 
-    /// Marks the output as complete: an incomplete character at the end stays incomplete.
+    /// Marks the output as complete: an incomplete character at the end remains incomplete.
     pub(super) fn complete(&mut self) {
         self.complete = true;
     }
 
-    /// The last bytes as text, at most `limit` of them and never more than are kept.
+    /// Returns the last bytes as text: at most `limit`, and at most the buffered ones.
     ///
-    /// It begins with a whole character. Invalid UTF-8 becomes replacement characters, whose size counts too. An
-    /// incomplete character at the end is held back until it is complete, which is no truncation.
+    /// The text begins with a complete character. Invalid UTF-8 becomes replacement characters, which count
+    /// towards the limit. An incomplete character at the end is withheld until it is complete; that does not
+    /// count as truncation.
     pub(super) fn text(&self, limit: Option<usize>) -> TailText {
         let limit = limit.unwrap_or(self.limit).min(self.limit);
         let start = self.bytes.len().saturating_sub(limit);
@@ -79,9 +80,9 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }
 
-/// How many bytes at the end begin a character that is not complete yet.
+/// Returns how many bytes at the end belong to an incomplete character.
 fn unfinished(bytes: &[u8]) -> usize {
-    // A character has four bytes at most.
+    // A character has at most four bytes.
     let end = &bytes[bytes.len().saturating_sub(CONTINUATION + 1)..];
     match end.utf8_chunks().last() {
         // An incomplete character may still become valid.
@@ -167,7 +168,7 @@ mod tests {
     }
 
     proptest! {
-        /// The longest end that begins with a whole character, by the plainest means.
+        /// The longest suffix that begins with a complete character, computed in the simplest way.
         #[test]
         fn text_is_cut_as_by_the_plainest_way(text in "[a-cé€🦀]{0,30}", limit in 0usize..60, call in proptest::option::of(0usize..60), size in 1usize..7) {
             let mut tail = Tail::new(limit);
