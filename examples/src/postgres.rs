@@ -36,8 +36,8 @@ struct Started {
 impl Drop for Started {
     fn drop(&mut self) {
         // SIGQUIT stops all its processes immediately. SIGKILL would leave child processes behind.
-        let told = Command::new("kill").args(["-QUIT", &self.server.id().to_string()]).status();
-        if !told.is_ok_and(|status| status.success()) {
+        let sent = Command::new("kill").args(["-QUIT", &self.server.id().to_string()]).status();
+        if !sent.is_ok_and(|status| status.success()) {
             let _ = self.server.kill();
         }
         let _ = self.server.wait();
@@ -279,14 +279,14 @@ mod tests {
     use super::or_missing;
 
     #[test]
-    fn what_is_missing_is_told_and_what_is_there_is_given() {
+    fn a_missing_database_is_reported_and_an_existing_one_is_returned() {
         assert_eq!(or_missing(None::<u8>, "nothing", false), None);
         assert_eq!(or_missing(Some(1), "nothing", true), Some(1));
     }
 
     #[test]
     #[should_panic(expected = "no PostgreSQL: nothing")]
-    fn what_is_missing_fails_where_it_has_to_be_there() {
+    fn a_missing_database_panics_where_it_is_needed() {
         or_missing(None::<u8>, "nothing", true);
     }
 }

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rule_strikes_after_its_skips_and_only_as_often_as_it_may() {
+    async fn a_rule_fires_after_its_skips_and_only_as_often_as_allowed() {
         let faults = Faults::default();
         faults.arm(Fault::PostHangs.on_method("session/prompt").skip(1).times(2));
         let struck: Vec<bool> =
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lifted_rule_strikes_no_more() {
+    async fn a_deactivated_rule_does_not_fire() {
         let faults = Faults::default();
         let id = faults.arm(Fault::PostHangs.into());
         assert!(hangs(&faults, "x"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rule_about_a_method_is_not_asked_before_the_body_was_read() {
+    async fn a_rule_about_a_method_is_not_evaluated_before_the_body_was_read() {
         let faults = Faults::default();
         faults.arm(Fault::PostResetBeforeRead.on_method("a"));
         let unread = Moment { verb: "POST", path: "/v1/rpc", method: None };

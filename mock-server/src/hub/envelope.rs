@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_single_json_rpc_message_is_refused() {
+    fn a_body_that_is_not_a_single_json_rpc_message_is_rejected() {
         for body in [
             "",
             "{bad",

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_before_a_message_is_taken_apart() {
+    fn text_before_a_message_is_split_off() {
         let message = r#"{"id":1,"jsonrpc":"2.0","result":{}}"#;
         for text in ["Loaded cached credentials.", "warning: {x} and {\"a\":1} ", "日本 "] {
             let line = format!("{text}{message}");

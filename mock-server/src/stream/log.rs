@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_behind_the_ring_goes_on_at_its_oldest_event() {
+    fn a_reader_behind_the_replay_buffer_continues_at_its_oldest_event() {
         let log = filled(3, 2);
         let start = log.position_after(0);
         for number in 3..=10 {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_ends_readers_and_numbering_goes_on() {
+    fn closing_ends_readers_and_numbering_continues() {
         let log = filled(8, 3);
         let position = log.position_after(0);
         log.close();

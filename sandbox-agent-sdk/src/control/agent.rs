@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_the_released_server_is_read_and_written_whole() {
+    fn an_agent_of_the_released_server_round_trips() {
         let released = json!({"id": "mock", "installed": true, "credentialsAvailable": true, "version": "builtin",
             "path": "/srv/test/data/sandbox-agent/bin/mock", "capabilities": capabilities(),
             "serverStatus": {"status": "running", "uptimeMs": 51_895},
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_the_early_server_is_read_too() {
+    fn an_agent_of_the_early_server_is_parsed_too() {
         let agent: AgentInfo = serde_json::from_value(json!({"id": "codex", "installed": true,
             "credentialsAvailable": false, "capabilities": {"planMode": true, "telepathy": true},
             "serverStatus": {"status": "hibernating", "baseUrl": "http://127.0.0.1:1", "restartCount": 2,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_an_agent_can_be_is_a_name() {
+    fn an_agent_needs_only_a_name() {
         let list: AgentList = serde_json::from_value(json!({"agents": [{"id": "pi"}, {"id": "amp",
             "installed": null, "capabilities": null, "serverStatus": null}]}))
         .unwrap();

@@ -175,7 +175,7 @@ mod tests {
     use super::{FsEntries, FsEntryType, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
 
     #[test]
-    fn a_listing_is_read_bare_and_wrapped() {
+    fn a_listing_is_parsed_bare_and_wrapped() {
         let entries = json!([
             {"name": "dirlink", "path": "/srv/test/fsx/dirlink", "entryType": "file", "size": 13,
              "modified": "2026-11-16T01:00:32.734902241+00:00"},
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_released_server_says_about_files_is_read() {
+    fn file_entries_of_the_released_server_are_parsed() {
         let stat: FsStat =
             serde_json::from_value(json!({"path": "/srv/test/fsx/a", "entryType": "directory",
             "size": 4096, "modified": "2026-11-16T01:00:32.378902225+00:00"}))
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_overwrites_only_when_told_to() {
+    fn a_move_overwrites_only_on_request() {
         let polite = FsMove::new("/a", "/b");
         assert_eq!(serde_json::to_value(&polite).unwrap(), json!({"from": "/a", "to": "/b"}));
         let rude = json!({"from": "/a", "to": "/b", "overwrite": true});

@@ -114,7 +114,7 @@ mod tests {
     use super::{ArtifactKind, ArtifactSource, InstallOptions, InstallResult};
 
     #[test]
-    fn the_result_of_the_released_server_is_read_and_written_whole() {
+    fn an_install_result_of_the_released_server_round_trips() {
         let value = json!({"already_installed": false, "artifacts": [{"kind": "agent_process",
             "path": "/srv/test/data3/sandbox-agent/bin/agent_processes/mock", "source": "builtin",
             "version": "builtin"}]});
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_understood_in_both_spellings() {
+    fn already_installed_is_parsed_in_both_spellings() {
         for value in [json!({"already_installed": true, "artifacts": []}), json!({"alreadyInstalled": true})]
         {
             let result: InstallResult = serde_json::from_value(value).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn new_kinds_and_sources_are_kept() {
+    fn unknown_kinds_and_sources_are_preserved() {
         let value = json!({"already_installed": false, "artifacts": [{"kind": "plugin", "path": "/p",
             "source": "mirror", "version": null, "sha256": "00"}]});
         let result: InstallResult = serde_json::from_value(value.clone()).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn no_options_are_an_empty_object_because_the_server_wants_a_body() {
+    fn no_options_are_an_empty_object_because_the_server_requires_a_body() {
         assert_eq!(serde_json::to_value(InstallOptions::new()).unwrap(), json!({}));
         let all = InstallOptions::new().agent_process_version("2");
         assert_eq!(serde_json::to_value(all).unwrap(), json!({"agentProcessVersion": "2"}));

@@ -70,11 +70,11 @@ async fn write_and_join(
         };
         let Some(part) = next else { break };
         let name = format!("part-{number:08}");
-        let told = files.write(format!("{directory}/{name}"), part).await?;
+        let stored = files.write(format!("{directory}/{name}"), part).await?;
         number += 1;
-        written += told.bytes_written;
+        written += stored.bytes_written;
         // Commands and relative paths start in different directories, so the paths are made absolute.
-        absolute = told.path.strip_suffix(&name).map(|parent| parent.trim_end_matches('/').to_owned());
+        absolute = stored.path.strip_suffix(&name).map(|parent| parent.trim_end_matches('/').to_owned());
     }
     let directory = absolute.unwrap_or_else(|| directory.to_owned());
     let target = directory.rsplit_once(".parts-").map_or(directory.as_str(), |(target, _)| target).to_owned();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_told_where_it_is_known() {
+    fn the_limit_is_reported_if_known() {
         let released = "Failed to buffer the request body: length limit exceeded";
         let mebibyte = 1024 * 1024;
         let table = [
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn media_types_are_told_apart() {
+    fn media_types_are_distinguished() {
         assert!(is_page(Some("Text/HTML; charset=utf-8")) && !is_page(Some("text/plain")) && !is_page(None));
         assert!(
             is_json(None) && is_json(Some("application/json")) && is_json(Some("application/problem+json"))

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_go_behind_the_base() {
+    fn routes_are_appended_to_the_base_url() {
         let route = Route::new("/v1/health");
         assert_eq!(under("http://h:1", &route), "http://h:1/v1/health");
         assert_eq!(under(" http://h:1/ ", &route), "http://h:1/v1/health");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_that_is_none_is_told_without_its_secrets() {
+    fn an_invalid_base_url_is_reported_without_its_secrets() {
         let bases = [
             "",
             "nonsense",

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_is_not_as_long_as_said_fails() {
+    async fn a_stream_of_another_length_than_declared_fails() {
         let three = || Upload::stream(stream::iter([Ok::<_, io::Error>("one"), Ok("two")]));
         assert!(three().again().is_none());
         assert_eq!(outcome(three()).await, (b"onetwo".to_vec(), None));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_stream_fails_with_is_kept() {
+    async fn the_error_of_a_failed_stream_is_preserved() {
         let broken = stream::iter([Ok("one"), Err(io::Error::other("disk failed"))]);
         let (sent, failure) = outcome(Upload::stream(broken)).await;
         assert_eq!((sent.as_slice(), failure.as_deref()), (&b"one"[..], Some("disk failed")));

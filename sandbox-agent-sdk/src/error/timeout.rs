@@ -84,7 +84,7 @@ impl fmt::Display for Phase {
             Self::Health => "the server to be healthy",
             Self::Headers => "the response headers",
             Self::Body => "the rest of the response",
-            Self::Answer => "the answer",
+            Self::Answer => "the response",
             Self::Confirmation => "the response to a request that may have run",
             Self::StreamOpen => "the event stream to open",
             Self::StreamIdle => "bytes on the event stream",

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_last_lines_are_kept_and_no_more() {
+    async fn only_the_last_lines_are_retained() {
         let lines = Lines::new(LocalLog::Keep);
         let text: String = (0..1000).map(|number| format!("line {number}\r\n")).collect();
         lines.read((text + "no end").as_bytes()).await;

@@ -118,7 +118,7 @@ mod tests {
     use super::{Entry, Look, has_limit, has_variable, newest, parse};
 
     #[test]
-    fn a_line_is_read_whatever_the_program_is_called() {
+    fn a_line_is_parsed_for_any_program_name() {
         let pid = Pid::from_raw(7).unwrap();
         for name in
             ["sh", "a b", ") Z 1 2 3", "((", "new\nline"].map(str::as_bytes).into_iter().chain([&b"\xd1"[..]])
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_a_group_and_a_session_is_told() {
+    fn group_and_session_leaders_are_identified() {
         let mut child = Command::new("setsid").args(["--wait", "sleep", "60"]).spawn().unwrap();
         let own = || Entry::read(Pid::from_child(&child)).unwrap();
         let (me, mut entry) = (Entry::read(getpid()).unwrap(), own());

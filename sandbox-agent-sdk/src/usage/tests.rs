@@ -136,7 +136,7 @@ fn a_cancelled_turn_does_not_repeat_the_call_of_the_turn_before() {
 }
 
 #[test]
-fn a_prompt_that_was_not_sent_is_no_turn() {
+fn a_prompt_that_was_not_sent_is_not_a_turn() {
     let mut meter = Meter::default();
     meter.begin_turn();
     meter.end_turn(&TurnEnd { response: None, executed: false, ..end(&json!({})) }, Rules::default());

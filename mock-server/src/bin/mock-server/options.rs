@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_options_are_told_apart() {
+    fn invalid_options_are_reported_individually() {
         for (line, expected) in [
             ("--port", "--port needs a value"),
             ("--port x", "'x' is not a port"),

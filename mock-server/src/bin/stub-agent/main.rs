@@ -153,8 +153,8 @@ impl Stub {
                 let Some(history) = self.sessions.open(session, &params["cwd"]) else {
                     return self.peer.refuse(id, -32002, "no such session");
                 };
-                let told = history.into_iter().filter(|_| loads);
-                told.for_each(|update| self.peer.update(session, update));
+                let replayed = history.into_iter().filter(|_| loads);
+                replayed.for_each(|update| self.peer.update(session, update));
                 self.sessions.settings(session)
             }
             "session/list" => json!({ "sessions": self.sessions.list() }),

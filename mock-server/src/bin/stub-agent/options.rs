@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_takes_sessions_up_as_it_is_told() {
+    fn sessions_are_reopened_as_configured() {
         let ways =
             [("both", true, true), ("resume", true, false), ("load", false, true), ("neither", false, false)];
         for (word, resumes, loads) in ways {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_mistakes_are_told_apart() {
+    fn help_and_errors_are_distinguished() {
         assert_eq!(parse(&["--help"]), Ok(None));
         for args in [
             &["--at-start"][..],

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directives_are_told_from_text() {
+    fn directives_are_distinguished_from_text() {
         let steps = Step::parse_prompt("hello there; updates 3 bytes 10\nexit -1; exit now; signal SIGKILL");
         let expected = [
             Step::Say("stub: hello there".to_owned()),

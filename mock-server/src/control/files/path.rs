@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_told_from_the_root_and_from_what_climbs() {
+    fn entries_are_distinguished_from_the_root_and_parent_paths() {
         for raw in ["", "/", ".", "/./.", "//", "/a/..", "/a/../"] {
             assert!(!VirtualPath::parse(raw).unwrap().is_entry(), "{raw:?}");
         }

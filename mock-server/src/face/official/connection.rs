@@ -84,7 +84,7 @@ impl Connections {
 
     /// Publishes a value on the connection stream of `id`. Returns whether the connection exists.
     pub(crate) fn emit(&self, id: &str, value: &Value) -> bool {
-        self.get(id).map(|connection| connection.tell(value)).is_some()
+        self.get(id).map(|connection| connection.publish(value)).is_some()
     }
 
     /// Ends a connection and its agent. Its streams end once they are drained.
@@ -153,7 +153,7 @@ impl Connection {
     }
 
     /// Puts a message on the connection stream.
-    pub(super) fn tell(&self, message: &Value) {
+    pub(super) fn publish(&self, message: &Value) {
         self.lock().to_connection(message);
     }
 

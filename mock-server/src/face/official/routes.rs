@@ -53,7 +53,7 @@ async fn post(State(connections): State<Arc<Connections>>, headers: HeaderMap, b
     match message {
         Some(message) if fault_in(body).is_none() => take(&connections, &connection, &headers, message).await,
         _ => {
-            connection.tell(&fault_in(body).unwrap_or(Value::Null));
+            connection.publish(&fault_in(body).unwrap_or(Value::Null));
             StatusCode::ACCEPTED.into_response()
         }
     }

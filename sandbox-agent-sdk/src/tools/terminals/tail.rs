@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_kept_from_a_whole_character_on() {
+    fn the_tail_starts_with_a_complete_character() {
         let crab = "a🦀b".as_bytes();
         assert_eq!(tail(6, &[crab]).text(None), shown("a🦀b", false));
         assert_eq!(tail(5, &[crab]).text(None), shown("🦀b", true));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_waits_for_its_other_half() {
+    fn an_incomplete_character_is_withheld_until_it_is_complete() {
         let mut tail = tail(100, &[b"a\xF0\x9F"]);
         assert_eq!(tail.text(None), shown("a", false));
         tail.push(b"\xA6\x80");
@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced_within_the_limit() {
+    fn invalid_utf8_is_replaced_within_the_limit() {
         assert_eq!(tail(100, &[b"a\xFFb"]).text(None), shown("a\u{FFFD}b", false));
         assert_eq!(tail(4, &[b"\xFF\xFF\xFF\xFF"]).text(None), shown("\u{FFFD}", true));
         assert_eq!(tail(2, &[b"\xFF"]).text(None), shown("", true));
     }
 
     #[test]
-    fn no_more_is_kept_than_the_limit() {
+    fn no_more_is_buffered_than_the_limit() {
         let mut tail = Tail::new(1000);
         for _ in 0..10_000 {
             tail.push(&[b'x'; 777]);
@@ -170,7 +170,7 @@ mod tests {
     proptest! {
         /// The longest suffix that begins with a complete character, computed in the simplest way.
         #[test]
-        fn text_is_cut_as_by_the_plainest_way(text in "[a-cé€🦀]{0,30}", limit in 0usize..60, call in proptest::option::of(0usize..60), size in 1usize..7) {
+        fn text_is_cut_like_a_simple_reference_implementation(text in "[a-cé€🦀]{0,30}", limit in 0usize..60, call in proptest::option::of(0usize..60), size in 1usize..7) {
             let mut tail = Tail::new(limit);
             text.as_bytes().chunks(size).for_each(|piece| tail.push(piece));
             let limit = call.unwrap_or(limit).min(limit);
@@ -191,7 +191,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_shown_while_more_comes_is_the_beginning_of_what_is_shown_then(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0x80u8..0xC0, Just(0xF0), Just(0xE2), Just(0xC3)], 0..20), more in proptest::collection::vec(any::<u8>(), 0..6)) {
+        fn text_shown_early_is_a_prefix_of_the_final_text(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0x80u8..0xC0, Just(0xF0), Just(0xE2), Just(0xC3)], 0..20), more in proptest::collection::vec(any::<u8>(), 0..6)) {
             let mut tail = Tail::new(1000);
             tail.push(&bytes);
             let before = tail.text(None);
