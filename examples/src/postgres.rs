@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 /// How long a server may take to become ready.
 const READY: Duration = Duration::from_secs(60);
-/// Users that the server can run as if the tests run as root, because PostgreSQL refuses to run as root.
+/// Users that the server can run as if the tests run as root. PostgreSQL refuses to run as root.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
 /// A database server.

@@ -54,7 +54,9 @@ pub struct Script {
 }
 
 impl Script {
-    /// Creates an agent that plays the steps of `behaviour` for each prompt and then ends the turn.
+    /// Creates an agent that plays the steps of `behaviour` for each prompt.
+    ///
+    /// The turn ends after the last step.
     pub fn new(behaviour: impl Fn(&Turn) -> Vec<Step> + Send + Sync + 'static) -> Self {
         Self {
             behaviour: Arc::new(behaviour),

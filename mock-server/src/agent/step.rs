@@ -48,7 +48,7 @@ pub enum Step {
         /// The new text.
         content: String,
     },
-    /// Runs a command in a terminal of the client, waits for its exit and says its output.
+    /// Runs a command in a terminal of the client and says its output.
     Terminal(Terminal),
     /// Streams `updates` chunks of `bytes` bytes each, as fast as possible.
     Flood {

@@ -6,7 +6,7 @@ use super::step::{Permission, Step, ToolCall};
 /// The pause between words if the prompt contains "slow".
 const SLOW: Duration = Duration::from_millis(200);
 
-/// The interactive behaviour: replies `mock: <text>` word by word and obeys some words in the prompt.
+/// The interactive behaviour: replies `mock: <text>`, and obeys some words in the prompt.
 ///
 /// | word | effect |
 /// |---|---|
@@ -16,7 +16,8 @@ const SLOW: Duration = Duration::from_millis(200);
 /// | `garbage` | a line on standard output that is not JSON |
 /// | `crash` | crashes with exit code 1 and two lines on standard error |
 ///
-/// Words can be combined; they take effect in the order of the table.
+/// The reply is streamed word by word. Trigger words can be combined; they take effect in the order of the
+/// table.
 pub fn text_triggers(turn: &Turn) -> Vec<Step> {
     text_triggers_at(turn, Duration::ZERO)
 }

@@ -23,7 +23,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
     }
 }
 
-/// Signals the end of a request's connection, even if it was upgraded and is served by another task.
+/// Signals the end of a request's connection. Works for upgraded connections, too.
 #[derive(Debug, Clone)]
 pub(crate) struct Lifeline(pub(crate) watch::Receiver<()>);
 

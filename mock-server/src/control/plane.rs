@@ -83,7 +83,8 @@ pub struct ControlPlaneBuilder {
 }
 
 impl ControlPlane {
-    /// Creates a builder with a temporary root, a body limit of 2 MiB, and only `mock` installed.
+    /// Creates a builder with default settings: a temporary root, a body limit of 2 MiB, only `mock`
+    /// installed.
     pub fn builder() -> ControlPlaneBuilder {
         ControlPlaneBuilder {
             root: None,
@@ -110,7 +111,7 @@ impl ControlPlane {
         self.shared.catalog.set_installed(agent, installed);
     }
 
-    /// Makes installations of an agent fail from now on, with this text as the installer's standard error.
+    /// Makes later installations of an agent fail. `stderr` is the installer's output.
     pub fn fail_install(&self, agent: &str, stderr: impl Into<String>) {
         self.shared.catalog.fail_install(agent, stderr.into());
     }

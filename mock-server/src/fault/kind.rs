@@ -42,7 +42,7 @@ pub enum Fault {
     AnswerOnStreamOnly,
     /// Sends the JSON-RPC response only in the body, not on the stream.
     AnswerInBodyOnly,
-    /// Holds back all streams until the body of this POST was sent, and for `delay` longer.
+    /// Holds back all streams until `delay` after the body of this POST was sent.
     BodyBeforeUpdates {
         /// How long the streams are held back after the body was sent.
         delay: Duration,
@@ -80,12 +80,13 @@ pub enum Fault {
         /// The id to repeat.
         id: u64,
     },
-    /// Immediately: clears the replay buffer and restarts event ids at 1, while open streams stay open.
+    /// Immediately: clears the replay buffer and restarts event ids at 1. Open streams stay open.
     SequenceReset,
-    /// Immediately: publishes so many messages in one step that the replay buffer loses all earlier ones.
+    /// Immediately: publishes more messages than the replay buffer holds, so that it loses all earlier ones.
     RingOverflow,
-    /// Immediately: fills the replay buffer with old responses whose ids are 0 to `count`, and an old
-    /// permission request that was answered long ago.
+    /// Immediately: fills the replay buffer with old messages.
+    ///
+    /// These are responses with the ids 0 to `count`, and a permission request that was answered long ago.
     StaleRing {
         /// The highest id among the old responses.
         count: u64,
@@ -95,7 +96,7 @@ pub enum Fault {
         /// The size of the text.
         bytes: usize,
     },
-    /// Starts a stream with a `data:` line of this many bytes that never ends, and sends nothing else.
+    /// Starts a stream with an unterminated `data:` line of this many bytes, and sends nothing else.
     UnterminatedEvent {
         /// The size of the incomplete line.
         bytes: usize,
@@ -110,7 +111,7 @@ pub enum Fault {
     Retry(u64),
     /// Responds with 200 and an HTML page when a stream is opened.
     HtmlStream,
-    /// Immediately: publishes an event whose data is this JSON text, which need not be an object.
+    /// Immediately: publishes an event with this JSON text, which need not be an object.
     NonObjectEvent(String),
     /// Immediately: publishes an event whose data is this text, which need not be JSON.
     MalformedEvent(String),
@@ -137,8 +138,10 @@ pub enum Fault {
     DeleteHangs,
     /// The scripted agent requests a permission and ends its turn only when cancelled.
     PermissionWaitsForCancel,
-    /// The scripted agent uses an unknown session update, content block, notification, permission option kind
-    /// and stop reason in one turn.
+    /// The scripted agent uses unknown protocol values in one turn.
+    ///
+    /// These are a session update, a content block, a notification, a permission option kind and a stop
+    /// reason.
     UnknownVariants,
 }
 

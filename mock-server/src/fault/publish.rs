@@ -33,8 +33,8 @@ fn overflow(log: &Log) {
     log.publish_all((0..count).map(|number| notification("_mock/overflow", json!({ "number": number }))));
 }
 
-/// Publishes old responses of another client, with ids that a counting client would choose, and a permission
-/// request without a waiting agent.
+/// Publishes old messages: responses of another client, and a permission request without a waiting agent. The
+/// response ids are those that a counting client would choose.
 fn stale(log: &Log, count: u64) {
     let response = |id: Value| {
         Bytes::from(json!({ "jsonrpc": "2.0", "id": id, "result": { "stale": true } }).to_string())

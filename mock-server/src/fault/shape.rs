@@ -98,8 +98,8 @@ impl Shape {
                 continue;
             }
             let kind = match ending {
-                // A carriage return directly followed by a line feed would be read as one line ending, so the
-                // kind changes only after a blank line.
+                // CR directly followed by LF would be read as one line ending, so the kind changes only after
+                // a blank line.
                 LineEnding::Mixed => [LineEnding::Lf, LineEnding::CrLf, LineEnding::Cr][(*line / 4) % 3],
                 other => other,
             };

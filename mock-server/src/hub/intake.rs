@@ -156,8 +156,8 @@ impl State {
         concerned.map(|connection| Arc::clone(&connection.log)).collect()
     }
 
-    /// Returns the connection that receives an agent request about this session: one with a pending prompt,
-    /// one that is attached, or one that was initialised with the agent, in this order.
+    /// Returns the connection that receives an agent request about this session. Preferred is one with a
+    /// pending prompt, then an attached one, then one that was initialised with the agent.
     fn asked_connection(&self, agent: &str, session: Option<&str>) -> String {
         let prompting = self.pending.values().find(|pending| {
             pending.method == "session/prompt" && session.is_some() && session_of(&pending.params) == session

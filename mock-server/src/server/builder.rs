@@ -95,8 +95,9 @@ impl Builder {
         self
     }
 
-    /// Makes `/v1/rpc` assign a connection id in this header and require it afterwards, with a replay buffer
-    /// for each connection.
+    /// Makes `/v1/rpc` assign a connection id in this header and require it afterwards.
+    ///
+    /// Each connection has its own replay buffer.
     pub fn connection_ids(mut self, header: Option<&str>) -> Self {
         self.config.connection_ids = header.map(str::to_owned);
         self

@@ -107,8 +107,7 @@ impl Core {
         }
     }
 
-    /// Returns the agent with this name: one of the builder's, or the default script for any other name that
-    /// the released server knows.
+    /// Returns the agent with this name. Known names without a configured agent get the default script.
     pub(crate) fn recipe(&self, name: &str) -> Option<Arc<dyn Agent>> {
         let own = self.config.agents.get(name).cloned();
         own.or_else(|| AGENT_IDS.contains(&name).then(|| Arc::clone(&self.fallback)))

@@ -292,8 +292,8 @@ pub(crate) async fn authorize(State(core): State<Arc<Core>>, request: Request, n
     }
 }
 
-/// Returns the token in the query, which the released server accepts because browsers cannot send headers
-/// with a WebSocket.
+/// Returns the token in the query. The released server accepts it, because browsers cannot send headers with
+/// a WebSocket.
 fn query_token(request: &Request) -> Option<String> {
     if !request.uri().path().ends_with("/terminal/ws") {
         return None;

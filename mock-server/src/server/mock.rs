@@ -222,7 +222,7 @@ impl MockServer {
         world.table.emit(id, &value) || world.connections.emit(id, &value)
     }
 
-    /// Publishes a request with this `method` and these `params`, like an agent, and returns its id.
+    /// Publishes a request with this `method` and these `params`, and returns its id.
     ///
     /// [`MockServer::answers`] has the response.
     pub fn emit_request(&self, request: Value) -> String {

@@ -136,7 +136,7 @@ impl Kind {
     }
 }
 
-/// Whether the error means that the name has no value, rather than that the server lacks the route.
+/// Whether the name has no value. `false` if the server lacks the route.
 fn is_absent(error: &Error) -> bool {
     let is_404 = error.http().is_some_and(|answer| answer.status == 404);
     let kind = error.problem().map(|problem| problem.short_kind());

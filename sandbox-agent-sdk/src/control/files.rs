@@ -108,7 +108,7 @@ impl Files {
         self.http.value(Ok(call.upload("application/octet-stream", content.into())))
     }
 
-    /// Writes a file of any size, even if it exceeds the server's limit for one request.
+    /// Writes a file in parts. Its size may exceed the server's limit for one request.
     ///
     /// The parts are written to a directory beside the file, and a command on the server (`sh`, with `cat`
     /// and `mv`) joins them. The last step replaces the file atomically; the new file has default

@@ -159,8 +159,9 @@ impl fmt::Debug for HealthWait {
 pub enum StartPhase {
     /// Nothing responds at the address.
     Unreachable,
-    /// A response arrived, but not from a healthy server: a gateway with a sleeping sandbox, or a starting
-    /// server.
+    /// A response arrived, but not from a healthy server.
+    ///
+    /// Examples are a gateway with a sleeping sandbox, and a starting server.
     Unhealthy,
     /// The server is up and rejects the token.
     Unauthorized,

@@ -15,7 +15,9 @@ use super::progress::{Progress, Watched};
 /// The chunk size in which bytes are sent, small enough to observe progress.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Data to write: bytes, text, or a stream that is never held in memory as a whole.
+/// Data to upload: bytes, text, or a stream.
+///
+/// A stream is never held in memory as a whole.
 ///
 /// ```
 /// use sandbox_agent_sdk::control::Upload;
@@ -57,9 +59,10 @@ impl Upload {
         Self { source: Source::Stream(stream.boxed()), length: None }
     }
 
-    /// Declares the length of a stream, so that the server can reject one that is too large at once.
+    /// Declares the length of a stream.
     ///
-    /// If the stream is longer or shorter than declared, the call fails and nothing is written.
+    /// The server can then reject a stream that is too large immediately. If the stream is longer or shorter
+    /// than declared, the call fails and nothing is written.
     pub fn length(mut self, bytes: u64) -> Self {
         self.length = Some(bytes);
         self

@@ -141,7 +141,9 @@ impl Extensions {
         self.entries.is_empty()
     }
 
-    /// Whether the server supports the extension: its flag is set, or, without a flag, its method is listed.
+    /// Whether the server supports the extension.
+    ///
+    /// Its flag decides. Without a flag, the method must be listed.
     #[must_use]
     pub fn supports(&self, extension: Extension) -> bool {
         match self.flag(extension.flag()) {

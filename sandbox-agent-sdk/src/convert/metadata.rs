@@ -340,7 +340,7 @@ impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for SessionMetadata {
     }
 }
 
-/// The error of writing metadata where a value other than an object is in the way.
+/// The error of writing metadata into a message whose `_meta` or namespace is not an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the metadata has no place: {place} is not an object")]
 #[non_exhaustive]
@@ -348,8 +348,8 @@ pub struct MetadataPlaceError {
     place: &'static str,
 }
 
-/// Returns the object with a name and creates it if it is missing or `null`; `None` if the value has another
-/// type.
+/// Returns the object with a name. Creates it if it is missing or `null`; returns `None` if the value has
+/// another type.
 fn object_at<'a>(members: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut Map<String, Value>> {
     let slot = members.entry(name).or_insert(Value::Null);
     if slot.is_null() {

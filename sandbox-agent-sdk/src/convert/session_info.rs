@@ -157,7 +157,9 @@ pub struct SessionPage {
 }
 
 impl SessionPage {
-    /// Parses a result with `sessions` and optional `nextCursor`, or a plain list; `None` for anything else.
+    /// Parses a result with `sessions` and optional `nextCursor`, or a plain list.
+    ///
+    /// Returns `None` for any other value.
     #[must_use]
     pub fn from_value(value: &Value) -> Option<Self> {
         let entries = value.get("sessions").unwrap_or(value).as_array()?;
@@ -187,7 +189,7 @@ pub struct TerminateResult {
     /// Whether this call ended the session.
     #[serde(default)]
     pub terminated: bool,
-    /// Whether there was nothing to end: the session had already ended, or the server does not know it.
+    /// Whether the session had already ended, or is unknown to the server.
     #[serde(default, alias = "already_ended")]
     pub already_ended: bool,
     /// Why it ended. Servers always report `terminated` here, even if the session had ended for another

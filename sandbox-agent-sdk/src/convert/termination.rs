@@ -163,8 +163,8 @@ impl From<Map<String, Value>> for TerminationInfo {
         let message = fields.string(&["message"]);
         let exit_code = fields.integer(&["exitCode", "exit_code"]);
         let signal = fields.take(&["signal"], signal_name).or_else(|| {
-            // Some servers do not send the signal's name, but a message in the format of Rust's `ExitStatus`:
-            // "signal: 9 (SIGKILL)", or "unix_wait_status(9)".
+            // Some servers send no signal name, only a message in the format of Rust's `ExitStatus`.
+            // Examples: "signal: 9 (SIGKILL)", "unix_wait_status(9)".
             message.as_deref().filter(|_| exit_code.is_none()).and_then(signal_in)
         });
         let stderr = fields.take(&["stderr"], StderrOutput::from_value);
@@ -208,7 +208,7 @@ fn reason_of_exit(exit_code: Option<i64>, signalled: bool) -> EndReason {
     }
 }
 
-/// Returns the name of a signal, from a name or from a number that is the same on all systems.
+/// Returns the name of a signal. Accepts a name, or a number that is the same on all systems.
 fn signal_name(value: &Value) -> Option<String> {
     if let Some(name) = value.as_str() {
         return Some(name.to_owned());

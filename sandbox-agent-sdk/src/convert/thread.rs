@@ -169,8 +169,8 @@ impl TurnFailure {
         }
     }
 
-    /// Returns how the agent ended, from the field or from the cause: servers add it to the data of calls
-    /// that the end made fail.
+    /// Returns how the agent ended, from the field or from the cause. Servers add it to the error data of
+    /// calls that failed because of it.
     fn end(&self) -> Option<TerminationInfo> {
         let in_cause =
             || TerminationReport::from_error_data(self.cause.as_ref()?).map(TerminationReport::into_info);

@@ -43,7 +43,9 @@ impl Timestamp {
         Self(self.0.saturating_add(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// Returns the time since `earlier`; zero if `earlier` is later, which happens if two clocks disagree.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
+    ///
+    /// The latter happens if two clocks disagree.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))

@@ -340,7 +340,7 @@ impl Error {
         }
     }
 
-    /// Whether the connection has ended, so that every call fails until there is a new one.
+    /// Whether the connection has ended. Every call fails until there is a new one.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         match self {

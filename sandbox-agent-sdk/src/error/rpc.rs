@@ -47,10 +47,10 @@ impl RpcError {
         self
     }
 
-    /// Returns the text in `data`: the data itself if it is a string, or its `details`, `detail`, `message`,
-    /// `error` or `reason`.
+    /// Returns the text in `data`, where some agents report the cause of a failure.
     ///
-    /// Some agents report the cause of a failure only there.
+    /// The text is the data itself if it is a string, or its `details`, `detail`, `message`, `error` or
+    /// `reason`.
     #[must_use]
     pub fn details(&self) -> Option<&str> {
         let data = self.data.as_ref()?;

@@ -62,7 +62,7 @@ pub enum Phase {
     Body,
     /// The response to a call.
     Answer,
-    /// The response to a call whose request failed, so that it is unknown whether it was executed.
+    /// The response to a call whose request failed. It is unknown whether the call was executed.
     Confirmation,
     /// The event stream to open.
     StreamOpen,

@@ -21,10 +21,10 @@ const MAX_CONNECTIONS: usize = 64;
 /// Connects standard input and output to a port of the sandbox, in its network namespace.
 const CONNECT: &str = r#"exec 3<>"/dev/tcp/127.0.0.1/$1" || exit 1; cat <&3 & cat >&3; kill $! 2>/dev/null"#;
 
-/// Relays connections from a port of this machine to the same port in a sandbox, until it is dropped.
+/// Relays connections from a port of this machine to the same port in a sandbox.
 ///
-/// Processes of this machine join the sandbox's network with `nsenter`, which needs no privileges, and
-/// connect with `bash`.
+/// Dropping it ends the connections. Processes of this machine join the sandbox's network with `nsenter`,
+/// which needs no privileges, and connect with `bash`.
 #[derive(Debug)]
 pub(super) struct Relay {
     task: JoinHandle<()>,

@@ -107,7 +107,9 @@ impl Terminals {
         Place::take(&self.inner, session)
     }
 
-    /// Returns the last bytes of a command's output: at most `limit`, and at most the buffered ones.
+    /// Returns the end of a command's output: at most `limit` bytes.
+    ///
+    /// It returns no more bytes than are buffered.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.

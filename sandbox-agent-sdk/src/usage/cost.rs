@@ -13,7 +13,7 @@ use crate::convert::text::printable;
 pub struct Cost {
     /// The amount. Never negative, infinite or NaN.
     pub amount: f64,
-    /// The currency as an ISO 4217 code, such as `USD`, or another unit, such as `credits`.
+    /// The currency: an ISO 4217 code, such as `USD`, or another unit, such as `credits`.
     pub currency: String,
 }
 

@@ -60,8 +60,10 @@ pub struct TurnUsage {
     /// The tokens, if the agent reported any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
-    /// What the tokens count: [`Counts::Turn`], or [`Counts::Call`] if the agent reports only its last model
-    /// call. In that case the turn used at least that many.
+    /// What the tokens count: [`Counts::Turn`] or [`Counts::Call`].
+    ///
+    /// It is [`Counts::Call`] if the agent reports only its last model call. In that case the turn used at
+    /// least that many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
     /// The increase of the running cost total during the turn.

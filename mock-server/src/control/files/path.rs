@@ -56,7 +56,7 @@ impl VirtualPath {
         &self.inner
     }
 
-    /// Whether this names an entry of a directory, as opposed to the root or a path that ends in `..`.
+    /// Whether this names an entry of a directory. `false` for the root and for paths that end in `..`.
     pub(in crate::control) fn is_entry(&self) -> bool {
         self.inner.file_name().is_some()
     }

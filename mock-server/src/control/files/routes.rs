@@ -40,8 +40,8 @@ use crate::{
 /// How much of a file is read at once.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// How much of a rejected body is read and discarded, so that the sender receives the response instead of a
-/// connection reset.
+/// How much of a rejected body is read and discarded. Otherwise the sender would see a connection reset
+/// instead of the response.
 const MAX_DISCARDED_BYTES: u64 = 64 * 1024 * 1024;
 
 pub(in crate::control) fn router() -> Router<Arc<Shared>> {

@@ -19,7 +19,8 @@ use crate::problem::Problem;
 use crate::server::{Echo, EchoOverride};
 use crate::stream::{Framing, Tap};
 
-/// How long an agent may take to exit after its input was closed, if the released server's hang is off.
+/// How long an agent may take to exit after its input was closed. Applies only without the released server's
+/// quirks.
 const EXIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The routes of `/v1/acp`.

@@ -187,7 +187,7 @@ impl Desktop {
         self.http.done(call.answered_within(Some(limit)).json(&body))
     }
 
-    /// Presses and releases a key, named as in X (`Return`, `a`, `F5`), or a combination (`ctrl+a`).
+    /// Presses and releases a key (`Return`, `a`, `F5`) or a combination (`ctrl+a`). Uses X key names.
     pub fn press_key(
         &self,
         key: impl AsRef<str>,

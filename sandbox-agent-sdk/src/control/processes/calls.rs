@@ -194,7 +194,7 @@ impl Processes {
         page.map(|page| page.map(|page| page.entries)).boxed()
     }
 
-    /// Streams the output as it is written, until the process exits and its output is drained.
+    /// Streams the output until the process exits and its output is drained.
     ///
     /// Sends nothing before the stream is polled.
     pub fn follow(&self, id: &str, options: FollowOptions) -> Follow {

@@ -96,10 +96,10 @@ pub struct RunProcess {
     /// Variables added to the server's environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// How long it may run before the server kills it; the server has a default and a maximum.
+    /// How long it may run before the server kills it. The server has a default and a maximum.
     #[serde(rename = "timeoutMs", serialize_with = "milliseconds", skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// How much of each output stream is returned; the server has a default and a maximum.
+    /// How much of each output stream is returned. The server has a default and a maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_bytes: Option<u64>,
 }

@@ -96,7 +96,7 @@ impl TerminationReport {
         }
     }
 
-    /// Parses the problem in a server's response; `None` if it is not about an agent that is gone.
+    /// Parses the problem in a server's response; `None` if no agent has exited.
     ///
     /// Recognised are `agent_process_exited`, and the failed write to the agent's stdin that the released
     /// server reports for every call after the agent has died.
@@ -147,7 +147,7 @@ impl TerminationReport {
         TerminationInfo::from_value(info).map(Self::from_info)
     }
 
-    /// Creates a report from a server's full report of an end, such as the one in a session's info.
+    /// Creates a report from a server's full account, such as the one in a session's info.
     pub fn from_info(info: TerminationInfo) -> Self {
         fn ended<T>(value: T) -> Said<T> {
             Some((Source::Ended, value))
@@ -266,8 +266,9 @@ impl TerminationReport {
     }
 }
 
-/// Extracts the exit code and stderr from the message of the released adapter: `agent process exited before
-/// responding (exit_code: Some(3), stderr: …)`.
+/// Extracts the exit code and stderr from the message of the released adapter.
+///
+/// The format is `agent process exited before responding (exit_code: Some(3), stderr: …)`.
 fn told_in_words(detail: &str) -> (Option<i64>, Option<&str>) {
     let Some(told) = detail.split_once("(exit_code: ").and_then(|(_, told)| told.strip_suffix(')')) else {
         return (None, None);

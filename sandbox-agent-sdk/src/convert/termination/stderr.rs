@@ -35,7 +35,7 @@ pub struct StderrOutput {
 }
 
 impl StderrOutput {
-    /// Truncates a text: up to 100 lines are kept completely, otherwise the first and the last 50.
+    /// Truncates a text to its first and last 50 lines. Up to 100 lines are kept completely.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         let text = text.strip_suffix('\n').unwrap_or(text);

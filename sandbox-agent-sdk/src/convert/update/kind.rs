@@ -56,7 +56,8 @@ pub enum UpdateKind {
     CompactionSummary(CompactionSummary),
     /// Updates are missing at this point.
     Missed(Missed),
-    /// The update is valid JSON that cannot be parsed, for example because it is nested too deeply.
+    /// The update is valid JSON that cannot be parsed, for example due to its depth.
+    ///
     /// [`Update::raw`](super::Update::raw) has its text.
     #[non_exhaustive]
     Unreadable {

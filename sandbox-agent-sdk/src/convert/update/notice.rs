@@ -18,7 +18,9 @@ open_enum! {
     }
 }
 
-/// A notice for the user that is not part of the conversation, such as "the model is overloaded, retrying".
+/// A notice for the user that is not part of the conversation.
+///
+/// An example is "the model is overloaded, retrying".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Notice {

@@ -51,8 +51,8 @@ impl Allowed {
                 let Some(found) = found else { return Err(if is_named { missing() } else { refused() }) };
                 let programs = these.iter().filter_map(|entry| {
                     let path = locate(entry, path)?;
-                    // The program runs from the location where this program finds it, not from the agent's
-                    // path: links can change, and some programs load files from their own directory.
+                    // The program runs from the location where this program finds it. The agent's path is not
+                    // used: links can change, and some programs load files from their own directory.
                     is_same(&path, &found).then(|| Program { path, name: entry.clone() })
                 });
                 programs.max_by_key(|program| program.name == command).ok_or_else(refused)

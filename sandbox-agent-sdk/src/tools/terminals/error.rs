@@ -86,7 +86,7 @@ impl TerminalError {
         }
     }
 
-    /// Converts the error to a response for the agent, with a machine-readable reason in its data.
+    /// Converts the error to an error response, with a machine-readable reason in its data.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         let code = match self {

@@ -110,11 +110,12 @@ impl TerminalOptions {
         self
     }
 
-    /// Runs commands in a sandbox without network and with a read-only file system outside the roots.
+    /// Runs commands in a sandbox.
     ///
-    /// Every process of a command ends with its terminal. The roots must exist when this is called, and `/`
-    /// cannot be a root. If a signal ends a command in a sandbox, its exit code is 128 plus the signal
-    /// number, as in a shell.
+    /// A command in a sandbox has no network, and the file system outside the roots is read-only. Every
+    /// process of a command ends with its terminal. The roots must exist when this is called, and `/` cannot
+    /// be a root. If a signal ends a command in a sandbox, its exit code is 128 plus the signal number, as in
+    /// a shell.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -158,15 +159,17 @@ impl TerminalOptions {
         self
     }
 
-    /// Sets how many terminals a connection may have at once, whether their commands are running or not.
-    /// Default 64.
+    /// Sets how many terminals a connection may have at once. Default 64.
+    ///
+    /// Terminals count whether their commands are running or not.
     pub fn max_terminals(mut self, count: usize) -> Self {
         self.max_terminals = count;
         self
     }
 
-    /// Sets how many terminals a session may have at once, whether their commands are running or not. Default
-    /// 32.
+    /// Sets how many terminals a session may have at once. Default 32.
+    ///
+    /// Terminals count whether their commands are running or not.
     pub fn max_session_terminals(mut self, count: usize) -> Self {
         self.max_session_terminals = count;
         self

@@ -141,7 +141,8 @@ impl Sandbox {
         Err(SandboxError::Unusable { message: format!("{} ({})", message.trim(), output.status) })
     }
 
-    /// Lets commands read a file or directory that is hidden by default, below a home directory for example.
+    /// Lets commands read a file or directory that is hidden by default. An example is a toolchain in a home
+    /// directory.
     pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
         self.visible.push(path.into());
         self
