@@ -1,4 +1,4 @@
-//! Reading reports.
+//! Parsing of updates.
 
 use proptest::prelude::{any, prop_assert_eq, proptest};
 use serde_json::{Value, json};
