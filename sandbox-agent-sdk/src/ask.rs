@@ -1,5 +1,6 @@
 //! What an agent asks of people.
 
+mod agent_request;
 mod form;
 mod handler;
 mod option;
@@ -10,6 +11,8 @@ mod question;
 mod reply;
 mod unclaimed;
 
+pub(crate) use agent_request::{ConnectionHandlers, Fallback};
+pub use agent_request::{AgentRequest, Registration, RequestHandler, Requests, Response};
 pub use form::{FieldKind, FormChoice, FormField, QuestionForm, TextFormat};
 pub(crate) use handler::PermissionHandler;
 pub use handler::{DecidedBy, PermissionDecided};
@@ -20,6 +23,6 @@ pub use policy::{PermissionDecision, PermissionFunction, PermissionPolicy};
 pub(crate) use question::{ELICITATION, ELICITATION_COMPLETE, REQUEST_QUESTION};
 pub use question::{QuestionKind, QuestionRequest, QuestionSupport};
 pub use reply::ReplyError;
-pub(crate) use reply::ReplyListener;
+pub(crate) use reply::{ReplyListener, Responder};
 pub use unclaimed::{ClaimedRequest, OtherRequest, UnclaimedRequest, UnclaimedSummary};
 pub(crate) use unclaimed::{Open, REQUEST_PERMISSION, WeakUnclaimed};

@@ -13,11 +13,13 @@ use crate::secret::Secret;
 use crate::sessions::ReplayLimits;
 use crate::usage::Budget;
 use crate::{
-    AgentTools, Attachment, Error, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
+    Attachment, Error, FileAccess, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionSupport,
     RecorderOptions, SandboxAgentClient, SessionStore, TextFiles,
 };
 #[cfg(all(feature = "terminals", unix))]
-use crate::{TerminalOptions, Terminals};
+use crate::TerminalOptions;
+use crate::requests::Requests;
+use crate::tools::ToolOptions;
 
 /// A token provider that the connection and the plain requests share.
 pub(crate) type SharedProvider =
@@ -139,10 +141,7 @@ pub struct ClientOptions {
     pub(crate) permissions: PermissionPolicy,
     pub(crate) permission_handler: Option<PermissionHandler>,
     pub(crate) questions: QuestionSupport,
-    pub(crate) files: Option<Arc<dyn TextFiles>>,
-    #[cfg(all(feature = "terminals", unix))]
-    pub(crate) terminals: Option<TerminalOptions>,
-    max_tool_calls: Option<usize>,
+    tools: ToolOptions,
     pub(crate) client_info: (String, String),
     pub(crate) auto_authenticate: bool,
     pub(crate) store: Option<Arc<dyn SessionStore>>,
@@ -175,10 +174,7 @@ impl ClientOptions {
             permissions: PermissionPolicy::Ask,
             permission_handler: None,
             questions: QuestionSupport::Off,
-            files: None,
-            #[cfg(all(feature = "terminals", unix))]
-            terminals: None,
-            max_tool_calls: None,
+            tools: ToolOptions::default(),
             client_info: (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             auto_authenticate: true,
             store: None,
@@ -340,7 +336,19 @@ impl ClientOptions {
 
     /// Offers files to agents: `ConfinedFiles` for those of some directories, or your own. By default none are.
     pub fn files(mut self, files: impl TextFiles) -> Self {
-        self.files = Some(Arc::new(files));
+        self.tools.files = Some(Arc::new(files));
+        self
+    }
+
+    /// Which access to files is advertised to an agent of this name. It never exceeds what the files allow.
+    ///
+    /// By default it is what the files allow, except for agents that are known not to work with it: `gemini` cannot
+    /// create files if reading is advertised too.
+    pub fn advertised_file_access(
+        mut self,
+        choose: impl Fn(&str) -> FileAccess + Send + Sync + 'static,
+    ) -> Self {
+        self.tools.advertised = Some(Arc::new(choose));
         self
     }
 
@@ -348,30 +356,19 @@ impl ClientOptions {
     /// terminals of its own, which end with it.
     #[cfg(all(feature = "terminals", unix))]
     pub fn terminals(mut self, terminals: TerminalOptions) -> Self {
-        self.terminals = Some(terminals);
+        self.tools.terminals = Some(terminals);
         self
     }
 
     /// How many calls of files and terminals may work at once on one connection: [`AgentTools::max_calls`].
     pub fn max_tool_calls(mut self, count: usize) -> Self {
-        self.max_tool_calls = Some(count);
+        self.tools.max_calls = Some(count);
         self
     }
 
-    /// What the agent behind one connection may use of this machine.
-    pub(crate) fn agent_tools(&self) -> AgentTools {
-        let mut tools = AgentTools::new();
-        if let Some(count) = self.max_tool_calls {
-            tools = tools.max_calls(count);
-        }
-        if let Some(files) = &self.files {
-            tools = tools.shared_files(Arc::clone(files));
-        }
-        #[cfg(all(feature = "terminals", unix))]
-        if let Some(terminals) = &self.terminals {
-            tools = tools.terminals(Terminals::new(terminals.clone()));
-        }
-        tools
+    /// Registers the handlers of the options.
+    pub(crate) fn register_handlers(&self, requests: &Requests) {
+        self.tools.register(requests);
     }
 
     /// Whether the program shows [notices](crate::UpdateKind::Notice) to its user. It does by default. Agents that are
@@ -420,7 +417,7 @@ impl fmt::Debug for ClientOptions {
             .field("timeouts", &self.timeouts)
             .field("drop_policy", &self.drop_policy)
             .field("permissions", &self.permissions)
-            .field("tools", &self.agent_tools())
+            .field("tools", &self.tools)
             .finish_non_exhaustive()
     }
 }

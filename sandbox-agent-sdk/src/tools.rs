@@ -2,11 +2,13 @@
 
 mod agent_tools;
 mod files;
+mod options;
 mod roots;
 #[cfg(all(feature = "terminals", unix))]
 mod terminals;
 
 pub use agent_tools::AgentTools;
+pub(crate) use options::ToolOptions;
 #[cfg(feature = "files")]
 pub use files::ConfinedFiles;
 pub use files::{FileAccess, FileError, LineRange, ReadText, TextFiles, WriteText};

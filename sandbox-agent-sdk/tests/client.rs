@@ -19,6 +19,8 @@ mod depth;
 mod early_requests;
 #[path = "client/events.rs"]
 mod events;
+#[path = "client/handlers.rs"]
+mod handlers;
 #[path = "client/hostile_requests.rs"]
 mod hostile_requests;
 #[path = "client/lifecycle.rs"]
@@ -33,6 +35,8 @@ mod logins;
 mod naming;
 #[path = "client/no_crashes.rs"]
 mod no_crashes;
+#[path = "client/one_order.rs"]
+mod one_order;
 #[path = "client/open_requests.rs"]
 mod open_requests;
 #[path = "client/opening.rs"]

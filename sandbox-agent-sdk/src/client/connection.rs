@@ -1,5 +1,6 @@
 //! One connection.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +17,9 @@ use super::offers::client_capabilities;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
 use super::router::RequestRouter;
+use crate::ask::{ConnectionHandlers, Requests};
 use crate::{
-    AgentTools, Capabilities, ClientOptions, ConnectionState, Error, ServerKind, SessionMetadata,
+    Capabilities, ClientOptions, ConnectionState, Error, ServerKind, SessionMetadata,
     TerminationInfo, TerminationReport,
 };
 
@@ -39,8 +41,8 @@ pub(crate) struct Connection {
     commands: mpsc::Sender<Command>,
     /// Guards what the agent can do, which may change when it is started anew; held for a copy.
     capabilities: Mutex<Option<Arc<Capabilities>>>,
-    /// What the agent may use of this machine; it ends with the connection.
-    tools: AgentTools,
+    /// What answers the agent's requests; it ends with the connection.
+    handlers: Arc<ConnectionHandlers>,
     /// Owns the pump, which ends with the connection.
     _pump: JoinSet<()>,
 }
@@ -49,29 +51,30 @@ impl Connection {
     /// Prepares a connection. Nothing is sent yet.
     pub(super) fn open(
         options: &Arc<ClientOptions>,
-        hub: &Arc<Hub>,
+        (hub, requests): (&Arc<Hub>, &Requests),
         http: &reqwest::Client,
         endpoint: &Endpoint,
         agent: &str,
         is_first: bool,
     ) -> Result<Self, Error> {
+        let handlers = Arc::new(requests.connect(agent));
         let (builder, requests) = wire_builder(options, http, endpoint, agent, is_first).agent_requests();
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let is_shared = endpoint.kind == ServerKind::Shared;
         let shared = Arc::new(Shared::new(is_shared, &options.limits));
-        let tools = options.agent_tools();
         let router = RequestRouter::new(
             &client,
             Arc::clone(hub),
             (options.permissions.clone(), options.permission_handler.clone()),
-            tools.clone(),
+            Arc::clone(&handlers),
             Arc::clone(&shared),
         );
         let pump = Pump {
             events: client.events(),
             wire: client.clone(),
             requests,
+            queued: VecDeque::new(),
             commands: receiver,
             hub: Arc::clone(hub),
             shared: Arc::clone(&shared),
@@ -92,7 +95,7 @@ impl Connection {
             agent: agent.to_owned(),
             commands,
             capabilities: Mutex::new(None),
-            tools,
+            handlers,
             _pump: tasks,
         })
     }
@@ -100,7 +103,7 @@ impl Connection {
     /// Introduces this client to the agent, which starts it if need be.
     pub(super) async fn initialize(&self) -> Result<Arc<Capabilities>, Error> {
         let (name, version) = &self.options.client_info;
-        let offers = client_capabilities(&self.options, &self.tools);
+        let offers = client_capabilities(&self.options, self.handlers.capabilities());
         let mut params = json!({
             "protocolVersion": VERSION,
             "clientInfo": {"name": name, "version": version},
@@ -249,9 +252,9 @@ impl Connection {
         // All of it has one deadline: a response that cannot be delivered does not hold up the end.
         let deadline = Instant::now() + self.options.timeouts.disconnect;
         let _ = tokio::time::timeout_at(deadline, cancelled).await;
-        if tokio::time::timeout_at(deadline, self.tools.end_all()).await.is_err() {
+        if tokio::time::timeout_at(deadline, self.handlers.connection_ended()).await.is_err() {
             // What still runs for the agent ends without being waited for.
-            self.tools.close();
+            self.handlers.close();
         }
         // Closing a shared endpoint ends the streams of its other clients, too. A connection that was lost has none open.
         if !(lost && self.kind == ServerKind::Shared) {
@@ -285,7 +288,7 @@ impl Drop for Connection {
     /// The pump is given up with the connection, but ends when the runtime gets to it. What runs for the agent on this
     /// machine ends now.
     fn drop(&mut self) {
-        self.tools.close();
+        self.handlers.close();
     }
 }
 

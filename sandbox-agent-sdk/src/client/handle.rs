@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::lifecycle::{Again, Asked, Attempt, Inner};
+use crate::requests::Requests;
 use crate::{
     Agents, Capabilities, ClientOptions, Configuration, ConnectionState, ControlPlane, Error, Events,
     Feature, Files, HealthCheck, ServerKind, Session, Sessions, Support, TerminationInfo,
@@ -207,6 +208,12 @@ impl SandboxAgentClient {
     /// Everything that happens from now on: to the connection, and in all sessions.
     pub fn events(&self) -> Events {
         self.inner().hub.subscribe()
+    }
+
+    /// The handlers of the agent's requests: files, terminals, and those of the application.
+    #[must_use]
+    pub fn requests(&self) -> &Requests {
+        &self.inner().requests
     }
 
     /// A handle of a session by its id. Nothing is sent, and the session need not exist.

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use super::connection::Connection;
 use super::hub::Hub;
 use super::probe;
+use crate::ask::Requests;
 use crate::sessions::Ledger;
 use crate::{Capabilities, ClientOptions, ConnectionState, ControlPlane, Error};
 
@@ -20,6 +21,7 @@ pub(crate) struct Inner {
     pub(crate) options: Arc<ClientOptions>,
     pub(super) control: ControlPlane,
     pub(crate) hub: Arc<Hub>,
+    pub(super) requests: Requests,
     http: reqwest::Client,
     /// The sessions that are kept, once somebody asks for them.
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
@@ -123,9 +125,12 @@ impl Inner {
     pub(super) fn new(options: ClientOptions, control: ControlPlane, http: reqwest::Client) -> Self {
         let hub = Arc::new(Hub::with_limits(options.event_budget, &options.limits));
         hub.usage.set_budget(None, options.budget.clone());
+        let requests = Requests::default();
+        options.register_handlers(&requests);
         Self {
             control,
             hub,
+            requests,
             http,
             ledger: OnceLock::new(),
             was_connected: AtomicBool::new(false),
@@ -220,7 +225,14 @@ impl Inner {
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
         let is_first = !self.was_connected.load(Ordering::Acquire);
-        let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent, is_first)?;
+        let connection = Connection::open(
+            &self.options,
+            (&self.hub, &self.requests),
+            &self.http,
+            &endpoint,
+            agent,
+            is_first,
+        )?;
         opening.insert(Arc::new(connection)).initialize().await
     }
 

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use acp_http_client as wire;
-use futures::FutureExt;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
@@ -116,6 +115,8 @@ pub(super) struct Pump {
     pub(super) wire: wire::AcpHttpClient,
     pub(super) events: wire::Events,
     pub(super) requests: wire::AgentRequests,
+    /// The agent requests whose events follow.
+    pub(super) queued: VecDeque<(wire::AgentRequest, wire::Responder)>,
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) hub: Arc<Hub>,
     pub(super) shared: Arc<Shared>,
@@ -145,6 +146,17 @@ impl Pump {
     pub(super) async fn run(mut self) {
         let (mut reading, mut asking) = (true, true);
         loop {
+            if !self.queued.is_empty() {
+                match self.events.try_recv() {
+                    Some(event) => self.take(event),
+                    // Everything that was published before these requests was read.
+                    None => self.queued.drain(..).for_each(|(request, responder)| {
+                        self.router.route(&request, responder);
+                    }),
+                }
+                tokio::task::coop::consume_budget().await;
+                continue;
+            }
             let deadline = self.exit.deadline;
             tokio::select! {
                 // What has arrived comes first, so that a barrier is behind it.
@@ -157,7 +169,7 @@ impl Pump {
                     None => reading = false,
                 },
                 request = self.requests.next(), if asking => match request {
-                    Some((request, responder)) => self.router.route(&request, responder),
+                    Some(queued) => self.queued.push_back(queued),
                     None => asking = false,
                 },
                 command = self.commands.recv() => match command {
@@ -219,8 +231,20 @@ impl Pump {
             wire::Event::AnswerLost { method, error, .. } => {
                 self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
             }
-            // Requests of the agent come with the means to answer them, and answers go to their calls.
+            wire::Event::AgentRequest { id, .. } => self.route_request(&id),
+            // Responses go to their calls.
             _ => {}
+        }
+    }
+
+    /// Routes a request in its place between the updates: it was queued before its event was published.
+    fn route_request(&mut self, id: &wire::MessageId) {
+        while let Some(queued) = self.requests.try_next() {
+            self.queued.push_back(queued);
+        }
+        let Some(position) = self.queued.iter().position(|(request, _)| request.id() == id) else { return };
+        for (request, responder) in self.queued.drain(..=position) {
+            self.router.route(&request, responder);
         }
     }
 
@@ -399,8 +423,8 @@ impl Drop for Pump {
         if !self.shared.is_shared {
             return;
         }
-        while let Some(Some((_, responder))) = tokio::task::unconstrained(self.requests.next()).now_or_never()
-        {
+        let unread = std::iter::from_fn(|| self.requests.try_next());
+        for (_, responder) in self.queued.drain(..).chain(unread) {
             // If it was cancelled before, there is nothing to leave to others.
             let _ = responder.ignore();
         }
