@@ -11,6 +11,8 @@ mod support;
 mod asking;
 #[path = "client/attacks.rs"]
 mod attacks;
+#[path = "client/cancelled.rs"]
+mod cancelled;
 #[path = "client/deciding.rs"]
 mod deciding;
 #[path = "client/depth.rs"]
@@ -60,6 +62,8 @@ mod shared_endpoint;
 mod snapshots;
 #[path = "client/stable.rs"]
 mod stable;
+#[path = "client/stream.rs"]
+mod stream;
 #[path = "client/supporting.rs"]
 mod supporting;
 #[path = "client/termination.rs"]

@@ -63,7 +63,7 @@ fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
     match message.body {
         Body::Response { id, .. } => {
             tracing::debug!(%id, ?origin, "a response to another client's request");
-            core.publish(Event::UnmatchedResponse { id, raw: Json::new(message.raw), origin });
+            core.publish(Event::UnmatchedResponse { id, raw: Json::new(message.raw), origin, event_id });
         }
         Body::Update { params } => {
             let meta = Meta { event_id, origin, stream: link.source().clone() };

@@ -9,11 +9,18 @@ use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::hub::PendingCall;
-use super::names::{AUTHENTICATE, EXTENDED_LIST, FORK, LIST, LOAD, NEW, RESUME, is_answered_by_agent};
+use super::names::{
+    AUTHENTICATE, EXTENDED_LIST, FORK, LIST, LOAD, NEW, PROMPT, RESUME, is_answered_by_agent,
+};
+use super::reading::id_text;
+use super::stream::{LogRecord, Settlement};
+use crate::client::event::Origin;
+use crate::client::limits::BodyKind;
+use crate::client::login::LoginRequired;
 use crate::error::AgentEnded;
-use crate::limits::BodyKind;
-use crate::login::LoginRequired;
-use crate::{Error, LostReason, RpcError, ServerKind, TerminationInfo, TerminationReport};
+use crate::error::{LostReason, RpcError};
+use crate::termination::TerminationReport;
+use crate::{Error, ServerKind, TerminationInfo};
 
 /// Whether a call needs its session to be alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,12 +124,22 @@ impl Connection {
         session: &str,
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
+        let request = self.wire.request_raw(method, &params).options(options);
+        self.session_request(method, session, request).await
+    }
+
+    /// A request that fails with its session.
+    pub(super) async fn session_request(
+        &self,
+        method: &str,
+        session: &str,
+        request: wire::Request<wire::Json>,
+    ) -> Result<Value, Error> {
         self.check()?;
         if let Some(info) = self.hub.ended(session) {
             return Err(Error::ended(Some(session), info, false));
         }
         let mut end = self.hub.watch_end(session);
-        let request = self.wire.request_raw(method, &params).options(options);
         tokio::select! {
             // An answer that is there counts for more than an end that came with it.
             biased;
@@ -148,10 +165,21 @@ impl Connection {
         // It counts until its failure was explained: the end of the agent is put together from such failures.
         let _in_flight = InFlight::new(&self.shared.in_flight);
         let _pending = self.pending_call(method, session);
-        match request.await {
+        let request_id = request.id();
+        let result = match request.await {
             Ok(response) => self.decode(method, &response),
             Err(error) => Err(self.explain(method, session, error).await),
+        };
+        if let (Some(session), Some(id)) = (session.filter(|_| method != PROMPT), request_id)
+            && self.hub.has_logs()
+        {
+            // What came before the response stands before it in the log.
+            self.barrier().await;
+            let (request_id, method, session_id) = (id_text(&id), method.to_owned(), session.to_owned());
+            let settlement = Settlement { request_id, method, session_id, result: result.clone() };
+            self.hub.log(LogRecord::Settled(settlement), None, Origin::Live);
         }
+        result
     }
 
     /// Decodes a response within the bounds of its kind.

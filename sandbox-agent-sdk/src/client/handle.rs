@@ -6,11 +6,12 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::lifecycle::{Again, Asked, Attempt, Inner};
+use super::stream::{EventLog, StreamPosition, StreamReader};
+use crate::connection::{Capabilities, Feature, Support};
+use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
 use crate::requests::Requests;
-use crate::{
-    Agents, Capabilities, ClientOptions, Configuration, ConnectionState, ControlPlane, Error, Events,
-    Feature, Files, HealthCheck, ServerKind, Session, Sessions, Support, TerminationInfo,
-};
+use crate::sessions::Sessions;
+use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
 /// Talks to an agent behind a Sandbox Agent server.
 ///
@@ -50,7 +51,7 @@ impl SandboxAgentClient {
         }
         let http = match &options.http {
             Some(http) => http.clone(),
-            None => crate::network::http_client_builder_for(&options.base_url)
+            None => crate::client::network::http_client_builder_for(&options.base_url)
                 .connect_timeout(std::time::Duration::from_secs(10))
                 .build()
                 .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,
@@ -208,6 +209,20 @@ impl SandboxAgentClient {
     /// Everything that happens from now on: to the connection, and in all sessions.
     pub fn events(&self) -> Events {
         self.inner().hub.subscribe()
+    }
+
+    /// Everything that happens from a position of the server's stream on, or from now on: in one order, with positions
+    /// and settlements, and without loss. See [`stream`](crate::stream).
+    ///
+    /// Unlike [`events`](Self::events) it is for layers that must not miss anything, such as a store.
+    pub fn events_from(&self, from: impl Into<Option<StreamPosition>>) -> EventLog {
+        EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
+    }
+
+    /// Reads the server's stream again: what follows a position, up to the event of the number `to` or up to the
+    /// present. It has the events of all sessions and all clients of the endpoint.
+    pub fn read(&self, from: StreamPosition, to: impl Into<Option<u64>>) -> StreamReader {
+        StreamReader::new(Arc::clone(self.inner()), from, to.into())
     }
 
     /// The handlers of the agent's requests: files, terminals, and those of the application.

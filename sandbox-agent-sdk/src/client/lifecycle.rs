@@ -10,9 +10,11 @@ use tokio::task::JoinSet;
 use super::connection::Connection;
 use super::hub::Hub;
 use super::probe;
-use crate::ask::Requests;
+use crate::connection::Capabilities;
+use crate::control::ControlPlane;
+use crate::requests::Requests;
 use crate::sessions::Ledger;
-use crate::{Capabilities, ClientOptions, ConnectionState, ControlPlane, Error};
+use crate::{ClientOptions, ConnectionState, Error};
 
 type Outcome = Result<Arc<Capabilities>, Error>;
 
@@ -126,7 +128,7 @@ impl Inner {
         let hub = Arc::new(Hub::with_limits(options.event_budget, &options.limits));
         hub.usage.set_budget(None, options.budget.clone());
         let requests = Requests::default();
-        options.register_handlers(&requests);
+        options.parts.register(&requests);
         Self {
             control,
             hub,

@@ -10,8 +10,9 @@ use futures::task::AtomicWaker;
 
 use super::lifecycle::Inner;
 use super::reading::StreamReader;
-use crate::stream::{LogEntry, LogRecord, StreamPosition};
-use crate::{Event, Gap, Origin};
+use super::stream::{LogEntry, LogRecord, StreamPosition};
+use crate::Event;
+use crate::event::{Gap, Origin};
 
 /// Everything that happens from a position on, in one order and without loss.
 ///

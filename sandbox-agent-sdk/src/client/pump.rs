@@ -9,18 +9,20 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
-use super::hub::{Hub, ended_event};
+use super::hub::{At, Hub, ended_event};
+use super::reading::{request_record, response_record};
 use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
+use super::stream::StreamPosition;
 use super::supports::Learned;
-use crate::ask::Admission;
-use crate::ask::ELICITATION_COMPLETE;
-use crate::decoded::decoded_size;
-use crate::limits::{BodyKind, Limits};
-use crate::partial_json::readable_members;
-use crate::{
-    AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, TerminationInfo,
-    TerminationReport, Update,
-};
+use crate::client::event::{Gap, Origin};
+use crate::client::limits::{BodyKind, Limits};
+use crate::convert::decoded::decoded_size;
+use crate::convert::partial_json::readable_members;
+use crate::convert::termination::TerminationReport;
+use crate::error::{AgentUnparsed, LostReason};
+use crate::requests::Admission;
+use crate::requests::ELICITATION_COMPLETE;
+use crate::{ConnectionState, Error, Event, TerminationInfo, Update};
 
 /// How many commands may wait for the pump.
 pub(super) const COMMANDS: usize = 64;
@@ -202,7 +204,7 @@ impl Pump {
                 let place = self.place(&update.meta, raw.as_bytes());
                 let Some(size) = self.admitted("session/update", raw) else { return };
                 let event = Event::Update(Update::from_json(raw.as_str(), origin, size));
-                self.hub.publish_at(&event, place.as_deref());
+                self.hub.publish_at(&event, place.at());
             }
             wire::Event::Notification(notification) => self.notified(&notification),
             wire::Event::State(state) => self.changed(&state),
@@ -212,6 +214,7 @@ impl Pump {
             }
             wire::Event::Restarted { .. } => {
                 self.shared.learned.clear();
+                self.hub.next_incarnation();
                 self.hub.publish(&Event::ServerRestarted);
             }
             wire::Event::Gap { from, to, .. } => {
@@ -231,7 +234,20 @@ impl Pump {
             wire::Event::AnswerLost { method, error, .. } => {
                 self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
             }
-            wire::Event::AgentRequest { id, .. } => self.route_request(&id),
+            wire::Event::AgentRequest { id, request } => {
+                if self.hub.has_logs() {
+                    let position = self.position(&request.meta.event_id, request.params.as_bytes());
+                    let record = request_record(&self.shared.limits, &id, &request);
+                    self.hub.log(record, position, Origin::from_wire(request.meta.origin));
+                }
+                self.route_request(&id);
+            }
+            wire::Event::UnmatchedResponse { id, raw, origin, event_id } if self.hub.has_logs() => {
+                let position = self.position(&event_id, raw.as_bytes());
+                if let Some(record) = response_record(&self.shared.limits, &id, &raw) {
+                    self.hub.log(record, position, Origin::from_wire(origin));
+                }
+            }
             // Responses go to their calls.
             _ => {}
         }
@@ -280,7 +296,7 @@ impl Pump {
         match notification.method.as_str() {
             "_sandboxagent/session/ended" => {
                 let place = self.place(&notification.meta, notification.params.as_bytes());
-                self.session_ended(params, origin, place.as_deref());
+                self.session_ended(params, origin, place.at());
             }
             "_adapter/agent_exited"
                 if origin == Origin::Live && self.shared.exit_notices_trusted.load(Ordering::Acquire) =>
@@ -300,7 +316,7 @@ impl Pump {
             method => {
                 let place = self.place(&notification.meta, notification.params.as_bytes());
                 let event = Event::Other { method: method.to_owned(), params, origin };
-                self.hub.publish_at(&event, place.as_deref());
+                self.hub.publish_at(&event, place.at());
             }
         }
     }
@@ -314,28 +330,37 @@ impl Pump {
         if method == "_sandboxagent/session/ended" {
             let origin = Origin::from_wire(notification.meta.origin);
             let place = self.place(&notification.meta, notification.params.as_bytes());
-            self.session_ended(readable_members(text, 1), origin, place.as_deref());
+            self.session_ended(readable_members(text, 1), origin, place.at());
         }
         let start = text.chars().take(OUTPUT_CHARS).collect();
         self.hub.publish(&Event::Malformed { reason, start, lost: true });
     }
 
-    /// The place of an event in a stream that others see too: its number, and what it looks like.
-    fn place(&self, meta: &wire::Meta, content: &[u8]) -> Option<String> {
-        let number = meta.event_id.as_ref().filter(|_| self.shared.is_shared)?.as_number()?;
-        Some(place(number, content))
+    /// Where an event stands in the stream, and what the observer identifies it by.
+    fn place(&self, meta: &wire::Meta, content: &[u8]) -> Place {
+        let number = meta.event_id.as_ref().and_then(wire::EventId::as_number);
+        let named = number.filter(|_| self.shared.is_shared && self.hub.is_observed());
+        Place {
+            position: self.position(&meta.event_id, content),
+            name: named.map(|number| place(number, content)),
+        }
     }
 
-    fn session_ended(&mut self, params: Value, origin: Origin, place: Option<&str>) {
+    fn position(&self, id: &Option<wire::EventId>, content: &[u8]) -> Option<StreamPosition> {
+        let offset = id.as_ref()?.as_number()?;
+        Some(StreamPosition::of(self.hub.incarnation(), offset, content))
+    }
+
+    fn session_ended(&mut self, params: Value, origin: Origin, at: At<'_>) {
         let report = TerminationReport::from_session_ended(&params);
         let named = report.and_then(|report| Some((report.session_id()?.to_owned(), report)));
         match named {
             Some((id, report)) if origin == Origin::Live => {
-                self.hub.end_session_at(&id, report, place);
+                self.hub.end_session_at(&id, report, at);
             }
             // An old end says nothing about the session as it is now: it may have been taken up again since.
             Some((id, report)) => {
-                self.hub.publish_at(&ended_event(&id, &report.into_info(), origin), place);
+                self.hub.publish_at(&ended_event(&id, &report.into_info(), origin), at);
             }
             None => {
                 let method = "_sandboxagent/session/ended".to_owned();
@@ -428,6 +453,18 @@ impl Drop for Pump {
             // If it was cancelled before, there is nothing to leave to others.
             let _ = responder.ignore();
         }
+    }
+}
+
+/// Where an event stands.
+struct Place {
+    position: Option<StreamPosition>,
+    name: Option<String>,
+}
+
+impl Place {
+    fn at(&self) -> At<'_> {
+        At { position: self.position, place: self.name.as_deref() }
     }
 }
 

@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 use super::connection::Connection;
 use super::hub::ended_event;
 use super::lifecycle::Inner;
-use crate::decoded::decoded_size;
-use crate::limits::{BodyKind, Limits};
-use crate::stream::{LogEntry, LogRecord, StreamPosition};
-use crate::{
-    AgentUnparsed, Error, Event, Gap, Origin, RpcError, ServerKind, TerminationReport, Update,
-};
+use super::stream::{LogEntry, LogRecord, StreamPosition};
+use crate::client::limits::{BodyKind, Limits};
+use crate::convert::decoded::decoded_size;
+use crate::error::{AgentUnparsed, RpcError};
+use crate::event::{Gap, Origin};
+use crate::termination::TerminationReport;
+use crate::{Error, Event, ServerKind, Update};
 
 /// Reads the server's stream from a position on, over a stream of its own.
 ///
@@ -193,7 +194,8 @@ impl Opened {
     }
 
     fn read(&self, event: wire::Event) -> Option<LogEntry> {
-        let entry = |record, position, origin| Some(LogEntry::new(record, position, Origin::from_wire(origin)));
+        let entry =
+            |record, position, origin| Some(LogEntry::new(record, position, Origin::from_wire(origin)));
         match event {
             wire::Event::Update(update) => {
                 let raw = update.content.raw();
@@ -205,10 +207,15 @@ impl Opened {
                     }
                     Err(error) => too_large(&error),
                 };
-                entry(LogRecord::Event(event), self.position(update.meta.event_id.as_ref(), raw.as_bytes()), update.meta.origin)
+                entry(
+                    LogRecord::Event(event),
+                    self.position(update.meta.event_id.as_ref(), raw.as_bytes()),
+                    update.meta.origin,
+                )
             }
             wire::Event::Notification(notification) => {
-                let position = self.position(notification.meta.event_id.as_ref(), notification.params.as_bytes());
+                let position =
+                    self.position(notification.meta.event_id.as_ref(), notification.params.as_bytes());
                 let event = self.notification(&notification);
                 entry(LogRecord::Event(event), position, notification.meta.origin)
             }
@@ -289,9 +296,10 @@ pub(super) fn request_record(
     request: &wire::Notification,
 ) -> LogRecord {
     let admitted = limits.check(BodyKind::Message, &request.method, request.params.as_bytes());
-    match admitted.map_err(|error| error.to_string()).and_then(|()| {
-        serde_json::from_str(request.params.as_str()).map_err(|error| error.to_string())
-    }) {
+    match admitted
+        .map_err(|error| error.to_string())
+        .and_then(|()| serde_json::from_str(request.params.as_str()).map_err(|error| error.to_string()))
+    {
         Ok(params) => {
             let (request_id, method) = (id_text(id), request.method.clone());
             LogRecord::AgentRequest { request_id, method, params }

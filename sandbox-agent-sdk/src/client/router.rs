@@ -14,8 +14,8 @@ pub(super) use self::owned::OwnedSessions;
 pub(super) use self::unclaimed::UnclaimedTable;
 use super::hub::Hub;
 use super::pump::Shared;
-use crate::ask::{ConnectionHandlers, Open, PermissionHandler, ReplyListener, RequestHandler};
 use crate::requests::{AgentRequest, ClaimedRequest, UnclaimedRequest};
+use crate::requests::{ConnectionHandlers, Open, PermissionHandler, ReplyListener, RequestHandler};
 use crate::{Event, PermissionPolicy};
 
 mod decisions;

@@ -9,6 +9,7 @@ use super::agent_tools::{AccessFunction, AgentTools};
 use super::files::TextFiles;
 #[cfg(all(feature = "terminals", unix))]
 use super::terminals::{TerminalOptions, Terminals};
+use crate::client::Part;
 use crate::requests::{AgentRequest, RequestHandler, Requests, Response};
 
 /// What an agent may use of this machine. Every connection has tools of its own, which end with it.
@@ -21,9 +22,9 @@ pub(crate) struct ToolOptions {
     pub(crate) max_calls: Option<usize>,
 }
 
-impl ToolOptions {
+impl Part for ToolOptions {
     /// Registers the tools of a client, if there are any.
-    pub(crate) fn register(&self, requests: &Requests) {
+    fn register(&self, requests: &Requests) {
         #[cfg(all(feature = "terminals", unix))]
         let has_terminals = self.terminals.is_some();
         #[cfg(not(all(feature = "terminals", unix)))]
@@ -31,11 +32,14 @@ impl ToolOptions {
         if self.files.is_none() && !has_terminals {
             return;
         }
-        let is_for_tools =
-            |request: &AgentRequest| ["fs/", "terminal/"].iter().any(|kind| request.method().starts_with(kind));
+        let is_for_tools = |request: &AgentRequest| {
+            ["fs/", "terminal/"].iter().any(|kind| request.method().starts_with(kind))
+        };
         requests.register(is_for_tools, self.clone()).detach();
     }
+}
 
+impl ToolOptions {
     fn tools(&self) -> AgentTools {
         let mut tools = AgentTools::new();
         if let Some(count) = self.max_calls {

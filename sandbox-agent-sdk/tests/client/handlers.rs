@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::error::RpcError;
 use sandbox_agent_sdk::requests::{AgentRequest, RequestHandler, Response};
-use sandbox_agent_sdk::{PermissionPolicy, RpcError, SandboxAgentClient};
+use sandbox_agent_sdk::{PermissionPolicy, SandboxAgentClient};
 use serde_json::{Map, Value, json};
 
 use super::support::{KINDS, client, options, session, within};
@@ -58,7 +59,8 @@ async fn a_handler_is_gone_with_its_registration() {
     let server = server(vec![ask("_x/a")]).await;
     let client = client(&server, KINDS[0]);
     let session = session(&client).await;
-    let registration = client.requests().register(is_method("_x/a"), |_: AgentRequest| async { Ok(json!(1)) });
+    let registration =
+        client.requests().register(is_method("_x/a"), |_: AgentRequest| async { Ok(json!(1)) });
     within(session.prompt("go").outcome()).await.unwrap();
     drop(registration);
     within(session.prompt("go").outcome()).await.unwrap();
@@ -71,8 +73,7 @@ async fn a_handler_sees_the_decision_about_a_permission_before_it_is_sent() {
     let permission = || Step::AskPermission(Permission::new(ToolCall::new("t", "Run")));
     for kind in KINDS {
         let server = Arc::new(server(vec![permission()]).await);
-        let client =
-            options(&server, kind).permissions(PermissionPolicy::BypassPermissions).build().unwrap();
+        let client = options(&server, kind).permissions(PermissionPolicy::BypassPermissions).build().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let handler = {
             let (seen, server) = (Arc::clone(&seen), Arc::clone(&server));

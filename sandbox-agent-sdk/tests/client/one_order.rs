@@ -39,7 +39,7 @@ async fn a_request_stands_between_the_updates_around_it() {
         });
         seen.push(within(next).await);
     }
-    let expected =
-        (0..ROUNDS).flat_map(|round| [format!("before {round}"), round.to_string(), format!("after {round}")]);
+    let expected = (0..ROUNDS)
+        .flat_map(|round| [format!("before {round}"), round.to_string(), format!("after {round}")]);
     assert_eq!(seen, expected.collect::<Vec<_>>());
 }

@@ -9,13 +9,15 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::ask::{
+use crate::client::hub::{At, Hub};
+use crate::error::RpcError;
+use crate::requests::QuestionRequest;
+use crate::requests::{DecidedBy, PermissionDecided};
+use crate::requests::{
     ELICITATION, Fallback, Params, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, ReplyListener,
     Responder, Response,
 };
-use crate::client::hub::Hub;
-use crate::requests::{DecidedBy, PermissionDecided};
-use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionRequest, RpcError};
+use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest};
 
 /// For how many sessions that this client has never named a warning is logged that nothing answers them.
 const WARNED: usize = 64;
@@ -51,7 +53,7 @@ impl Decisions {
         if method != REQUEST_PERMISSION {
             let request = QuestionRequest::new(method, params, responder, listener);
             // One that has no subscriber is dropped here, which cancels it.
-            if self.hub.publish_at(&Event::Question(request), place) == 0 {
+            if self.hub.publish_at(&Event::Question(request), At { position: None, place }) == 0 {
                 self.warn(session.cloned());
             }
             return None;
@@ -72,11 +74,11 @@ impl Decisions {
             return None;
         }
         if let Some(handler) = self.handler.clone() {
-            self.hub.publish_at(&Event::Permission(request.observed()), place);
+            self.hub.publish_at(&Event::Permission(request.observed()), At { position: None, place });
             let hub = Arc::clone(&self.hub);
             return Some(Box::pin(async move { ask_handler(&hub, &handler, request).await }));
         }
-        if self.hub.publish_at(&Event::Permission(request.clone()), place) > 0 {
+        if self.hub.publish_at(&Event::Permission(request.clone()), At { position: None, place }) > 0 {
             return None;
         }
         // The agent may have taken it back meanwhile.

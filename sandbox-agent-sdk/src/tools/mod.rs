@@ -1,0 +1,20 @@
+//! Files and terminals of this machine for agents.
+
+mod agent_tools;
+mod client_options;
+mod files;
+mod options;
+mod roots;
+#[cfg(all(feature = "terminals", unix))]
+mod terminals;
+
+pub use agent_tools::AgentTools;
+#[cfg(feature = "files")]
+pub use files::ConfinedFiles;
+pub use files::{FileAccess, FileError, LineRange, ReadText, TextFiles, WriteText};
+pub use roots::Roots;
+#[cfg(all(feature = "terminals", unix))]
+pub use terminals::{
+    Sandbox, SandboxError, TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput,
+    Terminals,
+};
