@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::error::AgentUnparsed;
 use crate::requests::{PermissionDecided, QuestionRequest, UnclaimedRequest};
+#[cfg(feature = "sessions")]
 use crate::sessions::Unrecorded;
 use crate::usage::BudgetEvent;
 use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, Update};
@@ -81,9 +82,11 @@ pub enum Event {
     /// This subscriber did not read, its budget was spent, and so many events were dropped here. A request of the agent
     /// among them that nobody else was given is cancelled.
     Lagged(u64),
+    #[cfg(feature = "sessions")]
     /// Events of a session that is kept could not be stored. Its [`session_id`](Unrecorded::session_id) is the one under
     /// which the session is kept.
     Unrecorded(Unrecorded),
+    #[cfg(feature = "sessions")]
     /// Another program has taken a kept session up, and stores what happens in it from now on. This one has let go of it;
     /// what it had seen is stored once, by whoever is there to do it, or is missed by a gap in the store. The next prompt from here takes the session up again.
     #[non_exhaustive]

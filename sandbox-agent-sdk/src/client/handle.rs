@@ -10,6 +10,7 @@ use super::stream::{EventLog, StreamPosition, StreamReader};
 use crate::connection::{Capabilities, Feature, Support};
 use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
 use crate::requests::Requests;
+#[cfg(feature = "sessions")]
 use crate::sessions::Sessions;
 use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
@@ -58,8 +59,10 @@ impl SandboxAgentClient {
         };
         let control = control_plane(&options, &http)?;
         let auto_connect = options.auto_connect;
+        #[cfg(feature = "sessions")]
         let keeps = options.attachment.is_some() || options.store.is_some();
         let client = Self::over(Arc::new(Inner::new(options, control, http)));
+        #[cfg(feature = "sessions")]
         if keeps {
             // What comes must find somebody who keeps it, and knows how far the stream was read, as soon as it comes.
             drop(client.sessions());
@@ -139,10 +142,11 @@ impl SandboxAgentClient {
         let client = self.clone();
         Box::pin(async move {
             client.inner().disconnect().await;
-            match client.inner().ledger.get() {
-                Some(ledger) => ledger.flush().await,
-                None => Ok(()),
+            #[cfg(feature = "sessions")]
+            if let Some(ledger) = client.inner().ledger.get() {
+                ledger.flush().await?;
             }
+            Ok(())
         })
     }
 
@@ -239,6 +243,7 @@ impl SandboxAgentClient {
         Session::of(self.clone(), session_id.into())
     }
 
+    #[cfg(feature = "sessions")]
     /// The sessions that are kept: in the store of the options, or in memory while this program runs.
     #[must_use]
     pub fn sessions(&self) -> Sessions {

@@ -55,6 +55,7 @@ pub use capabilities::Capabilities;
 pub use event::{Event, Events, Gap, Origin, SessionEnded};
 pub use feature::{Feature, Support};
 pub use handle::SandboxAgentClient;
+#[cfg(feature = "sessions")]
 pub(crate) use hub::{Hub, Observer};
 pub use list::SessionList;
 pub use new_session::{ListSessions, NewSession, OpenSession};

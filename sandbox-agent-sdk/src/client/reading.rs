@@ -195,7 +195,7 @@ impl Opened {
 
     fn read(&self, event: wire::Event) -> Option<LogEntry> {
         let entry =
-            |record, position, origin| Some(LogEntry::new(record, position, Origin::from_wire(origin)));
+            |record, position, origin| Some(LogEntry::new(record, position, read_origin(origin)));
         match event {
             wire::Event::Update(update) => {
                 let raw = update.content.raw();

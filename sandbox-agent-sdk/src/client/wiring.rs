@@ -50,11 +50,15 @@ impl Wiring {
             ServerKind::ConnectionId => builder,
         };
         // A later connection has come further, and reads what the server still has like any other.
-        let attachment = self.options.attachment.as_ref().filter(|_| is_first);
-        match attachment.and_then(|attachment| attachment.stream(self.kind)) {
-            Some(stream) => builder.resume_from(stream),
-            None => builder,
+        #[cfg(feature = "sessions")]
+        if let Some(attachment) = self.options.attachment.as_ref().filter(|_| is_first)
+            && let Some(stream) = attachment.stream(self.kind)
+        {
+            builder = builder.resume_from(stream);
         }
+        #[cfg(not(feature = "sessions"))]
+        let _ = is_first;
+        builder
     }
 
     /// Another client of the endpoint, which reads what follows the event of this number.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::TerminationInfo;
 use crate::client::login::LoginRequired;
 use crate::convert::text::printable;
+#[cfg(feature = "sessions")]
 use crate::sessions::{SessionStatus, StoreError, TransitionError, UserAction};
 use crate::turns::IncompleteTurn;
 use crate::usage::BudgetEvent;
@@ -264,12 +265,15 @@ pub enum Error {
     /// Time ran out.
     #[error("{0}")]
     Timeout(Box<Timeout>),
+    #[cfg(feature = "sessions")]
     /// The store of the sessions failed. Nothing was sent.
     #[error("the sessions cannot be kept")]
     Store(#[from] StoreError),
+    #[cfg(feature = "sessions")]
     /// The session cannot go to the status that this would bring. Nothing was sent.
     #[error(transparent)]
     Status(#[from] TransitionError),
+    #[cfg(feature = "sessions")]
     /// The session's status does not allow this. Nothing was sent.
     #[error("a session that is {status} does not allow this")]
     #[non_exhaustive]
@@ -328,6 +332,7 @@ impl Error {
             | Self::TurnInProgress { .. }
             | Self::UploadInterrupted { .. } => true,
             Self::Http(error) => matches!(error.status, 429 | 503),
+            #[cfg(feature = "sessions")]
             Self::Store(error) => error.is_retryable(),
             _ => false,
         }
@@ -380,13 +385,12 @@ impl Error {
             | Self::TooManyRequests { .. }
             | Self::Redirected { .. }
             | Self::Encode { .. }
-            | Self::Store(_)
-            | Self::Status(_)
-            | Self::NotAllowed { .. }
             // The agent took the call and refused it.
             | Self::LoginRequired(_)
             | Self::Rpc { executed: false, .. } => false,
             Self::Rpc { executed: true, .. } => true,
+            #[cfg(feature = "sessions")]
+            Self::Store(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
         }
     }
 

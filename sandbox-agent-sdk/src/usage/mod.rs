@@ -29,6 +29,7 @@ mod report;
 mod tests;
 mod tokens;
 
+#[cfg(feature = "sessions")]
 pub(crate) use agents::Rules;
 pub(crate) use book::UsageBook;
 pub use budget::{Budget, BudgetEvent, BudgetMeasure, BudgetState};

@@ -46,7 +46,9 @@ impl Event {
             Self::ServerRestarted => ("serverRestarted", json!({})),
             Self::Gap(gap) => ("gap", serde_json::to_value(gap)?),
             Self::Lagged(count) => ("lagged", json!({ "count": count })),
+            #[cfg(feature = "sessions")]
             Self::Unrecorded(unrecorded) => ("unrecorded", json!({"sessionId": unrecorded.session_id})),
+            #[cfg(feature = "sessions")]
             Self::TakenOver { session_id } => ("takenOver", json!({ "sessionId": session_id })),
             Self::Budget(budget) => ("budget", serde_json::to_value(budget)?),
             Self::Malformed { reason, start, lost } => {
