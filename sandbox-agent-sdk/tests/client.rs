@@ -37,6 +37,8 @@ mod logins;
 mod naming;
 #[path = "client/no_crashes.rs"]
 mod no_crashes;
+#[path = "client/no_runtime.rs"]
+mod no_runtime;
 #[path = "client/one_order.rs"]
 mod one_order;
 #[path = "client/open_requests.rs"]

@@ -62,8 +62,11 @@ impl Connection {
         self.check()?;
         let about = params.get("sessionId").and_then(Value::as_str);
         let _pending = self.pending_call(method, about);
-        let request = self.wire.request_raw(method, &params).options(options);
-        self.finish(method, None, request).await
+        let request = || self.wire.request_raw(method, &params).options(options.clone());
+        match self.finish(method, None, request()).await {
+            Err(Error::Unreachable(_)) => self.finish(method, None, request()).await,
+            result => result,
+        }
     }
 
     /// Counts a call about a session as pending: what the agent asks meanwhile is asked of this client.
@@ -99,8 +102,12 @@ impl Connection {
             (Some(session), Needs::Session) => self.session_call(method, params, session, options).await,
             _ => {
                 self.check()?;
-                let request = self.wire.request_raw(method, &params).options(options);
-                self.finish(method, session, request).await
+                let request = || self.wire.request_raw(method, &params).options(options.clone());
+                match self.finish(method, session, request()).await {
+                    // The server was restarted, and the request has certainly not reached it.
+                    Err(Error::Unreachable(_)) => self.finish(method, session, request()).await,
+                    result => result,
+                }
             }
         };
         match result {
@@ -124,8 +131,11 @@ impl Connection {
         session: &str,
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
-        let request = self.wire.request_raw(method, &params).options(options);
-        self.session_request(method, session, request).await
+        let request = || self.wire.request_raw(method, &params).options(options.clone());
+        match self.session_request(method, session, request()).await {
+            Err(Error::Unreachable(_)) => self.session_request(method, session, request()).await,
+            result => result,
+        }
     }
 
     /// A request that fails with its session.
@@ -140,20 +150,24 @@ impl Connection {
             return Err(Error::ended(Some(session), info, false));
         }
         let mut end = self.hub.watch_end(session);
-        tokio::select! {
+        let mut call = std::pin::pin!(self.finish(method, Some(session), request));
+        let result = tokio::select! {
             // An answer that is there counts for more than an end that came with it.
             biased;
-            result = self.finish(method, Some(session), request) => {
-                if result.is_ok() {
-                    self.hub.confirm(session);
-                }
-                result
-            }
-            info = ended(&mut end) => {
-                let with_connection = self.shared.ended.get().is_some();
-                Err(Error::ended(Some(session).filter(|_| !with_connection), info, true))
-            }
+            result = &mut call => result,
+            info = ended(&mut end) => match self.shared.ended() {
+                None => return Err(Error::ended(Some(session), info, true)),
+                // The end of the agent fails the call as well, as soon as all is known about it.
+                Some(_) => call.await.map_err(|error| match (error.termination(), self.shared.ended()) {
+                    (None, Some(info)) => Error::ended(None, info, true),
+                    _ => error,
+                }),
+            },
+        };
+        if result.is_ok() {
+            self.hub.confirm(session);
         }
+        result
     }
 
     async fn finish(

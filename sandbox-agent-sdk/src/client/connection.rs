@@ -76,7 +76,8 @@ impl Connection {
             Arc::clone(&shared),
         );
         let pump = Pump {
-            events: client.events(),
+            // Updates are parsed once, here.
+            events: client.events().untyped(),
             wire: client.clone(),
             requests,
             queued: VecDeque::new(),
@@ -179,8 +180,8 @@ impl Connection {
 
     /// Where it stands.
     pub(super) fn state(&self) -> ConnectionState {
-        if let Some(info) = self.shared.ended.get() {
-            return ConnectionState::AgentEnded(Box::new(info.clone()));
+        if let Some(info) = self.shared.ended() {
+            return ConnectionState::AgentEnded(Box::new(info));
         }
         match self.wire.state() {
             wire::ConnectionState::Reconnecting { attempt } => ConnectionState::Reconnecting { attempt },
@@ -204,8 +205,8 @@ impl Connection {
 
     /// Why no call can be made, if none can.
     pub(super) fn check(&self) -> Result<(), Error> {
-        if let Some(info) = self.shared.ended.get() {
-            return Err(Error::ended(None, info.clone(), false));
+        if let Some(info) = self.shared.ended() {
+            return Err(Error::ended(None, info, false));
         }
         match self.wire.state() {
             wire::ConnectionState::Terminated(reason) => Err(match Error::terminated(&reason) {

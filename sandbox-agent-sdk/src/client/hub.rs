@@ -458,8 +458,8 @@ impl Hub {
     }
 
     /// Ends every session of this client that is there or that a call waits for, as all sessions of an agent do that
-    /// is gone. One that was only named, and may never have been, does not end.
-    pub(crate) fn end_all(&self, report: &TerminationReport) {
+    /// is gone. One that was only named, and may never have been, does not end. Returns those that ended.
+    pub(crate) fn end_all(&self, report: &TerminationReport) -> Vec<Arc<str>> {
         let mut ids: Vec<Arc<str>> = {
             let state = self.lock();
             let there = |book: &SessionBook| book.open || book.is_busy();
@@ -468,8 +468,42 @@ impl Hub {
             ours.map(|(id, _)| Arc::clone(id)).collect()
         };
         ids.sort();
+        for id in &ids {
+            self.end_session(id, report.clone());
+        }
+        ids
+    }
+
+    /// More is known about the end of these sessions: that is published if it says more.
+    pub(super) fn complete_ends(&self, ids: &[Arc<str>], report: &TerminationReport) {
         for id in ids {
-            self.end_session(&id, report.clone());
+            let completed = {
+                let mut state = self.lock();
+                let book = state.book(id);
+                let report = match book.stop_requested {
+                    true => report.clone().merge(TerminationReport::requested()),
+                    false => report.clone(),
+                };
+                let info = report.into_info();
+                let says_more =
+                    |known: &Option<TerminationInfo>| known.as_ref().is_some_and(|known| *known != info);
+                let completes = says_more(&book.ended.borrow());
+                completes.then(|| {
+                    book.ended.send_replace(Some(info.clone()));
+                    info
+                })
+            };
+            if let Some(termination) = completed {
+                let ended = SessionEnded { session_id: id.to_string(), termination, origin: Origin::Live };
+                self.publish(&Event::TerminationDetails(Box::new(ended)));
+            }
+        }
+    }
+
+    /// Something may be missing in every session, as far as is known.
+    pub(super) fn miss(&self, missed: Missed) {
+        for (id, book) in &mut self.lock().sessions {
+            book.miss(id, missed);
         }
     }
 

@@ -10,6 +10,7 @@ pub(super) const LOAD: &str = "session/load";
 pub(super) const NEW: &str = "session/new";
 pub(super) const PROMPT: &str = "session/prompt";
 pub(super) const RESUME: &str = "session/resume";
+pub(super) const SESSION_UPDATE: &str = "session/update";
 pub(super) const SET_MODE: &str = "session/set_mode";
 pub(super) const SET_MODEL: &str = "session/set_model";
 pub(super) const SET_OPTION: &str = "session/set_config_option";

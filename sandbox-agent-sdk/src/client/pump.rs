@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use acp_http_client as wire;
 use serde_json::Value;
@@ -10,15 +10,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
 use super::hub::{At, Hub, ended_event};
+use super::names::SESSION_UPDATE;
 use super::reading::{request_record, response_record};
 use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
 use super::stream::StreamPosition;
 use super::supports::Learned;
 use crate::client::event::{Gap, Origin};
 use crate::client::limits::{BodyKind, Limits};
-use crate::convert::decoded::decoded_size;
 use crate::convert::partial_json::readable_members;
 use crate::convert::termination::TerminationReport;
+use crate::convert::update::Missed;
 use crate::error::{AgentUnparsed, LostReason};
 use crate::requests::Admission;
 use crate::requests::ELICITATION_COMPLETE;
@@ -43,8 +44,8 @@ pub(super) struct Shared {
     exit_notices_trusted: AtomicBool,
     /// How many calls wait for an answer.
     pub(super) in_flight: AtomicUsize,
-    /// How the agent ended, once it has and the connection with it.
-    pub(super) ended: OnceLock<TerminationInfo>,
+    /// Guards how the agent ended, once it has and the connection with it; held for a copy. Details may follow.
+    ended: Mutex<Option<TerminationInfo>>,
     /// Whether this client has begun to end the agent.
     pub(super) stop_requested: AtomicBool,
     /// Agent requests that belong to other clients, as far as is known.
@@ -66,7 +67,7 @@ impl Shared {
             is_shared,
             exit_notices_trusted: AtomicBool::new(!is_shared),
             in_flight: AtomicUsize::new(0),
-            ended: OnceLock::new(),
+            ended: Mutex::default(),
             stop_requested: AtomicBool::new(false),
             unclaimed: UnclaimedTable::new(limits.unclaimed_requests),
             owned: Arc::default(),
@@ -81,6 +82,15 @@ impl Shared {
     /// agents advertise extensions and report ends by session; the adapter has one agent and advertises none.
     pub(super) fn trust_exit_notices(&self, trusted: bool) {
         self.exit_notices_trusted.store(trusted, Ordering::Release);
+    }
+
+    /// How the agent ended, if it has.
+    pub(super) fn ended(&self) -> Option<TerminationInfo> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_ended(&self, info: TerminationInfo) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
     }
 
     fn printed(&self, line: &str) {
@@ -142,6 +152,10 @@ pub(super) struct Exit {
     answered: bool,
     deadline: Option<Instant>,
     waiting: Vec<oneshot::Sender<TerminationInfo>>,
+    /// The sessions that ended with it, once that is published.
+    published: Option<Vec<Arc<str>>>,
+    /// Whether everything that was worth waiting for is known.
+    is_finished: bool,
 }
 
 impl Pump {
@@ -197,20 +211,14 @@ impl Pump {
 
     fn take(&mut self, event: wire::Event) {
         match event {
-            wire::Event::Update(update) => {
-                self.gave_out(&update.meta);
-                let raw = update.content.raw();
-                let origin = Origin::from_wire(update.meta.origin);
-                let place = self.place(&update.meta, raw.as_bytes());
-                let Some(size) = self.admitted("session/update", raw) else { return };
-                let event = Event::Update(Update::from_json(raw.as_str(), origin, size));
-                self.hub.publish_at(&event, place.at());
-            }
             wire::Event::Notification(notification) => self.notified(&notification),
             wire::Event::State(state) => self.changed(&state),
             wire::Event::Reconnected { continuity, .. } => {
                 let checked = continuity == wire::Continuity::Checked;
                 self.hub.publish(&Event::Reconnected { checked });
+                if continuity == wire::Continuity::Unverified {
+                    self.hub.miss(Missed::Unverified);
+                }
             }
             wire::Event::Restarted { .. } => {
                 self.shared.learned.clear();
@@ -267,7 +275,7 @@ impl Pump {
     /// What a message takes in memory, if that is within its limit. What is not is reported.
     fn admitted(&self, method: &str, raw: &wire::Json) -> Option<usize> {
         match self.shared.limits.check(BodyKind::Message, method, raw.as_bytes()) {
-            Ok(()) => Some(decoded_size(raw.as_bytes())),
+            Ok(size) => Some(size),
             Err(error) => {
                 let reason = format!("`{method}` is dropped: {error}");
                 let start = raw.as_str().chars().take(MALFORMED_CHARS).collect();
@@ -283,8 +291,19 @@ impl Pump {
         }
     }
 
+    fn updated(&mut self, notification: &wire::Notification) {
+        let Some(size) = self.admitted(SESSION_UPDATE, &notification.params) else { return };
+        let place = self.place(&notification.meta, notification.params.as_bytes());
+        let origin = Origin::from_wire(notification.meta.origin);
+        let event = Event::Update(Update::from_json(&notification.params, origin, size));
+        self.hub.publish_at(&event, place.at());
+    }
+
     fn notified(&mut self, notification: &wire::Notification) {
         self.gave_out(&notification.meta);
+        if notification.method == SESSION_UPDATE {
+            return self.updated(notification);
+        }
         if self.admitted(&notification.method, &notification.params).is_none() {
             return;
         }
@@ -389,15 +408,17 @@ impl Pump {
         }
     }
 
-    /// Takes note of a sign that the agent has ended.
+    /// Takes note of a sign that the agent has ended. The first one that is certain is published at once.
     fn report(&mut self, report: TerminationReport, told: Option<oneshot::Sender<TerminationInfo>>) {
-        if let Some(info) = self.shared.ended.get() {
+        if let (true, Some(info)) = (self.exit.is_finished, self.shared.ended()) {
             if let Some(told) = told {
                 // A caller that went away needs no answer.
-                let _ = told.send(info.clone());
+                let _ = told.send(info);
             }
             return;
         }
+        // The notice with the exit code follows a failed write.
+        let is_certain = !report.is_failed_write();
         match told {
             Some(told) => {
                 self.exit.answered = true;
@@ -418,24 +439,34 @@ impl Pump {
         let patience = if complete || requested { TRAILING } else { self.patience };
         let deadline = Instant::now() + patience;
         self.exit.deadline = Some(self.exit.deadline.map_or(deadline, |before| before.min(deadline)));
+        if is_certain {
+            self.publish_exit();
+        }
     }
 
-    /// The agent is gone, and what is known about it is all there will be.
+    /// Publishes that the agent has ended, with what is known of it by now.
+    fn publish_exit(&mut self) {
+        let Some(report) = self.exit.report.clone().filter(|_| self.exit.published.is_none()) else { return };
+        let info = report.clone().into_info();
+        self.shared.set_ended(info.clone());
+        self.exit.published = Some(self.hub.end_all(&report));
+        if !self.shared.stop_requested.load(Ordering::Acquire) {
+            self.hub.connection(ConnectionState::AgentEnded(Box::new(info)));
+        }
+    }
+
+    /// What is known about the end of the agent is all there will be: the connection ends.
     fn finish_exit(&mut self) {
-        let Exit { report, waiting, .. } = std::mem::take(&mut self.exit);
+        self.publish_exit();
+        let finished = Exit { is_finished: self.exit.report.is_some(), ..Exit::default() };
+        let Exit { report, waiting, published, .. } = std::mem::replace(&mut self.exit, finished);
         let Some(report) = report else { return };
         let info = report.clone().into_info();
-        if self.shared.ended.set(info.clone()).is_err() {
-            return;
-        }
-        // Those who asked come first: their calls know more than the end of their session tells.
+        self.shared.set_ended(info.clone());
+        self.hub.complete_ends(&published.unwrap_or_default(), &report);
         for told in waiting {
             // A caller that went away needs no answer.
             let _ = told.send(info.clone());
-        }
-        self.hub.end_all(&report);
-        if !self.shared.stop_requested.load(Ordering::Acquire) {
-            self.hub.connection(ConnectionState::AgentEnded(Box::new(info.clone())));
         }
         self.wire.control().end(Error::ended(None, info, true));
     }

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::connection::Connection;
 use super::hub::ended_event;
 use super::lifecycle::Inner;
+use super::names::SESSION_UPDATE;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
 use crate::client::limits::{BodyKind, Limits};
-use crate::convert::decoded::decoded_size;
 use crate::error::{AgentUnparsed, RpcError};
 use crate::event::{Gap, Origin};
 use crate::termination::TerminationReport;
@@ -125,6 +125,13 @@ impl StreamReader {
             }
             _ => entry,
         };
+        if let (LogRecord::Missing(gap), Some(to)) = (&entry.record, self.to)
+            && gap.to >= to
+        {
+            self.state = State::Done;
+            let missing = LogRecord::Missing(Gap { from: gap.from, to });
+            return (gap.from <= to).then(|| LogEntry::new(missing, None, Origin::Replayed));
+        }
         let offset = entry.position.map(|position| position.offset);
         match (offset, self.to) {
             (Some(offset), Some(to)) if offset > to => {
@@ -148,7 +155,7 @@ impl Opened {
         // The event at the position comes first, so that it can be compared.
         let (builder, requests) = connection.reader(from.offset.saturating_sub(1)).agent_requests();
         let wire = builder.build().map_err(Error::from_wire)?;
-        let events = wire.events();
+        let events = wire.events().untyped();
         // Every server responds to it, if only with an error, behind everything that it had before.
         let probe = wire.request_raw("session/list", &json!({})).ordered(true);
         let probe: BoxFuture<'static, ()> = Box::pin(async move { drop(probe.await) });
@@ -194,58 +201,37 @@ impl Opened {
     }
 
     fn read(&self, event: wire::Event) -> Option<LogEntry> {
-        let entry =
-            |record, position, origin| Some(LogEntry::new(record, position, read_origin(origin)));
-        match event {
-            wire::Event::Update(update) => {
-                let raw = update.content.raw();
-                let origin = Origin::from_wire(update.meta.origin);
-                let event = match self.limits.check(BodyKind::Message, "session/update", raw.as_bytes()) {
-                    Ok(()) => {
-                        let size = decoded_size(raw.as_bytes());
-                        Event::Update(Update::from_json(raw.as_str(), origin, size))
-                    }
-                    Err(error) => too_large(&error),
-                };
-                entry(
-                    LogRecord::Event(event),
-                    self.position(update.meta.event_id.as_ref(), raw.as_bytes()),
-                    update.meta.origin,
-                )
-            }
+        let (record, position) = match event {
             wire::Event::Notification(notification) => {
-                let position =
-                    self.position(notification.meta.event_id.as_ref(), notification.params.as_bytes());
-                let event = self.notification(&notification);
-                entry(LogRecord::Event(event), position, notification.meta.origin)
+                let id = notification.meta.event_id.as_ref();
+                let position = self.position(id, notification.params.as_bytes());
+                (LogRecord::Event(self.notification(&notification)), position)
             }
             wire::Event::AgentRequest { id, request } => {
                 let position = self.position(request.meta.event_id.as_ref(), request.params.as_bytes());
-                let record = request_record(&self.limits, &id, &request);
-                entry(record, position, request.meta.origin)
+                (request_record(&self.limits, &id, &request), position)
             }
-            wire::Event::UnmatchedResponse { id, raw, origin, event_id } => {
+            wire::Event::UnmatchedResponse { id, raw, event_id, .. } => {
                 let position = self.position(event_id.as_ref(), raw.as_bytes());
-                entry(response_record(&self.limits, &id, &raw)?, position, origin)
+                (response_record(&self.limits, &id, &raw)?, position)
             }
-            wire::Event::Gap { from, to, .. } => {
-                entry(LogRecord::Missing(Gap { from, to }), None, wire::Origin::Replayed)
-            }
-            wire::Event::Restarted { .. } => {
-                entry(LogRecord::Event(Event::ServerRestarted), None, wire::Origin::Live)
-            }
-            wire::Event::Lagged(count) => {
-                entry(LogRecord::Event(Event::Lagged(count)), None, wire::Origin::Live)
-            }
-            _ => None,
-        }
+            wire::Event::Gap { from, to, .. } => (LogRecord::Missing(Gap { from, to }), None),
+            wire::Event::Restarted { .. } => (LogRecord::Event(Event::ServerRestarted), None),
+            wire::Event::Lagged(count) => (LogRecord::Event(Event::Lagged(count)), None),
+            _ => return None,
+        };
+        Some(LogEntry::new(record, position, Origin::Replayed))
     }
 
     fn notification(&self, notification: &wire::Notification) -> Event {
-        let origin = Origin::from_wire(notification.meta.origin);
+        let origin = Origin::Replayed;
         let method = notification.method.as_str();
-        if let Err(error) = self.limits.check(BodyKind::Message, method, notification.params.as_bytes()) {
-            return too_large(&error);
+        let size = match self.limits.check(BodyKind::Message, method, notification.params.as_bytes()) {
+            Ok(size) => size,
+            Err(error) => return too_large(&error),
+        };
+        if method == SESSION_UPDATE {
+            return Event::Update(Update::from_json(&notification.params, origin, size));
         }
         let params: Value = match serde_json::from_str(notification.params.as_str()) {
             Ok(params) => params,
@@ -298,7 +284,7 @@ pub(super) fn request_record(
     let admitted = limits.check(BodyKind::Message, &request.method, request.params.as_bytes());
     match admitted
         .map_err(|error| error.to_string())
-        .and_then(|()| serde_json::from_str(request.params.as_str()).map_err(|error| error.to_string()))
+        .and_then(|_| serde_json::from_str(request.params.as_str()).map_err(|error| error.to_string()))
     {
         Ok(params) => {
             let (request_id, method) = (id_text(id), request.method.clone());

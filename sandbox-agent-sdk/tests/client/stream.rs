@@ -76,7 +76,14 @@ async fn the_log_has_updates_requests_settlements_and_ends_in_one_order() {
         let turn: Vec<_> = texts[set_mode + 1..].to_vec();
         assert_eq!(
             turn,
-            ["one", "request session/request_permission", "decided", "allow_once", "two", "ended end_turn"],
+            [
+                "one",
+                "request session/request_permission",
+                "decided",
+                "permission: allow_once",
+                "two",
+                "ended end_turn"
+            ],
             "{kind}"
         );
         let positions: Vec<_> = seen.iter().filter_map(|(_, position)| *position).collect();
@@ -264,7 +271,7 @@ async fn a_turn_from_events_is_like_any_other() {
         Turn::from_events(session.clone(), events)
     };
     let collected = within(behind_a_store(&stored).collect()).await.unwrap();
-    assert_eq!(collected.text, "onereject_oncetwo");
+    assert_eq!(collected.text, "onepermission: reject_oncetwo");
     assert!(*stored.lock().unwrap() >= 4);
     let answers = server.answers();
     assert_eq!(answers[0].answer["result"]["outcome"]["optionId"], "reject_once", "{answers:?}");

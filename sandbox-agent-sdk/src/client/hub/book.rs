@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::client::event::{Queue, Weight};
@@ -13,7 +12,7 @@ use crate::client::turn::TurnItem;
 use crate::convert::tool_calls::ToolCalls;
 use crate::event::Origin;
 use crate::update::Missed;
-use crate::{Event, OpenSession, TerminationInfo, Update};
+use crate::{Event, OpenSession, TerminationInfo, Update, UpdateKind};
 
 /// How many events are kept for a session that nobody listens to, until somebody does.
 pub(super) const BACKLOG_EVENTS: usize = 1024;
@@ -236,7 +235,8 @@ impl Messages {
 
     /// Whether an update belongs to the turn that runs, and not to one that was cancelled before.
     fn is_of_turn(&mut self, update: &Update) -> bool {
-        let Some(id) = update.raw().get("messageId").and_then(Value::as_str) else { return true };
+        let (UpdateKind::Message(chunk) | UpdateKind::Thought(chunk)) = update.kind() else { return true };
+        let Some(id) = chunk.message_id.as_deref() else { return true };
         if self.of_cancelled.iter().any(|known| known == id) {
             return false;
         }
