@@ -6,7 +6,7 @@
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::thread::{ResultRules, TurnFailure};
-use sandbox_agent_sdk::{Error, Event, NewSession, SandboxAgentClient};
+use sandbox_agent_sdk::{Error, Event, NewSession, OpenSession, SandboxAgentClient};
 
 /// The steps of the embedded agent for each prompt.
 fn doomed() -> Script {
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Error> {
         }
         // Restarts the agent and loads the session again.
         client.restart_agent().await?;
-        session = client.load_session(session.id(), NewSession::in_dir("/")).await?;
+        session = client.load_session(session.id(), OpenSession::in_dir("/")).await?;
     }
     println!("== after the restart: {}", printable(&session.prompt("hello").text().await?));
     client.disconnect().await

@@ -39,7 +39,7 @@ pub(crate) fn decoded_size(text: &[u8]) -> usize {
 
 /// Returns the text after the end of a string.
 fn behind_string(mut text: &[u8]) -> &[u8] {
-    while let Some(place) = text.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+    while let Some(place) = memchr::memchr2(b'"', b'\\', text) {
         let skipped = if text[place] == b'\\' { 2 } else { 1 };
         let is_end = text[place] == b'"';
         text = text.get(place + skipped..).unwrap_or_default();

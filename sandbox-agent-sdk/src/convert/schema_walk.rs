@@ -14,7 +14,6 @@ use crate::client::client_capabilities;
 use crate::connection::Capabilities;
 use crate::event::Origin;
 use crate::requests::{PermissionKind, QuestionSupport};
-use crate::tools::AgentTools;
 use crate::update::{ToolKind, ToolStatus};
 use crate::{ClientOptions, Content, ServerKind, StopReason, Update, UpdateKind};
 
@@ -211,7 +210,7 @@ fn every_capability_of_a_client_is_advertised_by_some_option() {
     assert!(places.len() >= 8 && places.contains("/terminal"), "{places:?}");
     let options =
         ClientOptions::new("http://h").questions(QuestionSupport::FormsAndUrls).terminal_logins(true);
-    let advertised = client_capabilities(&options, &AgentTools::new());
+    let advertised = client_capabilities(&options, serde_json::Map::new());
     for place in places {
         assert!(advertised.pointer(&place).is_some(), "`{place}` is never advertised: {advertised}");
     }

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use acp_http_client::Json;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -21,6 +22,7 @@ mod notice;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod text_chunk;
 mod tool_call;
 
 pub use chunk::Chunk;
@@ -29,6 +31,7 @@ pub use config_option::{ConfigKind, ConfigOption, ConfigValue};
 pub use kind::UpdateKind;
 pub use notice::{Notice, NoticeSeverity};
 pub use plan::{Command, PlanEntry};
+use text_chunk::TextChunk;
 pub use tool_call::{ToolCall, ToolKind, ToolLocation, ToolStatus};
 
 /// A session update: a chunk of the agent's message, a tool call, a plan.
@@ -50,10 +53,33 @@ struct Inner {
     session_id: String,
     kind: UpdateKind,
     origin: Origin,
-    raw: Value,
+    raw: Raw,
     /// The `_meta` field of the notification, besides the update.
     notification_meta: Option<Value>,
     size: usize,
+}
+
+/// The JSON of an update.
+#[derive(Debug)]
+enum Raw {
+    Value(Value),
+    /// The parameters as text, parsed on first access.
+    Text {
+        params: Json,
+        update: OnceLock<Value>,
+    },
+}
+
+impl Raw {
+    fn get(&self) -> &Value {
+        match self {
+            Self::Value(value) => value,
+            Self::Text { params, update } => update.get_or_init(|| {
+                let params: Option<Value> = params.parse().ok();
+                params.and_then(|mut params| params.get_mut("update").map(Value::take)).unwrap_or_default()
+            }),
+        }
+    }
 }
 
 /// What is missing in a stream of updates.
@@ -67,13 +93,24 @@ pub enum Missed {
     Lagged(u64),
     /// A message could not be decoded. It may belong to another session.
     Malformed,
+    /// The stream was lost and reopened on a server whose events have no ids: whether any are missing cannot be known.
+    Unverified,
 }
 
 impl Update {
-    /// Parses the JSON text of the parameters of a `session/update` notification.
+    /// Reads the parameters of a `session/update` notification, which are parsed once.
+    pub(crate) fn from_json(json: &Json, origin: Origin, size: usize) -> Self {
+        let Some(TextChunk { session_id, kind, notification_meta }) = TextChunk::read(json.as_str()) else {
+            return Self::from_text(json.as_str(), origin, size);
+        };
+        let raw = Raw::Text { params: json.clone(), update: OnceLock::new() };
+        Self { inner: Arc::new(Inner { session_id, kind, origin, raw, notification_meta, size }) }
+    }
+
+    /// Reads the JSON text of the parameters.
     ///
-    /// JSON that the parser rejects, such as JSON nested too deeply, becomes [`UpdateKind::Unreadable`].
-    pub(crate) fn from_json(text: &str, origin: Origin, size: usize) -> Self {
+    /// What the parser refuses, such as JSON that is nested too deep, is [`UpdateKind::Unreadable`].
+    fn from_text(text: &str, origin: Origin, size: usize) -> Self {
         match serde_json::from_str(text) {
             Ok(params) => Self::read(params, origin, size),
             Err(error) => Self::unreadable(text, origin, error.to_string()),
@@ -93,6 +130,7 @@ impl Update {
             }
             other => other,
         };
+        let raw = Raw::Value(raw);
         Self { inner: Arc::new(Inner { session_id, kind, origin, raw, notification_meta, size }) }
     }
 
@@ -120,7 +158,7 @@ impl Update {
                 reason,
             },
             origin,
-            raw: Value::from(update.unwrap_or(text)),
+            raw: Raw::Value(Value::from(update.unwrap_or(text))),
             notification_meta: None,
             size: text.len(),
         };
@@ -132,7 +170,7 @@ impl Update {
             session_id: session_id.to_owned(),
             kind: UpdateKind::Missed(missed),
             origin: Origin::Live,
-            raw: Value::Null,
+            raw: Raw::Value(Value::Null),
             notification_meta: None,
             size: 0,
         };
@@ -160,13 +198,13 @@ impl Update {
     /// Returns the raw JSON; for [`UpdateKind::Unreadable`], a string with the JSON text.
     #[must_use]
     pub fn raw(&self) -> &Value {
-        &self.inner.raw
+        self.inner.raw.get()
     }
 
     /// Returns the `_meta` field of the update.
     #[must_use]
     pub fn meta(&self) -> Option<&Value> {
-        self.inner.raw.get("_meta")
+        self.raw().get("_meta")
     }
 
     /// Returns the `_meta` field of the notification that carried the update.
