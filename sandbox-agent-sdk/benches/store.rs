@@ -11,9 +11,10 @@ use std::time::Instant;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use sandbox_agent_sdk::{
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
     NewEvent, RecordQuery, Recorder, RecorderOptions, SessionRecord, SessionStore, SqliteOptions,
-    SqliteStore, SqliteSync, StoredEventKind, Timestamp,
+    SqliteStore, SqliteSync, StoredEventKind,
 };
 use serde_json::json;
 use tempfile::TempDir;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::lifecycle::{Again, Asked, Attempt, Inner};
-use crate::{
-    Agents, Capabilities, ClientOptions, Configuration, ConnectionState, ControlPlane, Error, Events,
-    Feature, Files, HealthCheck, ServerKind, Session, Sessions, Support, TerminationInfo,
-};
+use crate::connection::{Capabilities, Feature, Support};
+use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
+use crate::sessions::Sessions;
+use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
 /// Talks to an agent behind a Sandbox Agent server.
 ///
@@ -49,7 +49,7 @@ impl SandboxAgentClient {
         }
         let http = match &options.http {
             Some(http) => http.clone(),
-            None => crate::network::http_client_builder_for(&options.base_url)
+            None => crate::client::network::http_client_builder_for(&options.base_url)
                 .connect_timeout(std::time::Duration::from_secs(10))
                 .build()
                 .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,

@@ -10,8 +10,10 @@ use tokio::task::JoinSet;
 use super::connection::Connection;
 use super::hub::Hub;
 use super::probe;
+use crate::connection::Capabilities;
+use crate::control::ControlPlane;
 use crate::sessions::Ledger;
-use crate::{Capabilities, ClientOptions, ConnectionState, ControlPlane, Error};
+use crate::{ClientOptions, ConnectionState, Error};
 
 type Outcome = Result<Arc<Capabilities>, Error>;
 

@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 
 use super::limits::{check_key, check_moment, check_value};
 use super::{NewEvent, StoreError};
-use crate::{ResumeSupport, SessionStatus, TerminationInfo, Timestamp};
+use crate::TerminationInfo;
+use crate::session::Timestamp;
+use crate::sessions::{ResumeSupport, SessionStatus};
 
 /// What is kept of a session.
 ///

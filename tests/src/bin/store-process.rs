@@ -12,8 +12,9 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use sandbox_agent_sdk::{
-    NewEvent, PostgresStore, SessionRecord, SessionStore, SqliteStore, StoreError, Timestamp,
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
+    NewEvent, PostgresStore, SessionRecord, SessionStore, SqliteStore, StoreError,
 };
 
 async fn open(store: &str) -> Result<Arc<dyn SessionStore>, StoreError> {

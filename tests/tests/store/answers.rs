@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sandbox_agent_sdk::{PostgresOptions, PostgresStore, SessionStore, StoreError};
+use sandbox_agent_sdk::sessions::{PostgresOptions, PostgresStore, SessionStore, StoreError};
 use sdk_tests::{Cluster, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use sandbox_agent_sdk::{
+use sandbox_agent_sdk::sessions::{
     ArchivedSessions, Cursor, EventQuery, InactiveQuery, MAX_KEY_BYTES, MAX_PAGE, NewEvent, RecordQuery,
     SessionRecord, SessionStatus, SessionStore, StoreError, StoredEventKind,
 };

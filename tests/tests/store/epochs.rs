@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbox_agent_sdk::{NewEvent, SessionStore, StoreError};
+use sandbox_agent_sdk::sessions::{NewEvent, SessionStore, StoreError};
 
 use crate::support::{all_events, event, record};
 

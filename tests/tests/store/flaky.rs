@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::{
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, Recorder, RecorderOptions,
-    SessionRecord, SessionStore, StoreError, StoredEventKind, Timestamp,
+    SessionRecord, SessionStore, StoreError, StoredEventKind,
 };
 
 use crate::support::{all_events, assert_gap_free, record};

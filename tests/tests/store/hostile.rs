@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbox_agent_sdk::{
+use sandbox_agent_sdk::sessions::{
     Cursor, InactiveQuery, MAX_DEPTH, NewEvent, RecordQuery, SessionStatus, SessionStore, StoreError,
 };
 use serde_json::{Value, json};

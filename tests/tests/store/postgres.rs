@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use sandbox_agent_sdk::{
+use sandbox_agent_sdk::sessions::{
     Cursor, InactiveQuery, PostgresOptions, PostgresStore, RecordQuery, SessionStatus, SessionStore,
     StoreError, StoredEventKind,
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use sandbox_agent_sdk::{NewEvent, SessionRecord, SessionStore, StoreError};
+use sandbox_agent_sdk::sessions::{NewEvent, SessionRecord, SessionStore, StoreError};
 use serde_json::json;
 
 use crate::support::{all_events, assert_gap_free, at, event, record};

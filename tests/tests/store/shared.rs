@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use sandbox_agent_sdk::{PostgresStore, SessionStore, SqliteStore};
+use sandbox_agent_sdk::sessions::{PostgresStore, SessionStore, SqliteStore};
 use sdk_tests::Cluster;
 
 use crate::support::{all_events, assert_gap_free};

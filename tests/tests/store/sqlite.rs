@@ -4,9 +4,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use sandbox_agent_sdk::{
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
     InactiveQuery, RecordQuery, SessionRecord, SessionStatus, SessionStore, SqliteOptions, SqliteStore,
-    StoreError, StoredEventKind, Timestamp,
+    StoreError, StoredEventKind,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};

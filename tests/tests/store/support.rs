@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use sandbox_agent_sdk::{
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
     EventQuery, MemoryStore, NewEvent, PostgresStore, RecordQuery, SessionRecord, SessionStore, SqliteStore,
-    StoredEvent, Timestamp,
+    StoredEvent,
 };
 use sdk_tests::Cluster;
 use serde_json::Value;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::{
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
     EventPage, EventQuery, InactiveQuery, MAX_PAGE, NewEvent, RecordPage, RecordQuery, SessionRecord,
-    SessionStatus, SessionStore, StoreError, Timestamp,
+    SessionStatus, SessionStore, StoreError,
 };
 use serde_json::json;
 
