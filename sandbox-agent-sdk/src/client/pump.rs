@@ -16,6 +16,7 @@ use super::supports::Learned;
 use crate::client::limits::{BodyKind, Limits};
 use crate::convert::decoded::decoded_size;
 use crate::convert::partial_json::readable_members;
+use crate::convert::retries::{CLAUDE_MESSAGE, retry_notice};
 use crate::error::{AgentUnparsed, LostReason};
 use crate::event::{Gap, Origin};
 use crate::requests::Admission;
@@ -245,9 +246,7 @@ impl Pump {
 
     fn notified(&mut self, notification: &wire::Notification) {
         self.gave_out(&notification.meta);
-        if self.admitted(&notification.method, &notification.params).is_none() {
-            return;
-        }
+        let Some(size) = self.admitted(&notification.method, &notification.params) else { return };
         let origin = Origin::from_wire(notification.meta.origin);
         let params = match serde_json::from_str::<Value>(notification.params.as_str()) {
             Ok(params) => params,
@@ -275,7 +274,11 @@ impl Pump {
             "$/cancel_request" => {}
             method => {
                 let place = self.place(&notification.meta, notification.params.as_bytes());
-                let event = Event::Other { method: method.to_owned(), params, origin };
+                let notice = if method == CLAUDE_MESSAGE { retry_notice(&params) } else { None };
+                let event = match notice {
+                    Some(notice) => Event::Update(Update::read(notice, origin, size)),
+                    None => Event::Other { method: method.to_owned(), params, origin },
+                };
                 self.hub.publish_at(&event, place.as_deref());
             }
         }

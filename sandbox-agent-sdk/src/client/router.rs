@@ -14,7 +14,7 @@ use self::incoming::Incoming;
 use self::owned::OwnedSession;
 pub(super) use self::owned::OwnedSessions;
 pub(super) use self::unclaimed::UnclaimedTable;
-use super::hub::Hub;
+use super::hub::{Hub, OpenRequest};
 use super::pump::Shared;
 use crate::requests::QuestionRequest;
 use crate::requests::{ClaimedRequest, DecidedBy, PermissionDecided, UnclaimedRequest};
@@ -171,9 +171,12 @@ impl RequestRouter {
         let place = Some(place).filter(|_| self.shared.is_shared);
         let owned = session.clone().filter(|_| self.shared.is_shared);
         let owned = owned.map(|session| self.shared.owned.enter(session));
+        let open = session.as_deref().and_then(|session| self.hub.open_request(session));
+        let guards = (owned, open);
         match &*method {
             REQUEST_PERMISSION => {
-                let listener = owning(self.reply_listener(&method, Some(&params), session.as_deref()), owned);
+                let listener =
+                    owning(self.reply_listener(&method, Some(&params), session.as_deref()), guards);
                 let call = params.pointer("/toolCall/toolCallId").and_then(Value::as_str);
                 let reported = session.as_deref().zip(call);
                 let reported = reported.and_then(|(session, call)| self.hub.tool_call(session, call));
@@ -181,7 +184,8 @@ impl RequestRouter {
                 self.permission(request, place.as_deref());
             }
             ELICITATION | REQUEST_QUESTION => {
-                let listener = owning(self.reply_listener(&method, Some(&params), session.as_deref()), owned);
+                let listener =
+                    owning(self.reply_listener(&method, Some(&params), session.as_deref()), guards);
                 let request = QuestionRequest::new(&method, params, responder, listener);
                 // One that has no subscriber is dropped here, which cancels it.
                 if self.hub.publish_at(&Event::Question(request), place.as_deref()) == 0 {
@@ -189,7 +193,7 @@ impl RequestRouter {
                 }
             }
             method => match self.tools.answer(method, &params) {
-                Some(answer) => self.work((session, method), answer, responder, owned),
+                Some(answer) => self.work((session, method), answer, responder, guards),
                 None => drop(responder.error(wire::RpcError::method_not_found(method))),
             },
         }
@@ -259,11 +263,11 @@ impl RequestRouter {
         (session, method): (Option<String>, &str),
         answer: impl Future<Output = Result<Value, crate::error::RpcError>> + Send + 'static,
         mut responder: wire::Responder,
-        owned: Option<OwnedSession>,
+        guards: Guards,
     ) {
         let (tools, method) = (self.tools.clone(), method.to_owned());
         self.at_work.spawn(async move {
-            let _owned = owned;
+            let _guards = guards;
             let answer = tokio::select! {
                 biased;
                 () = responder.closed() => return,
@@ -282,11 +286,15 @@ impl RequestRouter {
     }
 }
 
-/// Keeps a session among those with open requests of ours until the response is given.
-fn owning(listener: ReplyListener, owned: Option<OwnedSession>) -> ReplyListener {
+/// What holds for as long as an agent request is open: its session is among those with requests of ours, and its turn
+/// waits for this client.
+type Guards = (Option<OwnedSession>, Option<OpenRequest>);
+
+/// Keeps the guards of a request until the response is given.
+fn owning(listener: ReplyListener, guards: Guards) -> ReplyListener {
     Box::new(move |response| {
         listener(response);
-        drop(owned);
+        drop(guards);
     })
 }
 

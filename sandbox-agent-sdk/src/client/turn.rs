@@ -18,7 +18,6 @@ use super::connection::Connection;
 use super::lifecycle::Inner;
 use super::list::find_session;
 use super::metering::metered;
-use super::pump::wait_until;
 use super::session::{Session, TurnState};
 use crate::client::event::Queue;
 use crate::client::snapshot::Patch;
@@ -33,10 +32,12 @@ use crate::{DropPolicy, Error, Prompt, Update, UpdateKind};
 
 mod collected;
 mod item;
+mod limits;
 
 pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
 pub use item::TurnEvent;
 pub(crate) use item::TurnItem;
+use limits::{TurnLimits, reached};
 
 open_enum! {
     /// Why a turn ended.
@@ -63,7 +64,8 @@ pub struct TurnOutcome {
     pub stop_reason: StopReason,
     /// What is missing of the reports, as far as is known: the connection lost them, or they were not read in time.
     pub missing: Vec<Missed>,
-    /// The response as it came.
+    /// The response as it came, or the report that ended the turn where the response says only that the prompt was
+    /// accepted.
     pub raw: Value,
     /// What the turn used, as far as the agent reports it.
     pub usage: Box<TurnUsage>,
@@ -103,9 +105,6 @@ const ALREADY_ENDED: &str = "session already ended";
 
 type Outcome = Result<TurnOutcome, Error>;
 
-/// When a turn has to end, and how long that was from its setting.
-type Deadline = Option<(Instant, Duration)>;
-
 /// One turn: a stream of the agent's reports, and an outcome.
 ///
 /// The stream ends when the turn is over, after every report that came before its end. What a crash leaves behind
@@ -120,7 +119,7 @@ pub struct Turn {
     session: Session,
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Receiver<Option<Outcome>>,
-    deadline: watch::Sender<Deadline>,
+    limits: watch::Sender<TurnLimits>,
     reading: Reading,
     /// Tells the task that runs the turn when it is no longer held.
     _held: oneshot::Sender<()>,
@@ -145,7 +144,7 @@ impl Turn {
         let queue = inner.hub.turn_queue();
         let (held, dropped) = oneshot::channel();
         let (sender, outcome) = watch::channel(None);
-        let (deadline, due) = watch::channel(None);
+        let (limits, limited) = watch::channel(TurnLimits::default());
         let before = match prompt.is_empty() {
             true => {
                 sender.send_replace(Some(Err(Error::config("a prompt needs content"))));
@@ -159,7 +158,7 @@ impl Turn {
             params: json!({"sessionId": session.id(), "prompt": prompt.to_value()}),
             queue: Arc::clone(&queue),
             outcome: sender,
-            due,
+            limits: limited,
         };
         match before {
             Some(TurnState::Running) => driver.refuse(),
@@ -174,7 +173,7 @@ impl Turn {
             }
             None => queue.end(),
         }
-        Self { session, queue, outcome, deadline, reading: Reading::NotYet, _held: held }
+        Self { session, queue, outcome, limits, reading: Reading::NotYet, _held: held }
     }
 
     /// The session it belongs to.
@@ -193,7 +192,18 @@ impl Turn {
     /// Its outcome is then an [`Error::Timeout`] with [`Phase::Deadline`]; [`text`](Self::text) and
     /// [`collect`](Self::collect) give an [`Error::IncompleteTurn`] with what was received.
     pub fn with_deadline(self, within: Duration) -> Self {
-        self.deadline.send_replace(Some((Instant::now() + within, within)));
+        self.limits.send_modify(|limits| limits.deadline = Some((Instant::now() + within, within)));
+        self
+    }
+
+    /// Cancels the turn if nothing is reported in it for this long.
+    ///
+    /// Agents that retry a failing model may be silent for minutes. Every update of the session counts, and the time
+    /// does not run while the agent waits for a permission, an answer or a tool of this client. The outcome is then an
+    /// [`Error::Timeout`] with [`Phase::Idle`]; [`text`](Self::text) and [`collect`](Self::collect) give an
+    /// [`Error::IncompleteTurn`] with what was received.
+    pub fn with_idle_timeout(self, limit: Duration) -> Self {
+        self.limits.send_modify(|limits| limits.idle = Some(limit));
         self
     }
 
@@ -255,7 +265,7 @@ impl Turn {
     /// Waits for the end of the turn and gives everything it brought: text, thoughts, tool calls, changes of files.
     ///
     /// # Errors
-    /// [`Error::IncompleteTurn`] if something is missing or the deadline has passed; it has what was received.
+    /// [`Error::IncompleteTurn`] if something is missing or a limit of the turn was reached; it has what was received.
     /// Else as [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
         let mut collected = CollectedTurn::default();
@@ -277,7 +287,7 @@ impl Turn {
                 let incomplete = IncompleteTurn { collected, missing, source: None };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
             }
-            Err(error) if is_deadline(&error) => {
+            Err(error) if is_limit(&error) => {
                 let source = Some(Arc::new(error));
                 let incomplete = IncompleteTurn { collected, missing: Vec::new(), source };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
@@ -374,7 +384,7 @@ struct Driver {
     params: Value,
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Sender<Option<Outcome>>,
-    due: watch::Receiver<Deadline>,
+    limits: watch::Receiver<TurnLimits>,
 }
 
 /// Frees the session for the next turn, also when the task is ended from outside.
@@ -491,12 +501,13 @@ impl Driver {
         let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
         let params = std::mem::take(&mut self.params);
         let session = self.session.clone();
-        let call = connection.session_call("session/prompt", params, &session, options);
+        let call = connection.prompt(params, &session, options);
         let mut call = std::pin::pin!(call);
         let policy = self.inner.options.drop_policy;
         if policy == DropPolicy::Cancel && dropped.try_recv() == Err(TryRecvError::Closed) {
             return Err(Error::config("the turn was dropped before its prompt was sent"));
         }
+        let progress = self.inner.hub.watch_progress(&self.session);
         let mut state = self.inner.hub.watch_turn(&self.session);
         if *state.borrow_and_update() == TurnState::Cancelling {
             return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
@@ -516,9 +527,9 @@ impl Driver {
                     DropPolicy::Cancel => stop(connection, &self.session, call).await,
                 }
             }
-            within = passed(&mut self.due) => {
+            (phase, within) = reached(&mut self.limits, progress) => {
                 let late = || {
-                    let timeout = Timeout::new(Phase::Deadline, "session/prompt", within);
+                    let timeout = Timeout::new(phase, "session/prompt", within);
                     Error::Timeout(Box::new(timeout))
                 };
                 let limit = self.inner.options.timeouts.cancel;
@@ -552,22 +563,7 @@ async fn stop(
     call.await
 }
 
-/// Waits until the deadline has passed, if one is set, and says how long it was.
-async fn passed(due: &mut watch::Receiver<Deadline>) -> Duration {
-    loop {
-        let set = *due.borrow_and_update();
-        tokio::select! {
-            () = wait_until(set.map(|(at, _)| at)) => return set.map_or(Duration::ZERO, |(_, within)| within),
-            changed = due.changed() => {
-                if changed.is_err() {
-                    // The turn is not held any more, which ends it in its own way.
-                    std::future::pending::<()>().await;
-                }
-            }
-        }
-    }
-}
-
-fn is_deadline(error: &Error) -> bool {
-    matches!(error, Error::Timeout(timeout) if timeout.phase == Phase::Deadline)
+/// Whether a limit of the turn has ended it.
+fn is_limit(error: &Error) -> bool {
+    matches!(error, Error::Timeout(timeout) if matches!(timeout.phase, Phase::Deadline | Phase::Idle))
 }

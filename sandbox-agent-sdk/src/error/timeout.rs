@@ -72,6 +72,8 @@ pub enum Phase {
     Close,
     /// The turn to end by its deadline.
     Deadline,
+    /// An update of the turn, within its [idle limit](crate::Turn::with_idle_timeout).
+    Idle,
     /// Something that this version has no name for.
     Other,
 }
@@ -88,6 +90,7 @@ impl fmt::Display for Phase {
             Self::StreamIdle => "bytes on the event stream",
             Self::Cancel => "the turn to stop",
             Self::Deadline => "the turn to end by its deadline",
+            Self::Idle => "an update of the turn",
             Self::Close => "the server to confirm the close",
             Self::Other => "the server",
         })

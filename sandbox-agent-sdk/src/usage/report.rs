@@ -64,7 +64,8 @@ pub struct TurnUsage {
     /// that the turn used at least that much.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
-    /// What the turn added to the running total of the cost.
+    /// What the turn added to the running total of the cost. In the first turn of a session that was loaded it is not
+    /// known if that total includes earlier turns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
     /// Tokens in the context of the last model call.
