@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_agent_sdk::{Error, UpdateKind, error::Phase};
+use sandbox_agent_sdk::{Error, error::Phase};
 use sdk_tests::agents::RealAgent;
 
 use crate::{
@@ -67,8 +67,7 @@ async fn retried(cell: Cell, status: u16) -> Seen {
     let late = cell.agent == RealAgent::Qwen && cancelled.as_ref().is_err_and(|error| error.is_timeout());
     assert!(cancelled.is_ok() || late, "{cancelled:?}");
     let log = read(turn).await;
-    let notices = log.updates.iter().filter(|update| matches!(update.kind(), UpdateKind::Notice(_)));
-    let spoke = notices.count() > 0;
+    let spoke = log.has_notices();
     assert_eq!(spoke, cell.agent == RealAgent::Claude, "{:?}", log.updates);
     assert!(log.text().is_empty(), "{}", log.text());
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
