@@ -1,27 +1,32 @@
 //! Streams whose ids are opaque.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     hash::{BuildHasher, RandomState},
 };
 
 use super::{EventId, Fingerprint};
 
-/// How many of the latest events of an opening are remembered, to recognise them when the next one replays them.
+/// How many of the latest events are remembered, to recognise them when the stream is opened again. Replay buffers of
+/// known servers hold 1024.
 const TAIL: usize = 1024;
 
 /// Recognises what a reopened stream replays, by ids of which nothing is known but that they are legal.
 ///
 /// A repeat is an event whose id and content were in the tail of an earlier opening in which that id was unique. An id
 /// that is absent or reused identifies nothing: such an event is never dropped.
+///
+/// While a stream is open, an event costs one keyed hash and a place in a ring. What identifies an event is sorted out
+/// when the stream is opened again.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
-    /// The latest events of the open stream, by the hash of their id, in order.
-    current: VecDeque<(u64, Fingerprint)>,
-    /// How often an id is in `current`.
-    counts: HashMap<u64, u32>,
-    /// Events of earlier openings that their ids identify, and which have not been replayed yet.
-    earlier: HashMap<u64, Fingerprint>,
+    /// The latest events of all openings in order. Entries of earlier openings have different ids.
+    recent: VecDeque<Seen>,
+    /// How many of `recent` belong to earlier openings. They are the first.
+    earlier: usize,
+    /// The events of earlier openings that their ids identify, sorted by id. One that was replayed is
+    /// [`REPLAYED`](Self::REPLAYED).
+    identified: Vec<Seen>,
     last: Option<EventId>,
     /// Whether the last event of the open stream had an id.
     last_identified: bool,
@@ -29,7 +34,13 @@ pub(crate) struct Tail {
     repeats: u64,
 }
 
+/// An event: the keyed hash of its id, and its content.
+type Seen = (u64, Fingerprint);
+
 impl Tail {
+    /// Stands for an event that is not expected again.
+    const REPLAYED: Fingerprint = Fingerprint::SKIPPED;
+
     pub(super) fn new(last: Option<EventId>) -> Self {
         Self { last_identified: last.is_some(), last, ..Self::default() }
     }
@@ -46,10 +57,11 @@ impl Tail {
     /// Whether a server that honours `Last-Event-ID` can know where to continue: the last event had an id, and no
     /// other event of the opening had the same.
     pub(super) fn is_resumable(&self) -> bool {
-        self.last_identified
-            && self.last.as_ref().is_none_or(|last| {
-                self.counts.get(&self.hasher.hash_one(last)).is_none_or(|count| *count == 1)
-            })
+        let reused = |last: &EventId| {
+            let key = self.hasher.hash_one(last);
+            self.recent.range(self.earlier..).filter(|(other, _)| *other == key).count() > 1
+        };
+        self.last_identified && !self.last.as_ref().is_some_and(reused)
     }
 
     /// Whether the event is new; otherwise it is a repeat.
@@ -59,13 +71,11 @@ impl Tail {
             return true;
         };
         let key = self.hasher.hash_one(id);
-        if self.earlier.get(&key) == Some(&print) {
-            self.earlier.remove(&key);
+        self.remember((key, print));
+        if self.is_repeat(key, print) {
             self.repeats += 1;
-            self.remember(key, print);
             return false;
         }
-        self.remember(key, print);
         self.last = Some(id.clone());
         self.last_identified = true;
         true
@@ -81,32 +91,40 @@ impl Tail {
 
     /// The stream was opened again.
     pub(super) fn reopened(&mut self) {
-        for (key, print) in std::mem::take(&mut self.current) {
-            if self.counts.get(&key) == Some(&1) {
-                self.earlier.insert(key, print);
-            } else {
-                self.earlier.remove(&key);
-            }
-        }
-        self.counts.clear();
-        // What several openings in a row left over is not replayed any more.
-        if self.earlier.len() > 4 * TAIL {
-            self.earlier.clear();
-        }
+        let current: Vec<Seen> = self.recent.drain(self.earlier..).collect();
+        let mut keys: Vec<u64> = current.iter().map(|(key, _)| *key).collect();
+        keys.sort_unstable();
+        let count = |key: u64| {
+            keys.partition_point(|other| *other <= key) - keys.partition_point(|other| *other < key)
+        };
+        // An id of the last opening says nothing of earlier ones any more, and one that was reused says nothing at all.
+        self.recent.retain(|(key, _)| count(*key) == 0);
+        self.recent.extend(current.into_iter().filter(|(key, _)| count(*key) == 1));
+        self.earlier = self.recent.len();
+        self.identified = self.recent.iter().copied().collect();
+        self.identified.sort_unstable_by_key(|(key, _)| *key);
     }
 
-    fn remember(&mut self, key: u64, print: Fingerprint) {
-        *self.counts.entry(key).or_default() += 1;
-        self.current.push_back((key, print));
-        if self.current.len() > TAIL
-            && let Some((oldest, _)) = self.current.pop_front()
-            && let Some(count) = self.counts.get_mut(&oldest)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&oldest);
-            }
+    /// Whether an event is one of an earlier opening. Each is recognised once.
+    fn is_repeat(&mut self, key: u64, print: Fingerprint) -> bool {
+        if self.identified.is_empty() {
+            return false;
         }
+        let Ok(place) = self.identified.binary_search_by_key(&key, |(key, _)| *key) else { return false };
+        let known = &mut self.identified[place].1;
+        let repeat = *known == print;
+        if repeat {
+            *known = Self::REPLAYED;
+        }
+        repeat
+    }
+
+    fn remember(&mut self, event: Seen) {
+        if self.recent.len() == TAIL {
+            self.recent.pop_front();
+            self.earlier = self.earlier.saturating_sub(1);
+        }
+        self.recent.push_back(event);
     }
 }
 
@@ -170,6 +188,19 @@ mod tests {
                 tail.reopened();
             }
         }
-        assert!(tail.current.len() <= TAIL && tail.counts.len() <= TAIL && tail.earlier.len() <= 5 * TAIL);
+        assert!(tail.recent.len() <= TAIL && tail.identified.len() <= TAIL);
+    }
+
+    #[test]
+    fn events_of_several_openings_are_recognised() {
+        let mut tail = Tail::default();
+        feed(&mut tail, &[("a", "1"), ("b", "2")]);
+        tail.reopened();
+        feed(&mut tail, &[("c", "3"), ("b", "other")]);
+        tail.reopened();
+        let replay = [("a", "1"), ("b", "2"), ("c", "3"), ("b", "other"), ("d", "4")];
+        assert_eq!(feed(&mut tail, &replay), ["2", "4"], "the id b identifies its last event");
+        tail.reopened();
+        assert_eq!(feed(&mut tail, &[("b", "2"), ("b", "other"), ("d", "4")]), ["2", "other"]);
     }
 }
