@@ -1,6 +1,6 @@
 //! Timeouts and limits.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 /// Timeouts of each phase. None applies to the body of an open event stream as a whole.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,10 +10,10 @@ pub struct Timeouts {
     pub connect: Duration,
     /// For the HTTP response to a notification or to a response of ours.
     pub headers: Duration,
-    /// For the response to a request, for methods without a timeout of their own; `None` for none.
+    /// For the response to a request, for methods without a timeout of their own; `None` for no limit.
     pub request: Option<Duration>,
     /// For the responses of single methods, see [`Timeouts::method`].
-    methods: HashMap<String, Option<Duration>>,
+    methods: BTreeMap<String, Option<Duration>>,
     /// For a request whose POST failed, so that it is unknown whether it ran: how long the stream may have no message
     /// of its session before the request fails.
     pub confirmation: Option<Duration>,
@@ -43,7 +43,7 @@ pub struct Timeouts {
     pub retry_after: Duration,
     /// For the headers of the event stream.
     pub stream_open: Duration,
-    /// How long the event stream may be without a byte (comments count) before it is reopened; `None` for ever.
+    /// How long the event stream may be without a byte (comments count) before it is reopened; `None` for no limit.
     pub stream_idle: Option<Duration>,
     /// For the response of the server to `close()`.
     pub close: Duration,
@@ -83,17 +83,10 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Sets the timeout of one method; `None` for none.
+    /// Sets the timeout of one method; `None` for no limit.
     #[must_use]
     pub fn method(mut self, method: impl Into<String>, time: impl Into<Option<Duration>>) -> Self {
         self.methods.insert(method.into(), time.into());
-        self
-    }
-
-    /// Sets the timeout of methods without one of their own; `None` for none.
-    #[must_use]
-    pub fn request(mut self, time: impl Into<Option<Duration>>) -> Self {
-        self.request = time.into();
         self
     }
 
@@ -152,15 +145,15 @@ impl Default for Limits {
     }
 }
 
-/// Gives each limit a setter of the same name.
+/// Gives each field a setter of the same name.
 macro_rules! setters {
-    ($($name:ident),* $(,)?) => {
-        impl Limits {
+    ($options:ident { $($name:ident: $value:ty),* $(,)? }) => {
+        impl $options {
             $(
                 #[doc = concat!("Sets [`", stringify!($name), "`](Self#structfield.", stringify!($name), ").")]
                 #[must_use]
-                pub fn $name(mut self, limit: usize) -> Self {
-                    self.$name = limit;
+                pub fn $name(mut self, $name: $value) -> Self {
+                    self.$name = $name.into();
                     self
                 }
             )*
@@ -168,14 +161,33 @@ macro_rules! setters {
     };
 }
 
-setters!(
-    message,
-    subscriber,
-    id,
-    decoded,
-    open_requests,
-    open_request_bytes,
-    response_posts,
-    refusals,
-    cookies
-);
+setters!(Limits {
+    message: usize,
+    subscriber: usize,
+    id: usize,
+    decoded: usize,
+    open_requests: usize,
+    open_request_bytes: usize,
+    response_posts: usize,
+    refusals: usize,
+    cookies: usize,
+});
+
+setters!(Timeouts {
+    connect: Duration,
+    headers: Duration,
+    request: impl Into<Option<Duration>>,
+    confirmation: impl Into<Option<Duration>>,
+    order: Duration,
+    order_limit: Duration,
+    quiet: Duration,
+    learn: Duration,
+    backlog_quiet: Duration,
+    backlog_limit: Duration,
+    cancel: Duration,
+    cancel_repeat: Duration,
+    retry_after: Duration,
+    stream_open: Duration,
+    stream_idle: impl Into<Option<Duration>>,
+    close: Duration,
+});

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use futures::FutureExt;
 
-use crate::{Json, Origin};
+use crate::{EventId, Json, Origin, SessionId};
 
 /// One message as a [tap](crate::AcpHttpClientBuilder::tap) sees it.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +20,7 @@ pub struct Envelope<'a> {
     /// Its direction.
     pub direction: Direction,
     /// The id of its event; `None` for a message that is sent and for one in a response body.
-    pub event_id: Option<&'a str>,
+    pub event_id: Option<&'a EventId>,
     /// The bytes of the message: JSON text, unless the server sent something else.
     pub raw: &'a [u8],
 }
@@ -42,7 +42,7 @@ pub struct Inbound<'a> {
     pub method: &'a str,
     /// The parameters.
     pub params: &'a Json,
-    /// Whether it is new.
+    /// Whether it is live.
     pub origin: Origin,
 }
 
@@ -55,7 +55,7 @@ pub enum Verdict {
     /// Pending requests fail at once with this reason: those of one session, or all of them.
     FailCalls {
         /// The session whose requests fail; `None` for all requests.
-        session: Option<Arc<str>>,
+        session: Option<SessionId>,
         /// What they fail with, see [`Error::custom`](crate::Error::custom).
         reason: Arc<dyn StdError + Send + Sync>,
     },

@@ -10,11 +10,11 @@ use std::{
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
+use tracing::Instrument;
 
 use super::handle::AcpHttpClient;
 use crate::{
     Error, Json, MessageId, Order, RequestOptions, Typed,
-    events::peek_message_session,
     outbound::{Draft, Exchange},
     rpc::Outgoing,
 };
@@ -46,10 +46,8 @@ impl<R> Request<R> {
         let ids = &client.core().ids;
         let number = ids.next();
         let name: Arc<str> = method.into();
-        let draft = match Outgoing::request(&ids.id(number), method, params) {
-            Ok(body) => {
-                Ok(Draft { number, method: name.clone(), session: peek_message_session(&body), body })
-            }
+        let draft = match Outgoing::request(ids, number, method, params) {
+            Ok(Outgoing { body, session }) => Ok(Draft { number, method: name.clone(), session, body }),
             Err(source) => Err(Error::Encode { method: method.to_owned(), source: Arc::new(source) }),
         };
         Self { client: client.clone(), method: name, draft, options: RequestOptions::new(), read }
@@ -67,7 +65,7 @@ impl<R> Request<R> {
         self
     }
 
-    /// Fails the request if it is not answered in this time.
+    /// Fails the request if there is no response in this time.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.options = self.options.timeout(time);
         self
@@ -79,7 +77,7 @@ impl<R> Request<R> {
         self
     }
 
-    /// Whether the response is given only after every update that the server sent before it:
+    /// Whether the request returns only after every update that the server sent before the response:
     /// [`RequestOptions::ordered`].
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.options = self.options.ordered(ordered);
@@ -98,11 +96,16 @@ impl<R> Request<R> {
         self
     }
 
-    /// Sends it, and says with the response whether its place behind the updates was verified.
+    /// Sends it, and returns with the response whether its order behind the updates was verified.
+    ///
+    /// # Errors
+    /// As awaiting it.
     pub async fn with_order(self) -> Result<(R, Order), Error> {
         let Self { client, method, draft, options, read } = self;
+        let draft = draft?;
         // A handle is held, so that a connection lives at least as long as its calls.
-        let settled = Exchange::run(client.core().clone(), draft?, options).await?;
+        let span = client.core().spans.request(&method, draft.number);
+        let settled = Exchange::run(client.core().clone(), draft, options).instrument(span).await?;
         let raw = settled.outcome.map_err(|error| Error::Rpc { error, status: None })?;
         read(&method, raw).map(|value| (value, settled.order))
     }

@@ -14,6 +14,9 @@ use futures::{Stream, task::AtomicWaker};
 use super::{Event, Meta, Notification, Stored};
 use crate::Json;
 
+/// How many events the queue of a subscriber has room for after all were read.
+const SPARE: usize = 256;
+
 /// Sends every event to every subscriber. It never waits for one.
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
@@ -202,6 +205,10 @@ impl Queue {
             return if state.ended { Popped::Ended } else { Popped::Empty };
         };
         state.bytes -= item.event().map_or(0, Stored::weight);
+        if state.items.is_empty() && state.items.capacity() > SPARE {
+            // What a burst needed is freed when it was read.
+            state.items = VecDeque::new();
+        }
         drop(state);
         Popped::Event(match item {
             Item::Lagged(count) => Event::Lagged(count),

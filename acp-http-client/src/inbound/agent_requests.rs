@@ -1,22 +1,24 @@
 //! The agent requests that are being served.
 
+mod answered;
 mod serving;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::{Semaphore, oneshot};
 
+use answered::AnsweredRequests;
 pub(super) use serving::dispatch;
 
 use crate::{EventId, Limits, MessageId, sse::Fingerprint};
 
-/// How many answered requests are remembered, so that a replayed request is not answered again.
-const ANSWERED: usize = 4096;
+/// How many open requests the table has room for after all were answered.
+const OPEN: usize = 16;
 /// How many refusals are posted at once. They have permits of their own, so that they never delay a response.
 const REFUSAL_POSTS: usize = 4;
 
@@ -36,12 +38,7 @@ pub(crate) struct AgentRequestTable {
 #[derive(Debug, Default)]
 struct Requests {
     open: HashMap<MessageId, OpenRequest>,
-    /// What was answered under an id. A restarted agent may use the id again.
-    answered: HashMap<MessageId, Answered>,
-    /// The ids in the order of their responses. One that was answered twice is here twice.
-    order: VecDeque<(u64, MessageId)>,
-    /// Counts the responses.
-    responses: u64,
+    answered: AnsweredRequests,
     /// Counts the requests that were admitted.
     admitted: u64,
     /// How many bytes the parameters of the open requests take.
@@ -81,35 +78,6 @@ impl Arrival {
     }
 }
 
-/// A request that was answered.
-#[derive(Debug)]
-struct Answered {
-    number: u64,
-    session: Option<Arc<str>>,
-    arrival: Arrival,
-    /// Whether the agent or the turn that sent the request may have ended.
-    ended: bool,
-}
-
-impl Answered {
-    /// Whether a request under the same id is a repetition of this one, and not a request of a restarted agent whose
-    /// ids began again.
-    ///
-    /// The same event is the same request. So is another event while the agent and the turn run: a server may send
-    /// again what it considers open. Afterwards another event is another request. Where events have no ids, only a
-    /// stream that was not reopened in between is known to repeat nothing.
-    fn is_repeated_by(&self, again: &Arrival) -> bool {
-        let first = &self.arrival;
-        if !first.is_same_request(again) || !self.ended {
-            return first.is_same_request(again);
-        }
-        match (&first.event_id, &again.event_id) {
-            (Some(first), Some(again)) => first == again,
-            _ => first.reopenings != again.reopenings,
-        }
-    }
-}
-
 /// What happens to a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Admission {
@@ -140,8 +108,7 @@ impl AgentRequestTable {
         let mut requests = self.lock();
         // The response to the open request serves both.
         let open = requests.open.get(id).is_some_and(|open| open.arrival.is_same_request(&request.arrival));
-        let answered = requests.answered.get(id);
-        if open || answered.is_some_and(|answered| answered.is_repeated_by(&request.arrival)) {
+        if open || requests.answered.contains(id, &request.arrival) {
             return Admission::Repeated;
         }
         let count = requests.open.len() + requests.responding;
@@ -151,7 +118,7 @@ impl AgentRequestTable {
                 return Admission::Dropped;
             }
             requests.refusing += 1;
-            requests.remember(id, request.session, request.arrival);
+            requests.answered.insert(id, request.session.as_deref(), &request.arrival);
             return Admission::Refused;
         }
         requests.answered.remove(id);
@@ -208,13 +175,13 @@ impl AgentRequestTable {
         let mut open = requests.open_sessions();
         open.retain(|(_, _, asking)| session.is_none() || asking.as_deref() == session);
         let count = open.iter().filter(|(id, _, _)| requests.settle(id)).count();
-        requests.mark_ended(session);
+        requests.answered.mark_ended(session);
         count
     }
 
     /// A session, or each of them, may have another agent from now on, which may send the same under the same ids.
     pub(crate) fn renew(&self, session: Option<&str>) {
-        self.lock().mark_ended(session);
+        self.lock().answered.mark_ended(session);
     }
 
     pub(crate) fn clear(&self) {
@@ -224,9 +191,7 @@ impl AgentRequestTable {
 
     /// The server restarted, and its ids may begin again.
     pub(crate) fn forget_answered(&self) {
-        let mut requests = self.lock();
-        requests.answered.clear();
-        requests.order.clear();
+        self.lock().answered.clear();
     }
 
     pub(crate) fn list(&self) -> Vec<(MessageId, String)> {
@@ -250,28 +215,11 @@ impl Requests {
     fn settle(&mut self, id: &MessageId) -> bool {
         let Some(OpenRequest { session, arrival, bytes, .. }) = self.open.remove(id) else { return false };
         self.bytes -= bytes;
-        self.remember(id, session, arrival);
+        if self.open.is_empty() {
+            self.open.shrink_to(OPEN);
+        }
+        self.answered.insert(id, session.as_deref(), &arrival);
         true
-    }
-
-    fn remember(&mut self, id: &MessageId, session: Option<Arc<str>>, arrival: Arrival) {
-        self.responses += 1;
-        let number = self.responses;
-        self.answered.insert(id.clone(), Answered { number, session, arrival, ended: false });
-        self.order.push_back((number, id.clone()));
-        if self.order.len() > ANSWERED
-            && let Some((number, oldest)) = self.order.pop_front()
-            && self.answered.get(&oldest).is_some_and(|answered| answered.number == number)
-        {
-            self.answered.remove(&oldest);
-        }
-    }
-
-    /// Notes that the agent or the turn of a session, or of each, may have ended.
-    fn mark_ended(&mut self, session: Option<&str>) {
-        for answered in self.answered.values_mut() {
-            answered.ended |= session.is_none() || answered.session.as_deref() == session;
-        }
     }
 
     /// Takes the means to cancel a request. The request stays open until it is answered.

@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     /// Whether the first opening may replay messages from before this client.
     pub(crate) backlog: bool,
-    pub(crate) resume_from: Option<String>,
+    pub(crate) resume_from: Option<EventId>,
     /// How long a response from a body is deferred for its echo while its session is silent.
     pub(crate) order: Duration,
     /// How long it is deferred in all.
@@ -124,7 +124,7 @@ pub(crate) struct OrderedCore {
 impl OrderedCore {
     pub(crate) fn new(settings: Settings, ids: Arc<Ids>) -> Self {
         Self {
-            identity: Identity::new(settings.event_ids, settings.resume_from.as_deref()),
+            identity: Identity::new(settings.event_ids, settings.resume_from.clone()),
             sequenced: Vec::new(),
             backlog: Backlog::new(settings.backlog),
             barrier: settings.barrier,

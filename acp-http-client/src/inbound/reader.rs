@@ -87,10 +87,13 @@ struct Reader {
     opened_once: bool,
     /// When the chunk in hand came.
     now: Instant,
+    /// The last time that was noted as that of a message.
+    noted: Instant,
 }
 
 impl Reader {
     fn new(core: Arc<Core>, link: Arc<Link>) -> Self {
+        let born = Instant::now();
         Self {
             backoff: Backoff::new(core.options.reconnect.clone()),
             effects: Vec::new(),
@@ -99,7 +102,8 @@ impl Reader {
             missing_since: None,
             not_yet: 0,
             opened_once: false,
-            now: Instant::now(),
+            now: born,
+            noted: born,
             core,
             link,
         }
@@ -242,7 +246,9 @@ impl Reader {
 
     fn take_event(&mut self, id: Option<EventId>, data: Bytes) -> Flow {
         self.proof = Proof::None;
-        self.link.message_arrived(self.now);
+        if std::mem::replace(&mut self.noted, self.now) != self.now {
+            self.link.message_arrived(self.now);
+        }
         let now = self.link.moment(self.now);
         let pending = |number| self.core.pending().get_mut(number).is_some();
         let flow = self.link.core().event(now, id, data, pending, &mut self.effects);
@@ -286,8 +292,7 @@ impl Reader {
     /// Skips an event that is too large, and fails the call that it answers.
     fn skip_oversize(&mut self, id: Option<EventId>, seen: usize, head: &Bytes) -> Flow {
         let limit = self.core.options.limits.message;
-        let error =
-            Error::MessageTooLarge { limit, seen, event_id: id.as_ref().map(|id| id.as_text().into_owned()) };
+        let error = Error::MessageTooLarge { limit, seen, event_id: id.clone() };
         tracing::warn!(?id, limit, stream = %self.link.source(), "a message is over the limit and was skipped");
         self.core.stats.oversize.fetch_add(1, Ordering::Relaxed);
         self.link.message_arrived(self.now);

@@ -194,6 +194,7 @@ pub(super) fn id_too_long(core: &Core, size: usize, start: &[u8]) {
 
 fn report(core: &Core, event_id: Option<EventId>, data: &[u8], error: &MessageError) {
     core.stats.malformed.fetch_add(1, Ordering::Relaxed);
-    tracing::debug!(?event_id, %error, "malformed event");
+    // The error itself may quote what the server sent.
+    tracing::debug!(?event_id, reason = error.kind(), "malformed event");
     core.publish(Event::Malformed(Malformed::new(event_id, data, error.to_string())));
 }

@@ -330,7 +330,9 @@ fn joined(mut lines: BytesMut, value: &[u8]) -> BytesMut {
 
 /// Name and value of a field; one space after the colon belongs to neither. A comment has an empty name.
 fn split_field(line: &[u8]) -> (&[u8], &[u8]) {
-    match memchr::memchr(b':', line) {
+    // Names are short, and a search pays only for long ones.
+    let near = line.iter().take(FIELD_NAME_BYTES).position(|byte| *byte == b':');
+    match near.or_else(|| memchr::memchr(b':', line)) {
         None => (line, &[]),
         Some(colon) => {
             let value = &line[colon + 1..];

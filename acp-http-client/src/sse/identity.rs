@@ -17,14 +17,13 @@ pub(crate) enum Identity<T> {
 }
 
 impl<T> Identity<T> {
-    pub(crate) fn new(ids: EventIds, resume_from: Option<&str>) -> Self {
-        let from = resume_from.map(EventId::from);
-        match (ids, &from) {
+    pub(crate) fn new(ids: EventIds, resume_from: Option<EventId>) -> Self {
+        match (ids, &resume_from) {
             (EventIds::Sequence, None) => Self::Sequence(Sequence::new(None)),
             (EventIds::Sequence, Some(id)) if id.as_number().is_some() => {
                 Self::Sequence(Sequence::new(id.as_number()))
             }
-            _ => Self::Opaque(Tail::new(from)),
+            _ => Self::Opaque(Tail::new(resume_from)),
         }
     }
 

@@ -273,7 +273,7 @@ impl<T> Sequence<T> {
             return self.accept_old(n, print, fresh, item, out);
         }
         self.prints.insert(n, print);
-        let item = item.filter(|_| self.early.remove(&n) != Some(print));
+        let item = item.filter(|_| self.early.is_empty() || self.early.remove(&n) != Some(print));
         if n == last.saturating_add(1) {
             self.last = Some(n);
             self.delivered(n, out);

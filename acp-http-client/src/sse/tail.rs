@@ -1,13 +1,14 @@
 //! Streams whose ids are opaque.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashSet, VecDeque},
     hash::{BuildHasher, RandomState},
 };
 
 use super::{EventId, Fingerprint};
 
-/// How many of the latest events of an opening are remembered, to recognise them when the next one replays them.
+/// How many of the latest events are remembered, to recognise them when the stream is opened again. Replay buffers of
+/// known servers hold 1024.
 const TAIL: usize = 1024;
 
 /// What an opaque id says of an event.
@@ -24,14 +25,18 @@ pub(super) enum Recognised {
 ///
 /// A repeat is an event whose id and content were in the tail of an earlier opening in which that id was unique. An id
 /// that is absent or reused identifies nothing: such an event is never dropped.
+///
+/// While a stream is open, an event costs one keyed hash and a place in a ring. What identifies an event is sorted out
+/// when the stream is opened again.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
-    /// The latest events of the open stream, by the hash of their id, in order.
-    current: VecDeque<(u64, Fingerprint)>,
-    /// How often an id is in `current`.
-    counts: HashMap<u64, u32>,
-    /// Events of earlier openings that their ids identify, and which have not been replayed yet.
-    earlier: HashMap<u64, Fingerprint>,
+    /// The latest events of all openings in order. Entries of earlier openings have different ids.
+    recent: VecDeque<Seen>,
+    /// How many of `recent` belong to earlier openings. They are the first.
+    earlier: usize,
+    /// The events of earlier openings that their ids identify, sorted by id. One that was replayed is
+    /// [`REPLAYED`](Self::REPLAYED).
+    identified: Vec<Seen>,
     /// The contents of the latest events of the open stream that have no id.
     unidentified: VecDeque<Fingerprint>,
     /// The contents of events of earlier openings that their ids do not identify.
@@ -39,13 +44,19 @@ pub(crate) struct Tail {
     last: Option<EventId>,
     /// Whether the last event of the open stream had an id.
     last_identified: bool,
-    /// Whether an id was used for two events, in one opening or after a restart.
+    /// Whether an id was used for two events, in an earlier opening or after a restart.
     reused: bool,
     hasher: RandomState,
     repeats: u64,
 }
 
+/// An event: the keyed hash of its id, and its content.
+type Seen = (u64, Fingerprint);
+
 impl Tail {
+    /// Stands for an event that is not expected again.
+    const REPLAYED: Fingerprint = Fingerprint::SKIPPED;
+
     pub(super) fn new(last: Option<EventId>) -> Self {
         Self { last_identified: last.is_some(), last, ..Self::default() }
     }
@@ -62,7 +73,8 @@ impl Tail {
     /// Whether a server that honours `Last-Event-ID` can know where to continue: the last event had an id, and no
     /// id was used twice.
     pub(super) fn is_resumable(&self) -> bool {
-        self.last_identified && !self.reused
+        let has_duplicates = || self.current_keys().windows(2).any(|pair| pair[0] == pair[1]);
+        self.last_identified && !self.reused && !has_duplicates()
     }
 
     /// Takes an event.
@@ -80,14 +92,11 @@ impl Tail {
             return content;
         };
         let key = self.hasher.hash_one(id);
-        if self.earlier.get(&key) == Some(&print) {
-            self.earlier.remove(&key);
+        self.remember((key, print));
+        if self.is_repeat(key, print) {
             self.repeats += 1;
-            self.remember(key, print);
             return Recognised::Repeat;
         }
-        self.reused |= self.earlier.contains_key(&key) || self.counts.contains_key(&key);
-        self.remember(key, print);
         self.last = Some(id.clone());
         self.last_identified = true;
         content
@@ -107,33 +116,55 @@ impl Tail {
             self.contents.clear();
         }
         self.contents.extend(self.unidentified.drain(..));
-        for (key, print) in std::mem::take(&mut self.current) {
-            if self.counts.get(&key) == Some(&1) {
-                self.earlier.insert(key, print);
+        let keys = self.current_keys();
+        let count = |key: u64| {
+            keys.partition_point(|other| *other <= key) - keys.partition_point(|other| *other < key)
+        };
+        let current: Vec<Seen> = self.recent.drain(self.earlier..).collect();
+        // An id of the last opening says nothing of earlier ones any more, and one that was reused says nothing at all.
+        self.recent.retain(|(key, _)| count(*key) == 0);
+        for (key, print) in current {
+            if count(key) == 1 {
+                self.recent.push_back((key, print));
             } else {
-                self.earlier.remove(&key);
+                self.reused = true;
                 self.contents.insert(print);
             }
         }
-        self.counts.clear();
-        // What several openings in a row left over is not replayed any more.
-        if self.earlier.len() > 4 * TAIL {
-            self.earlier.clear();
-        }
+        self.earlier = self.recent.len();
+        self.identified = self.recent.iter().copied().collect();
+        self.identified.sort_unstable_by_key(|(key, _)| *key);
     }
 
-    fn remember(&mut self, key: u64, print: Fingerprint) {
-        *self.counts.entry(key).or_default() += 1;
-        self.current.push_back((key, print));
-        if self.current.len() > TAIL
-            && let Some((oldest, _)) = self.current.pop_front()
-            && let Some(count) = self.counts.get_mut(&oldest)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&oldest);
-            }
+    /// The hashes of the ids of the open stream, sorted.
+    fn current_keys(&self) -> Vec<u64> {
+        let mut keys: Vec<u64> = self.recent.range(self.earlier..).map(|(key, _)| *key).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Whether an event is one of an earlier opening. Each is recognised once.
+    fn is_repeat(&mut self, key: u64, print: Fingerprint) -> bool {
+        if self.identified.is_empty() {
+            return false;
         }
+        let Ok(place) = self.identified.binary_search_by_key(&key, |(key, _)| *key) else { return false };
+        let known = &mut self.identified[place].1;
+        let repeat = *known == print;
+        if repeat {
+            *known = Self::REPLAYED;
+        } else if *known != Self::REPLAYED {
+            self.reused = true;
+        }
+        repeat
+    }
+
+    fn remember(&mut self, event: Seen) {
+        if self.recent.len() == TAIL {
+            self.recent.pop_front();
+            self.earlier = self.earlier.saturating_sub(1);
+        }
+        self.recent.push_back(event);
     }
 }
 
@@ -228,6 +259,6 @@ mod tests {
             }
         }
         assert!(tail.unidentified.len() <= TAIL && tail.contents.len() <= 6 * TAIL);
-        assert!(tail.current.len() <= TAIL && tail.counts.len() <= TAIL && tail.earlier.len() <= 5 * TAIL);
+        assert!(tail.recent.len() <= TAIL && tail.identified.len() <= TAIL);
     }
 }

@@ -165,7 +165,8 @@ impl Connection {
         let (told, last) = oneshot::channel();
         // A pump that is gone gives nothing out any more, and drops what it was asked to do.
         let _ = self.commands.send(Command::Between(Box::new(act), told)).await;
-        let last = last.await.ok().flatten().or_else(|| self.wire.last_event_id());
+        let last =
+            last.await.ok().flatten().or_else(|| Some(self.wire.last_event_id()?.as_text().into_owned()));
         last.filter(|_| self.kind == ServerKind::Shared)
     }
 

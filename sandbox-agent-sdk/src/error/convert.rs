@@ -43,11 +43,13 @@ impl Error {
             }
             wire::Error::Encode { method, source } => Self::Encode { what: method, source },
             wire::Error::MessageTooLarge { limit, seen, event_id } => {
-                Self::MessageTooLarge { limit, seen, event_id }
+                Self::MessageTooLarge { limit, seen, event_id: event_id.map(|id| id.as_text().into_owned()) }
             }
             wire::Error::Timeout(timeout) => Self::Timeout(Box::new(Timeout::from_wire(*timeout))),
             wire::Error::Withdrawn { method } => Self::Withdrawn { what: method },
-            wire::Error::TurnStillRunning { session } => Self::TurnInProgress { session_id: session },
+            wire::Error::TurnStillRunning { session } => {
+                Self::TurnInProgress { session_id: session.as_str().to_owned() }
+            }
             wire::Error::ServerRestarted { method } => Self::ServerRestarted { what: method },
             wire::Error::Interrupted(reason) => Self::interrupted(&reason),
             wire::Error::Terminated { reason, .. } => Self::terminated(&reason.0),

@@ -187,7 +187,7 @@ fn is_too_large(error: &Error, uploads: &mut u32) -> bool {
 fn encode(target: &Target, answer: &Answer) -> Option<Bytes> {
     let body = match answer {
         Ok(result) => Outgoing::response(&target.id, Ok(result)),
-        Err(error) => Outgoing::<()>::response(&target.id, Err(error)),
+        Err(error) => Outgoing::response::<()>(&target.id, Err(error)),
     };
     match body {
         Ok(body) => Some(body),

@@ -1,6 +1,6 @@
 //! The table of agent requests.
 
-use super::*;
+use super::{answered::ANSWERED, *};
 
 fn arrival(event: Option<&str>, reopenings: u64) -> Arrival {
     let (method, print) = ("m".into(), Fingerprint::of(b"{}"));
@@ -24,16 +24,22 @@ fn an_answered_request_is_distinguished_from_one_of_a_restarted_agent() {
         ((None, 0), (None, 1), true, true),
     ];
     for (first, again, ended, repeated) in table {
-        let answered = Answered { number: 1, session: None, arrival: arrival(first.0, first.1), ended };
+        let mut answered = AnsweredRequests::default();
+        answered.insert(&id(1), Some("s"), &arrival(first.0, first.1));
+        answered.mark_ended(Some("another session"));
+        if ended {
+            answered.mark_ended(Some("s"));
+        }
         assert_eq!(
-            answered.is_repeated_by(&arrival(again.0, again.1)),
+            answered.contains(&id(1), &arrival(again.0, again.1)),
             repeated,
             "{first:?} {again:?} {ended}"
         );
+        assert!(!answered.contains(&id(2), &arrival(again.0, again.1)), "another id");
         let other = Arrival { print: Fingerprint::of(b"[]"), ..arrival(again.0, again.1) };
-        assert!(!answered.is_repeated_by(&other), "other parameters");
+        assert!(!answered.contains(&id(1), &other), "other parameters");
         let other = Arrival { method: "n".into(), ..arrival(again.0, again.1) };
-        assert!(!answered.is_repeated_by(&other), "another method");
+        assert!(!answered.contains(&id(1), &other), "another method");
     }
 }
 
@@ -71,7 +77,7 @@ fn a_response_never_goes_to_another_request_under_its_id() {
 fn a_bounded_number_of_responses_is_remembered_and_the_latest_of_each() {
     let table = table();
     let answer = |number: usize, event: u64| {
-        table.lock().mark_ended(None);
+        table.renew(None);
         let serial = open(&table, &id(number), request(arrival(Some(&event.to_string()), event)));
         assert!(table.claim(&id(number), serial).is_some());
     };

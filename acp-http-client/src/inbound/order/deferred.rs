@@ -15,6 +15,11 @@ pub(super) struct Deferred {
 }
 
 impl OrderedCore {
+    /// Whether a response came in a body.
+    pub(crate) fn has_seen_body(&self) -> bool {
+        self.first_body.is_some()
+    }
+
     /// A response of a call that needs no order came in a body.
     pub(crate) fn body_seen(&mut self, now: Moment) {
         self.first_body.get_or_insert(now);

@@ -358,7 +358,11 @@ async fn the_tap_sees_every_message_once_in_both_directions() {
     let client = client(&server)
         .tap(move |envelope| {
             let json: Value = serde_json::from_slice(envelope.raw).unwrap();
-            log.lock().unwrap().push((envelope.direction, envelope.event_id.map(str::to_owned), json));
+            log.lock().unwrap().push((
+                envelope.direction,
+                envelope.event_id.map(|id| id.as_text().into_owned()),
+                json,
+            ));
         })
         .build()
         .unwrap();

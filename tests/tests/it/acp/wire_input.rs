@@ -60,7 +60,7 @@ async fn events_of_other_types_and_blank_events_are_ignored_and_counted() {
     assert!(!seen.events.iter().any(|event| matches!(event, Event::Gap { .. })), "their ids count");
     let diagnostics = client.diagnostics();
     assert_eq!((diagnostics.ignored, diagnostics.malformed), (4, 0));
-    assert_eq!(client.last_event_id().as_deref(), Some("6"));
+    assert_eq!(client.last_event_id(), Some(6.into()));
 }
 
 /// A server of the official dialect, which opens a stream for each session.
@@ -83,7 +83,7 @@ async fn a_session_id_that_no_header_can_carry_is_a_typed_error_before_anything_
     for id in ["sé", "💡", " s", "s\u{7f}", ""] {
         let error = within("the prompt", prompt(&client, &SessionId::new(id), "go")).await.unwrap_err();
         assert!(
-            matches!(&error, Error::InvalidSessionId { session_id } if session_id == id),
+            matches!(&error, Error::InvalidSessionId { session_id } if *session_id == id),
             "{id:?}: {error:?}"
         );
         assert!(!error.maybe_executed() && !error.is_retryable());
