@@ -82,8 +82,8 @@ impl Group {
     }
 
     fn signal_group(&self, signal: Signal) {
-        // The signal fails only if the group is empty, or if all its processes changed their user. Neither
-        // can be handled.
+        // The signal fails only if the group is already empty, or if all its processes changed their user, which
+        // cannot be helped.
         if let Err(error) = killpg(self.id, signal) {
             tracing::trace!(group = %self.id, %signal, %error, "signal not delivered");
         }

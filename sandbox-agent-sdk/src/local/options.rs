@@ -130,7 +130,7 @@ impl LocalOptions {
         self
     }
 
-    /// Passes these variables of this program's environment on, such as `ANTHROPIC_API_KEY` or `HTTPS_PROXY`.
+    /// Passes on these variables of this program's environment, such as `ANTHROPIC_API_KEY` or `HTTPS_PROXY`.
     ///
     /// By default the server and its agents get `PATH`, `HOME`, the user, the language, the terminal, the
     /// time zone and the `XDG_…_HOME` directories, and nothing that may be a secret.
@@ -139,7 +139,7 @@ impl LocalOptions {
         self
     }
 
-    /// Passes the whole environment of this program on, including all secrets.
+    /// Passes on the whole environment of this program, including all secrets.
     pub fn inherit_everything(mut self) -> Self {
         self.inherited = Inherited::Everything;
         self

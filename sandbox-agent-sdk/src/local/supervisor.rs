@@ -80,7 +80,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts to stop the server.
+    /// Begins to stop the server.
     pub(super) fn stop(&mut self) {
         self.stop = None;
     }

@@ -66,9 +66,9 @@ impl TerminalOptions {
     /// Allows only these programs: names, or absolute paths.
     ///
     /// **This is not a sandbox.** It checks which program starts, not its arguments. A program that runs
-    /// others allows everything: shells, interpreters, `env`, `find`, `make`, `cargo`, but also `git` (`git
-    /// -c alias.x='!sh' x`), `tar` (`--checkpoint-action`) and editors. Allow only programs that cannot run
-    /// others, and use a [`sandbox`](Self::sandbox) for everything else.
+    /// others allows everything: shells, interpreters, `env`, `find`, `make`, `cargo`, but also `git`
+    /// (`git -c alias.x='!sh' x`), `tar` (`--checkpoint-action`) and editors. Allow only programs that cannot
+    /// run others, and use a [`sandbox`](Self::sandbox) for everything else.
     ///
     /// It does ensure that the agent cannot substitute the program. A name is looked up in this program's
     /// `PATH` without its relative entries. A path must refer to one of these programs, by its real file and
@@ -132,7 +132,7 @@ impl TerminalOptions {
         self
     }
 
-    /// Passes these variables of this program's environment on.
+    /// Passes on these variables of this program's environment.
     ///
     /// By default commands get `PATH`, `HOME`, the user, the language, the terminal and the time zone, and
     /// nothing that may be a secret.
@@ -141,7 +141,7 @@ impl TerminalOptions {
         self
     }
 
-    /// Passes the whole environment of this program on, including all secrets.
+    /// Passes on the whole environment of this program, including all secrets.
     pub fn inherit_everything(mut self) -> Self {
         self.inherited = Inherited::Everything;
         self
