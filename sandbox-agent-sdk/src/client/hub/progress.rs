@@ -113,7 +113,9 @@ mod tests {
         for (reports, ends) in table {
             let mut progress = Progress::default();
             progress.begin();
-            reports.iter().for_each(|(name, origin)| drop(progress.observe(&state(name, *origin))));
+            for (name, origin) in reports {
+                progress.observe(&state(name, *origin));
+            }
             assert_eq!(progress.ended_by.is_some(), ends, "{reports:?}");
         }
     }
