@@ -82,9 +82,9 @@ fn sources(directory: &Path) -> String {
 }
 
 #[test]
-fn every_test_that_the_readme_names_is_there() {
+fn every_test_that_the_parity_table_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let table = std::fs::read_to_string(root.join("../docs/parity.md")).unwrap();
     let mut named = 0;
     let places = [
         ("client", "tests/client"),
@@ -94,7 +94,7 @@ fn every_test_that_the_readme_names_is_there() {
     ];
     for (file, directory) in places {
         let tests = sources(&root.join(directory));
-        for rest in readme.split(&format!("`{file}::")).skip(1) {
+        for rest in table.split(&format!("`{file}::")).skip(1) {
             let name = rest.split('`').next().unwrap();
             assert!(tests.contains(&format!("fn {name}(")), "{file}::{name} is not there");
             named += 1;
