@@ -3,13 +3,16 @@
 mod beginning;
 mod deferred;
 mod effect;
+mod floors;
+#[cfg(test)]
+mod tests;
 mod unconfirmed;
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use self::{deferred::Deferred, unconfirmed::Waiting};
+use self::{deferred::Deferred, floors::Floors, unconfirmed::Waiting};
 use super::backlog::Backlog;
 use crate::{
     Barrier, Continuity, EventId, EventIds, Limits, Order, Origin,
@@ -42,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) learn: Duration,
     /// How long a request that may be lost waits for an event of its session.
     pub(crate) unconfirmed: Option<Duration>,
+    /// How long it waits in all where events cannot be identified.
+    pub(crate) unconfirmed_limit: Option<Duration>,
     /// The silence, and the time in all, after which the backlog of the first opening is over.
     pub(crate) backlog_quiet: Duration,
     pub(crate) backlog_limit: Duration,
@@ -61,6 +66,16 @@ enum Stream {
     Down,
 }
 
+/// What is known of an event beside its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    None,
+    /// Nothing identifies it, and an earlier opening brought one with the same content.
+    Alike,
+    /// It lies in a gap that was reported before.
+    Late,
+}
+
 type Item = (Option<EventId>, Bytes);
 
 /// The ordered core of one stream: a state machine without I/O and without a clock.
@@ -74,7 +89,6 @@ pub(crate) struct OrderedCore {
     identity: Identity<Item>,
     sequenced: Vec<Sequenced<Item>>,
     backlog: Backlog,
-    released: Vec<Ordered>,
     /// The barrier that is in force; `Learn` until it is known.
     barrier: Barrier,
     /// When the first response came in a body.
@@ -96,6 +110,15 @@ pub(crate) struct OrderedCore {
     last_bytes: Moment,
     /// When the event that is on its way began, and when its last bytes came.
     partial: Option<(Moment, Moment)>,
+    /// What is known of the event in hand.
+    mark: Mark,
+    floors: Floors,
+    /// The number of the response that ended the backlog.
+    backlog_end: Option<u64>,
+    /// Whether the server has handed out a connection id, so that the endpoint is not shared.
+    exclusive: bool,
+    /// Since when the stream is known to be alive without the echo that the dialect promises.
+    unechoed: Option<Moment>,
 }
 
 impl OrderedCore {
@@ -104,7 +127,6 @@ impl OrderedCore {
             identity: Identity::new(settings.event_ids, settings.resume_from.clone()),
             sequenced: Vec::new(),
             backlog: Backlog::new(settings.backlog),
-            released: Vec::new(),
             barrier: settings.barrier,
             first_body: None,
             introduced: false,
@@ -118,6 +140,11 @@ impl OrderedCore {
             loads: Vec::new(),
             last_bytes: Moment::ZERO,
             partial: None,
+            mark: Mark::None,
+            floors: Floors::default(),
+            backlog_end: None,
+            exclusive: false,
+            unechoed: None,
             settings,
             ids,
         }
@@ -174,7 +201,8 @@ impl OrderedCore {
         out: &mut Vec<Effect>,
     ) -> Flow {
         let print = Fingerprint::of(&data);
-        let (ids, limits, deferred) = (&self.ids, &self.settings.limits, &self.deferred);
+        let (ids, limits, deferred, floors) =
+            (&self.ids, &self.settings.limits, &self.deferred, &self.floors);
         let fresh = |(_, data): &Item| {
             let message = Message::parse(data.clone(), limits).ok();
             let number = message.and_then(|message| match message.body {
@@ -183,13 +211,16 @@ impl OrderedCore {
             });
             // A response that is deferred was seen, although its request is pending still.
             let seen = |number| deferred.iter().any(|deferred| deferred.response.number == number);
-            number.is_some_and(|number| pending(number) && !seen(number))
+            number.filter(|number| pending(*number) && !seen(*number)).map(|number| floors.of(number))
         };
         let mut sequenced = std::mem::take(&mut self.sequenced);
         let flow = self.identity.accept(id.as_ref(), print, (id.clone(), data), fresh, &mut sequenced);
         self.apply(now, &mut sequenced, out);
         self.sequenced = sequenced;
         self.lost_at = None;
+        if let Some(last) = self.identity.last_number() {
+            self.floors.seen(self.ids.peek(), last);
+        }
         flow
     }
 
@@ -207,6 +238,7 @@ impl OrderedCore {
         self.last_bytes = now;
         let began = self.partial.filter(|_| !whole).map_or(now, |(began, _)| began);
         self.partial = within.then_some((began, now));
+        self.alive(now, within || whole);
     }
 
     /// A call begins until whose response the updates of its session are history.
@@ -273,10 +305,10 @@ impl OrderedCore {
     fn apply(&mut self, now: Moment, sequenced: &mut Vec<Sequenced<Item>>, out: &mut Vec<Effect>) {
         for sequenced in sequenced.drain(..) {
             match sequenced {
-                Sequenced::Item((id, data)) => match Message::parse(data.clone(), &self.settings.limits) {
-                    Ok(message) => self.message(now, id, message, out),
-                    Err(error) => out.push(Effect::Malformed { event_id: id, data, error }),
-                },
+                Sequenced::Item(item) => self.item(now, item, out),
+                Sequenced::Alike(item) => self.marked_item(now, Mark::Alike, item, out),
+                Sequenced::Late(item) => self.marked_item(now, Mark::Late, item, out),
+                Sequenced::Unproven => self.unconfirm(now),
                 Sequenced::Gap { from, to } => {
                     out.push(Effect::Gap { from, to });
                     // An echo may lie in the gap: a response that is there waits for silence only, and one that is not
@@ -291,11 +323,26 @@ impl OrderedCore {
         }
     }
 
+    fn marked_item(&mut self, now: Moment, mark: Mark, item: Item, out: &mut Vec<Effect>) {
+        self.mark = mark;
+        self.item(now, item, out);
+        self.mark = Mark::None;
+    }
+
+    fn item(&mut self, now: Moment, (id, data): Item, out: &mut Vec<Effect>) {
+        match Message::parse(data.clone(), &self.settings.limits) {
+            Ok(message) => self.message(now, id, message, out),
+            Err(error) => out.push(Effect::Malformed { event_id: id, data, error }),
+        }
+    }
+
     fn restarted(&mut self, now: Moment, out: &mut Vec<Effect>) {
         // What the old incarnation still owed is not going to come.
         self.end_backlog(out);
         let before = self.lost_at.unwrap_or(now);
         self.old_until = Some(before);
+        self.floors.clear();
+        self.backlog_end = None;
         while let Some(place) = self.deferred.iter().position(|deferred| deferred.arrived <= before) {
             let deferred = self.deferred.remove(place);
             self.settle(deferred.response, Order::Unverified, out);
@@ -310,6 +357,8 @@ impl OrderedCore {
         for number in lost {
             self.fail(number, Lost::Restart, out);
         }
+        // What was sent after the stream was lost reached either incarnation.
+        self.unconfirm(now);
     }
 
     fn deliver(&mut self, now: Moment, mut ordered: Ordered, out: &mut Vec<Effect>) {
@@ -343,9 +392,12 @@ impl OrderedCore {
                 deferred.last = now;
             }
         }
-        for waiting in &mut self.waiting {
-            if waiting.unconfirmed.is_some() && is_of(&waiting.session) {
-                waiting.unconfirmed = Some(now);
+        // What an earlier opening brought too is probably replayed, and says nothing of the present.
+        for waiting in self.waiting.iter_mut().filter(|_| self.mark != Mark::Alike) {
+            if let Some(doubt) = &mut waiting.unconfirmed
+                && is_of(&waiting.session)
+            {
+                doubt.last = now;
             }
         }
     }

@@ -30,6 +30,12 @@ const REORDER_PATIENCE: Duration = Duration::from_millis(50);
 pub(crate) enum Sequenced<T> {
     /// An event never given before.
     Item(T),
+    /// An event that nothing identifies, with the content of one that an earlier opening brought: it may be new.
+    Alike(T),
+    /// An event of a gap that was reported before.
+    Late(T),
+    /// The open stream continues, and has not shown that the server is still the same one.
+    Unproven,
     /// Numbers that the server no longer has, both ends included.
     Gap { from: u64, to: u64 },
     /// The numbering began again: this is another incarnation of the server.
@@ -78,6 +84,8 @@ pub(crate) struct Sequence<T> {
     assumed_repeat: bool,
     /// Whether the open stream has shown that the server is still the same one.
     proven: bool,
+    /// Whether it was reported that it has not.
+    doubted: bool,
     /// What the open stream delivered before that: it may be of another incarnation, and then comes again.
     unproven: Vec<(u64, Fingerprint)>,
     /// What was delivered of this incarnation before it was known to be another one.
@@ -112,6 +120,7 @@ impl<T> Sequence<T> {
             first_opening: 0,
             assumed_repeat: false,
             proven: true,
+            doubted: false,
             unproven: Vec::new(),
             early: HashMap::new(),
             futile: 0,
@@ -149,13 +158,14 @@ impl<T> Sequence<T> {
         }
     }
 
-    /// Takes one event; one without a number has no position and passes.
+    /// Takes one event; one without a number has no position and passes. `fresh` gives, for the response to a request
+    /// that is pending, the highest number that was seen before the request was made.
     pub(super) fn accept(
         &mut self,
         number: Option<u64>,
         print: Fingerprint,
         item: T,
-        fresh: impl FnOnce(&T) -> bool,
+        fresh: impl FnOnce(&T) -> Option<u64>,
         out: &mut Vec<Sequenced<T>>,
     ) -> Accepted<T> {
         let Some(n) = number else {
@@ -165,7 +175,8 @@ impl<T> Sequence<T> {
         if n == 0 || self.is_broken_promise(n, print) {
             return Accepted::NotASequence(item);
         }
-        let fresh = self.last.is_some_and(|last| n <= last) && fresh(&item);
+        let is_old = self.last.is_some_and(|last| n <= last);
+        let fresh = if is_old { fresh(&item) } else { None };
         Accepted::Taken(self.accept_number(n, print, fresh, Some(item), out))
     }
 
@@ -189,7 +200,7 @@ impl<T> Sequence<T> {
             (None, Some(last)) => last.saturating_add(1),
             (Some(None), _) | (None, None) => return Flow::Continue,
         };
-        self.accept_number(number, Fingerprint::SKIPPED, false, None, out)
+        self.accept_number(number, Fingerprint::SKIPPED, None, None, out)
     }
 
     pub(super) fn reopened(&mut self) {
@@ -198,6 +209,7 @@ impl<T> Sequence<T> {
         self.last_at_opening = self.held.last_key_value().map_or(0, |(n, _)| *n).max(self.last.unwrap_or(0));
         self.assumed_repeat = false;
         self.proven = self.last.is_none();
+        self.doubted = false;
         self.unproven.clear();
         if self.hole != Hole::None {
             self.hole = Hole::Refetching;
@@ -243,7 +255,7 @@ impl<T> Sequence<T> {
         &mut self,
         n: u64,
         print: Fingerprint,
-        fresh: bool,
+        fresh: Option<u64>,
         item: Option<T>,
         out: &mut Vec<Sequenced<T>>,
     ) -> Flow {
@@ -264,7 +276,7 @@ impl<T> Sequence<T> {
         let item = item.filter(|_| self.early.is_empty() || self.early.remove(&n) != Some(print));
         if n == last.saturating_add(1) {
             self.last = Some(n);
-            self.delivered(n);
+            self.delivered(n, out);
             self.held.remove(&n);
             self.futile = 0;
             out.extend(item.map(Sequenced::Item));
@@ -279,26 +291,27 @@ impl<T> Sequence<T> {
         &mut self,
         n: u64,
         print: Fingerprint,
-        fresh: bool,
+        fresh: Option<u64>,
         item: Option<T>,
         out: &mut Vec<Sequenced<T>>,
     ) -> Flow {
         match self.prints.get(n) {
-            Some(known) if known == print && !fresh => {
+            Some(known) if known == print && fresh.is_none() => {
                 self.repeats += 1;
                 self.proven = true;
                 self.unproven.clear();
                 return Flow::Continue;
             }
-            None if self.is_late(n) => {
+            // A response has a higher number than everything that was seen before its request.
+            None if self.is_late(n) && fresh.is_none_or(|seen| n > seen) => {
                 self.prints.insert(n, print);
                 self.first = self.first.map(|first| first.min(n));
-                self.delivered(n);
-                out.extend(item.map(Sequenced::Item));
+                self.delivered(n, out);
+                out.extend(item.map(Sequenced::Late));
                 return Flow::Continue;
             }
             // It is older than what is remembered, and nothing says that the server is another one.
-            None if !fresh && self.first.is_none_or(|first| n >= first) => {
+            None if fresh.is_none() && self.first.is_none_or(|first| n >= first) => {
                 self.repeats += 1;
                 self.assumed_repeat = true;
                 return Flow::Continue;
@@ -312,7 +325,7 @@ impl<T> Sequence<T> {
             // What was dropped on this stream came from the new server: it is read from its beginning.
             return Flow::Reopen;
         }
-        self.accept_number(n, print, false, item, out)
+        self.accept_number(n, print, None, item, out)
     }
 
     /// Whether an old number was never seen: it is in a gap that was reported, or a neighbour of the first event that
@@ -370,17 +383,23 @@ impl<T> Sequence<T> {
             if self.last.is_some_and(|last| n > last.saturating_add(1)) {
                 return;
             }
-            out.extend(entry.remove().map(Sequenced::Item));
+            let item = entry.remove();
             self.last = Some(n);
-            self.delivered(n);
+            self.delivered(n, out);
+            out.extend(item.map(Sequenced::Item));
         }
         self.hole = Hole::None;
     }
 
-    /// An event was given out. If nothing shows yet that the server is the same one, it is remembered.
-    fn delivered(&mut self, n: u64) {
-        if !self.proven
-            && self.unproven.len() < UNPROVEN
+    /// An event is given out. If nothing shows yet that the server is the same one, it is remembered.
+    fn delivered(&mut self, n: u64, out: &mut Vec<Sequenced<T>>) {
+        if self.proven {
+            return;
+        }
+        if !std::mem::replace(&mut self.doubted, true) {
+            out.push(Sequenced::Unproven);
+        }
+        if self.unproven.len() < UNPROVEN
             && let Some(print) = self.prints.get(n)
         {
             self.unproven.push((n, print));

@@ -10,6 +10,18 @@ use super::{EventId, Fingerprint};
 /// How many of the latest events are remembered, to recognise them when the stream is opened again. Replay buffers of
 /// known servers hold 1024.
 const TAIL: usize = 1024;
+/// After so many events, the ids of those that are remembered are compared with each other.
+const CHECK: usize = TAIL / 2;
+
+/// What an opaque id says of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recognised {
+    New,
+    /// Its id identifies nothing, and an earlier opening brought an event with the same content.
+    Alike,
+    /// An earlier opening brought it.
+    Repeat,
+}
 
 /// Recognises what a reopened stream replays, by ids of which nothing is known but that they are legal.
 ///
@@ -20,16 +32,24 @@ const TAIL: usize = 1024;
 /// when the stream is opened again.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
-    /// The latest events of all openings in order. Entries of earlier openings have different ids.
+    /// The latest events of all openings in order. Those of earlier openings have different ids.
     recent: VecDeque<Seen>,
     /// How many of `recent` belong to earlier openings. They are the first.
     earlier: usize,
     /// The events of earlier openings that their ids identify, sorted by id. One that was replayed is
     /// [`REPLAYED`](Self::REPLAYED).
     identified: Vec<Seen>,
+    /// The contents of the latest events of all openings that no id identifies.
+    unidentified: VecDeque<Fingerprint>,
+    /// Those of them that are of earlier openings, sorted.
+    contents: Vec<Fingerprint>,
     last: Option<EventId>,
     /// Whether the last event of the open stream had an id.
     last_identified: bool,
+    /// Whether an id was used for two events, in one opening or after a restart.
+    reused: bool,
+    /// How many events came since the ids of the open stream were compared.
+    unchecked: usize,
     hasher: RandomState,
     repeats: u64,
 }
@@ -55,30 +75,36 @@ impl Tail {
     }
 
     /// Whether a server that honours `Last-Event-ID` can know where to continue: the last event had an id, and no
-    /// other event of the opening had the same.
+    /// id was used twice.
     pub(super) fn is_resumable(&self) -> bool {
-        let reused = |last: &EventId| {
-            let key = self.hasher.hash_one(last);
-            self.recent.range(self.earlier..).filter(|(other, _)| *other == key).count() > 1
-        };
-        self.last_identified && !self.last.as_ref().is_some_and(reused)
+        self.last_identified && !self.reused && self.current_keys().is_sorted_by(|one, next| one < next)
     }
 
-    /// Whether the event is new; otherwise it is a repeat.
-    pub(super) fn accept(&mut self, id: Option<&EventId>, print: Fingerprint) -> bool {
+    /// Takes an event.
+    pub(super) fn accept(&mut self, id: Option<&EventId>, print: Fingerprint) -> Recognised {
+        let content = match self.contents.binary_search(&print) {
+            Ok(_) => Recognised::Alike,
+            Err(_) => Recognised::New,
+        };
         let Some(id) = id.filter(|id| !id.is_empty()) else {
             self.last_identified = false;
-            return true;
+            push(&mut self.unidentified, print);
+            return content;
         };
         let key = self.hasher.hash_one(id);
         self.remember((key, print));
-        if self.is_repeat(key, print) {
-            self.repeats += 1;
-            return false;
+        if let Ok(place) = self.identified.binary_search_by_key(&key, |(key, _)| *key) {
+            let known = &mut self.identified[place].1;
+            if *known == print {
+                *known = Self::REPLAYED;
+                self.repeats += 1;
+                return Recognised::Repeat;
+            }
+            self.reused = true;
         }
         self.last = Some(id.clone());
         self.last_identified = true;
-        true
+        content
     }
 
     /// Moves behind an event that was skipped unread, so that it is never fetched again.
@@ -91,41 +117,55 @@ impl Tail {
 
     /// The stream was opened again.
     pub(super) fn reopened(&mut self) {
-        let current: Vec<Seen> = self.recent.drain(self.earlier..).collect();
-        let mut keys: Vec<u64> = current.iter().map(|(key, _)| *key).collect();
-        keys.sort_unstable();
+        let keys = self.current_keys();
         let count = |key: u64| {
             keys.partition_point(|other| *other <= key) - keys.partition_point(|other| *other < key)
         };
+        let current: Vec<Seen> = self.recent.drain(self.earlier..).collect();
         // An id of the last opening says nothing of earlier ones any more, and one that was reused says nothing at all.
         self.recent.retain(|(key, _)| count(*key) == 0);
-        self.recent.extend(current.into_iter().filter(|(key, _)| count(*key) == 1));
+        for event in current {
+            if count(event.0) == 1 {
+                self.recent.push_back(event);
+            } else {
+                self.reused = true;
+                push(&mut self.unidentified, event.1);
+            }
+        }
         self.earlier = self.recent.len();
+        self.unchecked = 0;
         self.identified = self.recent.iter().copied().collect();
         self.identified.sort_unstable_by_key(|(key, _)| *key);
-    }
-
-    /// Whether an event is one of an earlier opening. Each is recognised once.
-    fn is_repeat(&mut self, key: u64, print: Fingerprint) -> bool {
-        if self.identified.is_empty() {
-            return false;
-        }
-        let Ok(place) = self.identified.binary_search_by_key(&key, |(key, _)| *key) else { return false };
-        let known = &mut self.identified[place].1;
-        let repeat = *known == print;
-        if repeat {
-            *known = Self::REPLAYED;
-        }
-        repeat
+        self.contents = self.unidentified.iter().copied().collect();
+        self.contents.sort_unstable();
     }
 
     fn remember(&mut self, event: Seen) {
         if self.recent.len() == TAIL {
-            self.recent.pop_front();
             self.earlier = self.earlier.saturating_sub(1);
         }
-        self.recent.push_back(event);
+        push(&mut self.recent, event);
+        self.unchecked += 1;
+        if self.unchecked == CHECK && !self.reused {
+            self.unchecked = 0;
+            self.reused = !self.current_keys().is_sorted_by(|one, next| one < next);
+        }
     }
+
+    /// The hashes of the ids of the open stream, sorted.
+    fn current_keys(&self) -> Vec<u64> {
+        let mut keys: Vec<u64> = self.recent.range(self.earlier..).map(|(key, _)| *key).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
+/// Adds to a ring of [`TAIL`] entries.
+fn push<T>(ring: &mut VecDeque<T>, entry: T) {
+    if ring.len() == TAIL {
+        ring.pop_front();
+    }
+    ring.push_back(entry);
 }
 
 #[cfg(test)]
@@ -136,7 +176,7 @@ mod tests {
         let mut given = Vec::new();
         for (id, content) in events {
             let id = (!id.is_empty()).then(|| EventId::from(*id));
-            if tail.accept(id.as_ref(), Fingerprint::of(content.as_bytes())) {
+            if tail.accept(id.as_ref(), Fingerprint::of(content.as_bytes())) != Recognised::Repeat {
                 given.push((*content).to_owned());
             }
         }
@@ -167,6 +207,35 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_nothing_identifies_is_recognised_by_its_content_and_delivered() {
+        for id in ["0", ""] {
+            let mut tail = Tail::default();
+            feed(&mut tail, &[(id, "a"), (id, "b")]);
+            tail.reopened();
+            let id = Some(EventId::from(id));
+            let mut accept = |content: &str| tail.accept(id.as_ref(), Fingerprint::of(content.as_bytes()));
+            assert_eq!(
+                [accept("a"), accept("c"), accept("c")],
+                [Recognised::Alike, Recognised::New, Recognised::New]
+            );
+        }
+    }
+
+    #[test]
+    fn an_id_that_was_used_twice_is_no_place_to_resume_at() {
+        for events in [[("a", "1"), ("a", "2")], [("a", "1"), ("b", "2")]] {
+            let mut tail = Tail::default();
+            feed(&mut tail, &events);
+            tail.reopened();
+            assert_eq!(tail.is_resumable(), events[1].0 == "b");
+            feed(&mut tail, &[("a", "3")]);
+            assert!(!tail.is_resumable(), "the id of another event came again");
+            tail.reopened();
+            assert!(!tail.is_resumable());
+        }
+    }
+
+    #[test]
     fn ascending_descending_and_time_stamp_ids_lose_nothing_and_repeat_nothing() {
         let rows: [&[&str]; 3] = [&["10", "20", "30"], &["3", "2", "1"], &["1700000001", "1700000005", "99"]];
         for ids in rows {
@@ -184,10 +253,12 @@ mod tests {
         let mut tail = Tail::default();
         for n in 0..10 * TAIL {
             tail.accept(Some(&EventId::from(n.to_string().as_str())), Fingerprint::of(b"x"));
+            tail.accept(None, Fingerprint::of(n.to_string().as_bytes()));
             if n % 100 == 0 {
                 tail.reopened();
             }
         }
+        assert!(tail.unidentified.len() <= TAIL && tail.contents.len() <= TAIL);
         assert!(tail.recent.len() <= TAIL && tail.identified.len() <= TAIL);
     }
 
@@ -202,5 +273,15 @@ mod tests {
         assert_eq!(feed(&mut tail, &replay), ["2", "4"], "the id b identifies its last event");
         tail.reopened();
         assert_eq!(feed(&mut tail, &[("b", "2"), ("b", "other"), ("d", "4")]), ["2", "other"]);
+    }
+
+    #[test]
+    fn an_id_that_was_used_twice_is_remembered_after_its_events_are_forgotten() {
+        let mut tail = Tail::default();
+        feed(&mut tail, &[("a", "1"), ("b", "2"), ("a", "3")]);
+        for n in 0..2 * TAIL {
+            feed(&mut tail, &[(&n.to_string(), "x")]);
+        }
+        assert!(!tail.is_resumable());
     }
 }

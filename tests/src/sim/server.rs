@@ -124,7 +124,7 @@ impl Server {
             if n % 4 == 1 {
                 self.ask("x0", &format!("old{n}"), true);
             } else {
-                self.update("x0", false);
+                self.update("x0", None);
             }
         }
     }
@@ -133,7 +133,7 @@ impl Server {
     pub(super) fn burst(&self, count: u64) {
         self.world.note(|| format!("server: {count} events of another client"));
         for _ in 0..count {
-            self.update("x0", false);
+            self.update("x0", None);
         }
     }
 

@@ -100,7 +100,7 @@ impl OrderedCore {
     }
 
     /// When it is decided that this server does not echo responses.
-    fn learnt_at(&self) -> Option<Moment> {
+    pub(super) fn learnt_at(&self) -> Option<Moment> {
         let since = match self.stream {
             Stream::Open { since } => since,
             _ => return None,

@@ -1,6 +1,6 @@
 //! What comes out of a numbered stream.
 
-use super::Sequenced::{Gap, Item, Restarted};
+use super::Sequenced::{Gap, Item, Late, Restarted, Unproven};
 use super::*;
 
 fn accept(
@@ -9,7 +9,7 @@ fn accept(
     content: &'static str,
     out: &mut Vec<Sequenced<&'static str>>,
 ) -> Flow {
-    match sequence.accept(Some(n), Fingerprint::of(content.as_bytes()), content, |_| false, out) {
+    match sequence.accept(Some(n), Fingerprint::of(content.as_bytes()), content, |_| None, out) {
         Accepted::Taken(flow) => flow,
         Accepted::NotASequence(item) => panic!("{item} breaks the promise of a sequence"),
     }
@@ -22,6 +22,7 @@ fn feed(
 ) -> (Vec<Sequenced<&'static str>>, Vec<Flow>) {
     let mut out = Vec::new();
     let flows = events.iter().map(|(n, content)| accept(sequence, *n, content, &mut out)).collect();
+    out.retain(|out| *out != Unproven);
     (out, flows)
 }
 
@@ -43,7 +44,7 @@ fn the_stream_is_resumed_one_event_early_where_that_is_cheap() {
     feed(&mut sequence, &[(2, "b")]);
     assert_eq!(sequence.resume_point(), Some(1));
     let large = Fingerprint::of(&vec![b'x'; 1 << 20]);
-    sequence.accept(Some(3), large, "large", |_| false, &mut Vec::new());
+    sequence.accept(Some(3), large, "large", |_| None, &mut Vec::new());
     assert_eq!(sequence.resume_point(), Some(3));
     assert_eq!(Sequence::<()>::new(Some(9)).resume_point(), Some(9));
 }
@@ -123,7 +124,7 @@ fn an_event_of_a_declared_gap_that_comes_late_is_given_once() {
     let mut sequence = Sequence::new(None);
     feed(&mut sequence, &[(1, "a"), (3, "c"), (3, "c")]);
     sequence.give_up(&mut Vec::new());
-    assert_eq!(feed(&mut sequence, &[(2, "b"), (2, "b")]).0, [Item("b")]);
+    assert_eq!(feed(&mut sequence, &[(2, "b"), (2, "b")]).0, [Late("b")]);
 }
 
 #[test]
@@ -188,7 +189,7 @@ fn a_response_to_a_pending_request_under_an_old_number_proves_a_restart() {
         }
         sequence.reopened();
         out.clear();
-        sequence.accept(Some(1), Fingerprint::of(b"x"), "x", |_| true, &mut out);
+        sequence.accept(Some(1), Fingerprint::of(b"x"), "x", |_| Some(99), &mut out);
         assert_eq!(out, [Restarted, Item("x")]);
     }
 }
@@ -202,7 +203,7 @@ fn what_a_new_server_delivered_before_its_proof_is_not_delivered_again() {
     sequence.reopened();
     // Number 6 continues the old count, number 4 lies in a gap; number 5 shows that all of them are new.
     let (out, flows) = feed(&mut sequence, &[(6, "F"), (4, "D"), (5, "E")]);
-    assert_eq!(out, [Item("F"), Item("D"), Restarted]);
+    assert_eq!(out, [Item("F"), Late("D"), Restarted]);
     assert_eq!(flows.last(), Some(&Flow::Reopen));
     sequence.reopened();
     let events = [(1, "A"), (2, "B"), (3, "C"), (4, "D"), (5, "E"), (6, "F"), (7, "G")];
@@ -218,14 +219,41 @@ fn a_late_response_in_a_gap_is_no_restart_behind_a_reopening_either() {
     sequence.give_up(&mut Vec::new());
     sequence.reopened();
     let mut out = Vec::new();
-    sequence.accept(Some(2), Fingerprint::of(b"b"), "b", |_| true, &mut out);
-    assert_eq!(out, [Item("b")]);
+    sequence.accept(Some(2), Fingerprint::of(b"b"), "b", |_| Some(1), &mut out);
+    assert_eq!(out, [Unproven, Late("b")]);
+}
+
+#[test]
+fn a_response_in_a_gap_to_a_request_that_is_younger_proves_a_restart() {
+    let mut sequence = Sequence::new(None);
+    feed(&mut sequence, &[(1, "a"), (3, "c"), (3, "c")]);
+    sequence.give_up(&mut Vec::new());
+    sequence.reopened();
+    let mut out = Vec::new();
+    sequence.accept(Some(2), Fingerprint::of(b"b"), "b", |_| Some(3), &mut out);
+    assert_eq!(out[0], Restarted);
+}
+
+#[test]
+fn a_stream_that_continues_without_an_event_that_was_seen_is_unproven() {
+    let mut sequence = Sequence::new(None);
+    feed(&mut sequence, &[(1, "a"), (2, "b")]);
+    let mut out = Vec::new();
+    sequence.reopened();
+    accept(&mut sequence, 3, "c", &mut out);
+    accept(&mut sequence, 4, "d", &mut out);
+    assert_eq!(out, [Unproven, Item("c"), Item("d")]);
+    out.clear();
+    sequence.reopened();
+    accept(&mut sequence, 4, "d", &mut out);
+    accept(&mut sequence, 5, "e", &mut out);
+    assert_eq!(out, [Item("e")]);
 }
 
 #[test]
 fn a_number_below_the_first_is_another_server_unless_it_swapped_places_with_it() {
     let mut sequence = Sequence::new(None);
-    assert_eq!(feed(&mut sequence, &[(7, "g"), (6, "f"), (8, "h")]).0, [Item("g"), Item("f"), Item("h")]);
+    assert_eq!(feed(&mut sequence, &[(7, "g"), (6, "f"), (8, "h")]).0, [Item("g"), Late("f"), Item("h")]);
     sequence.reopened();
     assert_eq!(feed(&mut sequence, &[(7, "g"), (1, "a")]).0, [Restarted, Item("a")]);
 }

@@ -75,7 +75,10 @@ impl Server {
                 self.world.ledger().calls.entry(tag.clone()).or_default().executed += 1;
                 agent::set_mode(self.clone(), caller, tag);
             }
-            "session/load" => agent::load(self.clone(), caller),
+            "session/load" => {
+                let call = params["cwd"].as_str().and_then(|cwd| cwd.strip_prefix('/')?.parse().ok());
+                agent::load(self.clone(), caller, call);
+            }
             _ => self.respond(&caller, &Ok(json!({}))),
         }
     }
@@ -170,7 +173,7 @@ impl Server {
     }
 
     /// Sends an update and gives its index.
-    pub(in crate::sim) fn update(&self, session: &str, history: bool) -> usize {
+    pub(in crate::sim) fn update(&self, session: &str, history: Option<u64>) -> usize {
         let mut random = self.world.random("update");
         // Some are too large to be fetched again for a proof.
         let padding = if random.per_mille(20) { "x".repeat(random.index(6000)) } else { String::new() };
@@ -193,7 +196,7 @@ impl Server {
         drop(state);
         self.world.ledger().requests.entry(tag.clone()).or_default().backlog = backlog;
         let stream = self.stream_of(Some(session));
-        self.emit(stream, None, false, &format!("request {tag} of {session}"), |_| {
+        self.emit(stream, None, None, &format!("request {tag} of {session}"), |_| {
             format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"method":"session/request_permission","params":{{"sessionId":"{session}","toolCall":{{"toolCallId":"{tag}","title":"{title}"}},"options":[{{"optionId":"yes","name":"Yes","kind":"allow_once"}}]}}}}"#
             )
@@ -215,7 +218,7 @@ impl Server {
         let official = self.world.plan.model == Model::Official;
         if self.world.plan.echo || (official && slot.is_none()) {
             let stream = self.stream_of(caller.session.as_deref());
-            self.emit(stream, None, false, "response", |_| text.clone());
+            self.emit(stream, None, None, "response", |_| text.clone());
         }
         if let Some(slot) = slot {
             let connection = caller.connection.clone();

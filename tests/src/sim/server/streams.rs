@@ -59,7 +59,7 @@ impl Server {
         &self,
         stream: StreamKey,
         session: Option<String>,
-        history: bool,
+        history: Option<u64>,
         what: &str,
         text: impl FnOnce(usize) -> String,
     ) -> usize {
@@ -139,6 +139,10 @@ impl Server {
             // The ids may be those of other events now.
             ledger.excuse(&stream);
         }
+        if !plan.is_numbered() && ledger.brought_in.get(&stream).is_some_and(|before| *before != generation) {
+            // The client continues behind an event of the old incarnation.
+            ledger.excuse(&stream);
+        }
         let first = channel.buffer.front().map_or(channel.last + 1, |entry| entry.number);
         let mut position = match last_event_id {
             None => first,
@@ -147,6 +151,8 @@ impl Server {
                 let position = asked.clamp(first, channel.last + 1);
                 if asked != position && !plan.is_numbered() {
                     ledger.excuse(&stream);
+                } else if asked < position {
+                    ledger.opened_ahead(&stream);
                 }
                 position
             }
@@ -194,9 +200,13 @@ impl Server {
         }
         let Some(first) = channel.buffer.front().map(|entry| entry.number) else { return Next::Nothing };
         if first > cursor.position {
-            // The reader was too slow. Without numbers nobody can see that.
-            cursor.position = first;
+            // The reader was too slow.
             self.world.disturb();
+            if !self.world.plan.is_numbered() && cursor.sent {
+                // Without numbers a loss within an open stream could not be seen; servers cut such a reader off.
+                return Next::Gone;
+            }
+            cursor.position = first;
             let mut ledger = self.world.ledger();
             if !cursor.sent && !ledger.begun.contains(&cursor.stream) {
                 let floor = channel.buffer.front().map_or(0, |entry| entry.index);
