@@ -18,7 +18,7 @@ pub struct Timeouts {
     /// of its session before the request fails.
     pub confirmation: Option<Duration>,
     /// For such a request in all, on a stream whose event ids identify nothing: a server that replays its whole buffer
-    /// to each opening keeps a session from being silent. `None` for none.
+    /// to each opening keeps a session from being silent. `None` for no limit.
     pub confirmation_limit: Option<Duration>,
     /// How long a response from a body is deferred for its echo on the event stream while its session is silent there.
     /// An event that is arriving then is waited for as long as its bytes come. Servers that keep their contract echo
@@ -178,6 +178,7 @@ setters!(Timeouts {
     headers: Duration,
     request: impl Into<Option<Duration>>,
     confirmation: impl Into<Option<Duration>>,
+    confirmation_limit: impl Into<Option<Duration>>,
     order: Duration,
     order_limit: Duration,
     quiet: Duration,

@@ -99,6 +99,9 @@ impl Events {
     }
 
     /// The next event, or `None` after the last one.
+    ///
+    /// # Cancel safety
+    /// No event is lost if the future is dropped.
     pub async fn recv(&mut self) -> Option<Event> {
         futures::StreamExt::next(self).await
     }

@@ -22,9 +22,9 @@ pub(super) fn read(params: &str) -> Option<SessionNotification> {
     let mut chunk = ContentChunk::new(ContentBlock::Text(TextContent::new(text)));
     chunk.message_id = message_id.map(|id| id.into_owned().into());
     let update = match session_update {
-        ChunkKind::UserMessageChunk => SessionUpdate::UserMessageChunk(chunk),
-        ChunkKind::AgentMessageChunk => SessionUpdate::AgentMessageChunk(chunk),
-        ChunkKind::AgentThoughtChunk => SessionUpdate::AgentThoughtChunk(chunk),
+        ChunkKind::UserMessage => SessionUpdate::UserMessageChunk(chunk),
+        ChunkKind::AgentMessage => SessionUpdate::AgentMessageChunk(chunk),
+        ChunkKind::AgentThought => SessionUpdate::AgentThoughtChunk(chunk),
     };
     Some(SessionNotification::new(SessionId::new(&*session_id), update))
 }
@@ -48,11 +48,13 @@ struct Chunk<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
 enum ChunkKind {
-    UserMessageChunk,
-    AgentMessageChunk,
-    AgentThoughtChunk,
+    #[serde(rename = "user_message_chunk")]
+    UserMessage,
+    #[serde(rename = "agent_message_chunk")]
+    AgentMessage,
+    #[serde(rename = "agent_thought_chunk")]
+    AgentThought,
 }
 
 #[derive(Deserialize)]

@@ -88,13 +88,21 @@ pub struct AgentRequests {
 
 impl AgentRequests {
     /// The next request, or `None` when the connection has ended.
-    pub async fn next(&mut self) -> Option<(AgentRequest, Responder)> {
+    ///
+    /// # Cancel safety
+    /// No request is lost if the future is dropped.
+    pub async fn recv(&mut self) -> Option<(AgentRequest, Responder)> {
         self.receiver.recv().await
     }
 
     /// The next request if one is queued.
-    pub fn try_next(&mut self) -> Option<(AgentRequest, Responder)> {
+    pub fn try_recv(&mut self) -> Option<(AgentRequest, Responder)> {
         self.receiver.try_recv().ok()
+    }
+
+    /// The same as [`recv`](Self::recv), without `StreamExt`.
+    pub async fn next(&mut self) -> Option<(AgentRequest, Responder)> {
+        self.recv().await
     }
 }
 

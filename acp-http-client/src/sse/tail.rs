@@ -1,7 +1,7 @@
 //! Streams whose ids are opaque.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::VecDeque,
     hash::{BuildHasher, RandomState},
 };
 
@@ -10,6 +10,8 @@ use super::{EventId, Fingerprint};
 /// How many of the latest events are remembered, to recognise them when the stream is opened again. Replay buffers of
 /// known servers hold 1024.
 const TAIL: usize = 1024;
+/// After so many events, the ids of those that are remembered are compared with each other.
+const CHECK: usize = TAIL / 2;
 
 /// What an opaque id says of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,22 +32,24 @@ pub(super) enum Recognised {
 /// when the stream is opened again.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
-    /// The latest events of all openings in order. Entries of earlier openings have different ids.
+    /// The latest events of all openings in order. Those of earlier openings have different ids.
     recent: VecDeque<Seen>,
     /// How many of `recent` belong to earlier openings. They are the first.
     earlier: usize,
     /// The events of earlier openings that their ids identify, sorted by id. One that was replayed is
     /// [`REPLAYED`](Self::REPLAYED).
     identified: Vec<Seen>,
-    /// The contents of the latest events of the open stream that have no id.
+    /// The contents of the latest events of all openings that no id identifies.
     unidentified: VecDeque<Fingerprint>,
-    /// The contents of events of earlier openings that their ids do not identify.
-    contents: HashSet<Fingerprint>,
+    /// Those of them that are of earlier openings, sorted.
+    contents: Vec<Fingerprint>,
     last: Option<EventId>,
     /// Whether the last event of the open stream had an id.
     last_identified: bool,
-    /// Whether an id was used for two events, in an earlier opening or after a restart.
+    /// Whether an id was used for two events, in one opening or after a restart.
     reused: bool,
+    /// How many events came since the ids of the open stream were compared.
+    unchecked: usize,
     hasher: RandomState,
     repeats: u64,
 }
@@ -73,29 +77,30 @@ impl Tail {
     /// Whether a server that honours `Last-Event-ID` can know where to continue: the last event had an id, and no
     /// id was used twice.
     pub(super) fn is_resumable(&self) -> bool {
-        let has_duplicates = || self.current_keys().windows(2).any(|pair| pair[0] == pair[1]);
-        self.last_identified && !self.reused && !has_duplicates()
+        self.last_identified && !self.reused && self.current_keys().is_sorted_by(|one, next| one < next)
     }
 
     /// Takes an event.
     pub(super) fn accept(&mut self, id: Option<&EventId>, print: Fingerprint) -> Recognised {
-        let content = match self.contents.contains(&print) {
-            true => Recognised::Alike,
-            false => Recognised::New,
+        let content = match self.contents.binary_search(&print) {
+            Ok(_) => Recognised::Alike,
+            Err(_) => Recognised::New,
         };
         let Some(id) = id.filter(|id| !id.is_empty()) else {
             self.last_identified = false;
-            if self.unidentified.len() == TAIL {
-                self.unidentified.pop_front();
-            }
-            self.unidentified.push_back(print);
+            push(&mut self.unidentified, print);
             return content;
         };
         let key = self.hasher.hash_one(id);
         self.remember((key, print));
-        if self.is_repeat(key, print) {
-            self.repeats += 1;
-            return Recognised::Repeat;
+        if let Ok(place) = self.identified.binary_search_by_key(&key, |(key, _)| *key) {
+            let known = &mut self.identified[place].1;
+            if *known == print {
+                *known = Self::REPLAYED;
+                self.repeats += 1;
+                return Recognised::Repeat;
+            }
+            self.reused = true;
         }
         self.last = Some(id.clone());
         self.last_identified = true;
@@ -112,10 +117,6 @@ impl Tail {
 
     /// The stream was opened again.
     pub(super) fn reopened(&mut self) {
-        if self.contents.len() > 4 * TAIL {
-            self.contents.clear();
-        }
-        self.contents.extend(self.unidentified.drain(..));
         let keys = self.current_keys();
         let count = |key: u64| {
             keys.partition_point(|other| *other <= key) - keys.partition_point(|other| *other < key)
@@ -123,17 +124,32 @@ impl Tail {
         let current: Vec<Seen> = self.recent.drain(self.earlier..).collect();
         // An id of the last opening says nothing of earlier ones any more, and one that was reused says nothing at all.
         self.recent.retain(|(key, _)| count(*key) == 0);
-        for (key, print) in current {
-            if count(key) == 1 {
-                self.recent.push_back((key, print));
+        for event in current {
+            if count(event.0) == 1 {
+                self.recent.push_back(event);
             } else {
                 self.reused = true;
-                self.contents.insert(print);
+                push(&mut self.unidentified, event.1);
             }
         }
         self.earlier = self.recent.len();
+        self.unchecked = 0;
         self.identified = self.recent.iter().copied().collect();
         self.identified.sort_unstable_by_key(|(key, _)| *key);
+        self.contents = self.unidentified.iter().copied().collect();
+        self.contents.sort_unstable();
+    }
+
+    fn remember(&mut self, event: Seen) {
+        if self.recent.len() == TAIL {
+            self.earlier = self.earlier.saturating_sub(1);
+        }
+        push(&mut self.recent, event);
+        self.unchecked += 1;
+        if self.unchecked == CHECK && !self.reused {
+            self.unchecked = 0;
+            self.reused = !self.current_keys().is_sorted_by(|one, next| one < next);
+        }
     }
 
     /// The hashes of the ids of the open stream, sorted.
@@ -142,30 +158,14 @@ impl Tail {
         keys.sort_unstable();
         keys
     }
+}
 
-    /// Whether an event is one of an earlier opening. Each is recognised once.
-    fn is_repeat(&mut self, key: u64, print: Fingerprint) -> bool {
-        if self.identified.is_empty() {
-            return false;
-        }
-        let Ok(place) = self.identified.binary_search_by_key(&key, |(key, _)| *key) else { return false };
-        let known = &mut self.identified[place].1;
-        let repeat = *known == print;
-        if repeat {
-            *known = Self::REPLAYED;
-        } else if *known != Self::REPLAYED {
-            self.reused = true;
-        }
-        repeat
+/// Adds to a ring of [`TAIL`] entries.
+fn push<T>(ring: &mut VecDeque<T>, entry: T) {
+    if ring.len() == TAIL {
+        ring.pop_front();
     }
-
-    fn remember(&mut self, event: Seen) {
-        if self.recent.len() == TAIL {
-            self.recent.pop_front();
-            self.earlier = self.earlier.saturating_sub(1);
-        }
-        self.recent.push_back(event);
-    }
+    ring.push_back(entry);
 }
 
 #[cfg(test)]
@@ -258,7 +258,30 @@ mod tests {
                 tail.reopened();
             }
         }
-        assert!(tail.unidentified.len() <= TAIL && tail.contents.len() <= 6 * TAIL);
+        assert!(tail.unidentified.len() <= TAIL && tail.contents.len() <= TAIL);
         assert!(tail.recent.len() <= TAIL && tail.identified.len() <= TAIL);
+    }
+
+    #[test]
+    fn events_of_several_openings_are_recognised() {
+        let mut tail = Tail::default();
+        feed(&mut tail, &[("a", "1"), ("b", "2")]);
+        tail.reopened();
+        feed(&mut tail, &[("c", "3"), ("b", "other")]);
+        tail.reopened();
+        let replay = [("a", "1"), ("b", "2"), ("c", "3"), ("b", "other"), ("d", "4")];
+        assert_eq!(feed(&mut tail, &replay), ["2", "4"], "the id b identifies its last event");
+        tail.reopened();
+        assert_eq!(feed(&mut tail, &[("b", "2"), ("b", "other"), ("d", "4")]), ["2", "other"]);
+    }
+
+    #[test]
+    fn an_id_that_was_used_twice_is_remembered_after_its_events_are_forgotten() {
+        let mut tail = Tail::default();
+        feed(&mut tail, &[("a", "1"), ("b", "2"), ("a", "3")]);
+        for n in 0..2 * TAIL {
+            feed(&mut tail, &[(&n.to_string(), "x")]);
+        }
+        assert!(!tail.is_resumable());
     }
 }

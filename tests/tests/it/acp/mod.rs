@@ -16,6 +16,7 @@ mod requests;
 mod robustness;
 mod secrets;
 mod sequence;
+mod session_handle;
 mod settling;
 mod termination;
 mod tls;
