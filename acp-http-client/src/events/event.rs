@@ -239,6 +239,10 @@ pub(crate) fn peek_session(params: &[u8]) -> Option<Cow<'_, str>> {
     if let Some(session) = first_session(params) {
         return Some(Cow::Borrowed(session));
     }
+    // The first item of a list is no session.
+    if params.trim_ascii_start().starts_with(b"[") {
+        return None;
+    }
     serde_json::from_slice::<Peek<'_>>(params).ok()?.session_id
 }
 
@@ -342,12 +346,7 @@ impl Stored {
 }
 
 fn read(params: Bytes, meta: Meta) -> Event {
-    let mut content = Typed::read(params);
-    let bytes = content.raw().as_bytes();
-    if content.unreadable().is_some() && std::str::from_utf8(bytes).is_err() {
-        // A byte that is not UTF-8 is replaced, as the event stream format requires.
-        content = Typed::read(Bytes::from(String::from_utf8_lossy(bytes).into_owned()));
-    }
+    let content = Typed::read(params);
     match content.unreadable() {
         Some(error) => {
             let reason = format!("the parameters of an update cannot be read: {error}");
