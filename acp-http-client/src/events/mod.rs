@@ -2,6 +2,13 @@
 
 mod event;
 mod hub;
+#[cfg(test)]
+mod hub_tests;
+
+/// What the hub is locked with. `tests/interleavings.rs` puts its own in their place.
+mod sync {
+    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
+}
 
 pub use event::{
     Continuity, Event, Malformed, Meta, Notification, Order, Origin, Stream as EventSource, Update,
