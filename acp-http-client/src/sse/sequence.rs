@@ -75,7 +75,7 @@ pub(crate) struct Sequence<T> {
     assumed_repeat: bool,
     /// Whether the open stream has shown that the server is still the same one.
     proven: bool,
-    /// What the open stream delivered before that: it may be of another incarnation, and then comes again.
+    /// What was delivered since the last proof of that: it may be of another incarnation, and then comes again.
     unproven: Vec<(u64, Fingerprint)>,
     /// What was delivered of this incarnation before it was known to be another one.
     early: HashMap<u64, Fingerprint>,
@@ -195,7 +195,10 @@ impl<T> Sequence<T> {
         self.last_at_opening = self.held.last_key_value().map_or(0, |(n, _)| *n).max(self.last.unwrap_or(0));
         self.assumed_repeat = false;
         self.proven = self.last.is_none();
-        self.unproven.clear();
+        if self.last == Some(0) {
+            // Another incarnation is read from its beginning, and it may be yet another one by now.
+            self.held.clear();
+        }
         if self.hole != Hole::None {
             self.hole = Hole::Refetching;
         }

@@ -1,0 +1,12 @@
+//! The bodies of the fuzz targets of this crate.
+//!
+//! Each takes any bytes, and panics if what it checks does not hold. The fuzzer drives them, and the tests replay its
+//! corpus. They are here because they reach internals.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod core;
+mod message;
+mod sequence;
+mod sse;
+
+pub use self::{core::ordered_core, message::message, sequence::sequence, sse::sse_decoder};
