@@ -5,6 +5,7 @@
 mod acp;
 mod chat;
 mod control;
+mod dependencies;
 mod fuzz;
 mod local;
 mod provider;
