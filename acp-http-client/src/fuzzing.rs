@@ -9,4 +9,13 @@ mod message;
 mod sequence;
 mod sse;
 
+use bytes::Bytes;
+
+use crate::Json;
+
 pub use self::{core::ordered_core, message::message, sequence::sequence, sse::sse_decoder};
+
+/// JSON text as it is received, for targets of other crates.
+pub fn json(text: &str) -> Json {
+    Json::new(Bytes::copy_from_slice(text.as_bytes()))
+}

@@ -3,6 +3,7 @@
 //! The file of the hub is compiled a second time here, with locks at which the scheduler may switch.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+use bytes::Bytes;
 use futures::StreamExt;
 use shuttle::{future::block_on, thread};
 use std::sync::Arc;
@@ -27,12 +28,38 @@ const EVENTS: u64 = 4;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     Sent { writer: u64, number: u64 },
+    Notification(Notification),
     Lagged(u64),
     End,
 }
 
+#[derive(Debug, Clone, PartialEq)]
+#[allow(dead_code, reason = "the hub makes it")]
+pub struct Notification {
+    method: String,
+    params: Json,
+    meta: Meta,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Json(#[allow(dead_code, reason = "the hub makes it")] Bytes);
+
+impl Json {
+    fn new(text: Bytes) -> Self {
+        Self(text)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meta;
+
 #[derive(Debug)]
 pub enum Stored {
+    #[allow(dead_code, reason = "the hub asks for it")]
+    Update {
+        params: Bytes,
+        meta: Meta,
+    },
     Other(Box<Event>),
 }
 
@@ -46,8 +73,10 @@ impl Stored {
     }
 
     fn to_event(&self) -> Event {
-        let Self::Other(event) = self;
-        (**event).clone()
+        match self {
+            Self::Update { .. } => unreachable!("none is published"),
+            Self::Other(event) => (**event).clone(),
+        }
     }
 
     fn into_event(self) -> Event {
@@ -80,6 +109,7 @@ fn read(mut events: Events) -> (u64, u64) {
                 seen += 1;
             }
             Event::Lagged(count) => lagged += count,
+            Event::Notification(_) => unreachable!("none is published"),
             Event::End => ended = true,
         }
     }

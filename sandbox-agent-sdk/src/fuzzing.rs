@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use acp_http_client::fuzzing::json;
 use arbitrary::Unstructured;
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ use crate::update::{Update, UpdateKind};
 /// An update keeps its JSON, and is safe to print.
 pub fn update(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let update = Update::from_json(&text, Origin::Live, text.len());
+    let update = Update::from_json(&json(&text), Origin::Live, text.len());
     assert!(!update.to_string().contains(is_unsafe), "a terminal acts on {:?}", update.to_string());
     let written = serde_json::to_value(&update).expect("an update can be written");
     assert_eq!(written["sessionId"], update.session_id());
@@ -30,9 +31,11 @@ pub fn update(data: &[u8]) {
     if let Some(expected) = read.get("update") {
         assert_eq!(update.raw(), expected);
         assert_eq!(&written["update"], expected);
-        // The same report reads as the same again.
-        let again = Update::from_json(&written.to_string(), Origin::Live, 0);
+        // What is read at once, what is read by way of a value, and what is read again are the same.
+        let again = Update::from_json(&json(&written.to_string()), Origin::Live, 0);
         assert_eq!(format!("{:?}", again.kind()), format!("{:?}", update.kind()));
+        let general = Update::read(read, Origin::Live, 0);
+        assert_eq!(format!("{:?}", general.kind()), format!("{:?}", update.kind()));
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::error::AgentUnparsed;
 use crate::requests::{PermissionDecided, QuestionRequest, UnclaimedRequest};
+#[cfg(feature = "sessions")]
 use crate::sessions::Unrecorded;
 use crate::usage::BudgetEvent;
 use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, Update};
@@ -38,8 +39,11 @@ pub(crate) use weight::{Class, Weight};
 pub enum Event {
     /// The agent reported on its work.
     Update(Update),
-    /// A session ended. There is one such event for each end, whatever the server tells of it and how often.
+    /// A session ended. There is one such event for each end, whatever the server tells of it and how often. It is
+    /// published at the first sign of the end.
     SessionEnded(Box<SessionEnded>),
+    /// More became known about the end of a session after it was published: the last lines of stderr, for example.
+    TerminationDetails(Box<SessionEnded>),
     /// The agent printed something that is no message.
     #[non_exhaustive]
     AgentUnparsed {
@@ -89,9 +93,11 @@ pub enum Event {
     /// This subscriber did not read, its budget was spent, and so many events were dropped here. A request of the agent
     /// among them that nobody else was given is cancelled.
     Lagged(u64),
+    #[cfg(feature = "sessions")]
     /// Events of a session that is kept could not be stored. Its [`session_id`](Unrecorded::session_id) is the one under
     /// which the session is kept.
     Unrecorded(Unrecorded),
+    #[cfg(feature = "sessions")]
     /// Another program has taken a kept session up, and stores what happens in it from now on. This one has let go of it;
     /// what it had seen is stored once, by whoever is there to do it, or is missed by a gap in the store. The next prompt from here takes the session up again.
     #[non_exhaustive]
@@ -138,7 +144,7 @@ impl Event {
     pub fn origin(&self) -> Origin {
         match self {
             Self::Update(update) => update.origin(),
-            Self::SessionEnded(ended) => ended.origin,
+            Self::SessionEnded(ended) | Self::TerminationDetails(ended) => ended.origin,
             Self::AgentUnparsed { origin, .. } | Self::Other { origin, .. } => *origin,
             _ => Origin::Live,
         }
@@ -158,7 +164,7 @@ impl Event {
     pub fn session_id(&self) -> Option<&str> {
         match self {
             Self::Update(update) => Some(update.session_id()),
-            Self::SessionEnded(ended) => Some(&ended.session_id),
+            Self::SessionEnded(ended) | Self::TerminationDetails(ended) => Some(&ended.session_id),
             Self::Permission(request) => request.session_id(),
             Self::Question(request) => request.session_id(),
             Self::UnclaimedRequest(request) => request.session_id(),

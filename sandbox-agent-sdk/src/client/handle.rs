@@ -6,8 +6,11 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::lifecycle::{Again, Asked, Attempt, Inner};
+use super::stream::{EventLog, StreamPosition, StreamReader};
 use crate::connection::{Capabilities, Feature, Support};
 use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
+use crate::requests::Requests;
+#[cfg(feature = "sessions")]
 use crate::sessions::Sessions;
 use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
@@ -56,8 +59,10 @@ impl SandboxAgentClient {
         };
         let control = control_plane(&options, &http)?;
         let auto_connect = options.auto_connect;
+        #[cfg(feature = "sessions")]
         let keeps = options.attachment.is_some() || options.store.is_some();
         let client = Self::over(Arc::new(Inner::new(options, control, http)));
+        #[cfg(feature = "sessions")]
         if keeps {
             // What comes must find somebody who keeps it, and knows how far the stream was read, as soon as it comes.
             drop(client.sessions());
@@ -137,10 +142,11 @@ impl SandboxAgentClient {
         let client = self.clone();
         Box::pin(async move {
             client.inner().disconnect().await;
-            match client.inner().ledger.get() {
-                Some(ledger) => ledger.flush().await,
-                None => Ok(()),
+            #[cfg(feature = "sessions")]
+            if let Some(ledger) = client.inner().ledger.get() {
+                ledger.flush().await?;
             }
+            Ok(())
         })
     }
 
@@ -209,6 +215,26 @@ impl SandboxAgentClient {
         self.inner().hub.subscribe()
     }
 
+    /// Everything that happens from a position of the server's stream on, or from now on: in one order, with positions
+    /// and settlements, and without loss. See [`stream`](crate::stream).
+    ///
+    /// Unlike [`events`](Self::events) it is for layers that must not miss anything, such as a store.
+    pub fn events_from(&self, from: impl Into<Option<StreamPosition>>) -> EventLog {
+        EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
+    }
+
+    /// Reads the server's stream again: what follows a position, up to the event of the number `to` or up to the
+    /// present. It has the events of all sessions and all clients of the endpoint.
+    pub fn read(&self, from: StreamPosition, to: impl Into<Option<u64>>) -> StreamReader {
+        StreamReader::new(Arc::clone(self.inner()), from, to.into())
+    }
+
+    /// The handlers of the agent's requests: files, terminals, and those of the application.
+    #[must_use]
+    pub fn requests(&self) -> &Requests {
+        &self.inner().requests
+    }
+
     /// A handle of a session by its id. Nothing is sent, and the session need not exist.
     ///
     /// Subscribe to [`Session::events`] before a session is loaded to see its history as it comes.
@@ -217,6 +243,7 @@ impl SandboxAgentClient {
         Session::of(self.clone(), session_id.into())
     }
 
+    #[cfg(feature = "sessions")]
     /// The sessions that are kept: in the store of the options, or in memory while this program runs.
     #[must_use]
     pub fn sessions(&self) -> Sessions {

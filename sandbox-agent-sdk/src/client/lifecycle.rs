@@ -1,8 +1,10 @@
 //! Connecting and disconnecting, and what happens when they meet.
 
 use std::fmt;
+#[cfg(feature = "sessions")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -12,6 +14,8 @@ use super::hub::Hub;
 use super::probe;
 use crate::connection::Capabilities;
 use crate::control::ControlPlane;
+use crate::requests::Requests;
+#[cfg(feature = "sessions")]
 use crate::sessions::Ledger;
 use crate::{ClientOptions, ConnectionState, Error};
 
@@ -22,8 +26,10 @@ pub(crate) struct Inner {
     pub(crate) options: Arc<ClientOptions>,
     pub(super) control: ControlPlane,
     pub(crate) hub: Arc<Hub>,
+    pub(super) requests: Requests,
     http: reqwest::Client,
     /// The sessions that are kept, once somebody asks for them.
+    #[cfg(feature = "sessions")]
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
     /// Whether there was ever a connection.
     was_connected: AtomicBool,
@@ -125,10 +131,14 @@ impl Inner {
     pub(super) fn new(options: ClientOptions, control: ControlPlane, http: reqwest::Client) -> Self {
         let hub = Arc::new(Hub::with_limits(options.event_budget, &options.limits));
         hub.usage.set_budget(None, options.budget.clone());
+        let requests = Requests::default();
+        options.parts.register(&requests);
         Self {
             control,
             hub,
+            requests,
             http,
+            #[cfg(feature = "sessions")]
             ledger: OnceLock::new(),
             was_connected: AtomicBool::new(false),
             life: Mutex::new(Life { phase: Phase::Idle(None), closing: None, fading: None }),
@@ -222,7 +232,14 @@ impl Inner {
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
         let is_first = !self.was_connected.load(Ordering::Acquire);
-        let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent, is_first)?;
+        let connection = Connection::open(
+            &self.options,
+            (&self.hub, &self.requests),
+            &self.http,
+            &endpoint,
+            agent,
+            is_first,
+        )?;
         opening.insert(Arc::new(connection)).initialize().await
     }
 
@@ -269,6 +286,7 @@ impl Inner {
             let mut life = self.life();
             let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
             // From now on there is no connection because the program wants none.
+            #[cfg(feature = "sessions")]
             if let Some(ledger) = self.ledger.get() {
                 ledger.set_asleep(false);
             }

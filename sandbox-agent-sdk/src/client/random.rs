@@ -22,7 +22,7 @@ pub(crate) fn random_number() -> u64 {
 ///
 /// # Errors
 /// If the operating system has no randomness.
-#[cfg(unix)]
+#[cfg(all(any(feature = "local", test), unix))]
 pub(crate) fn random_token() -> Result<crate::client::secret::Secret, std::io::Error> {
     let mut bytes = zeroize::Zeroizing::new([0; 32]);
     getrandom::fill(bytes.as_mut_slice()).map_err(std::io::Error::other)?;

@@ -1,15 +1,38 @@
-//! Starts a server on this machine and ends it.
+//! Starts a released server on this machine and stops it.
 //!
-//! ```text
-//! options      what it is started with, and the start itself
-//! find         where its program is
-//! trust        whether other users can change that program
-//! launch       one attempt: port, token, process, listener, health
-//! server       the handle: client, log, exit
-//! supervisor   the one task that owns the processes and ends them
-//! group        the server's process and its process tree
-//! log          what it prints, bounded
-//! ```
+//! [`SandboxAgentClient::start_local`](crate::SandboxAgentClient::start_local) finds the program, starts it
+//! on a free port with a random token, waits until it is healthy, and returns a [`LocalServer`] with a
+//! client. Dropping that value stops the server and its process tree.
+//!
+//! - The program comes from the options, from `SANDBOX_AGENT_BIN`, or is the first in `PATH`. `node_modules`
+//!   is searched only in the directory that [an option](LocalOptions::search_node_modules) names. A program
+//!   that other users can replace is rejected.
+//! - The server inherits only environment variables that hold no secrets. [`LocalOptions::inherit`] adds
+//!   others.
+//! - The token is sent to no other process: not through a proxy, not before the listening socket was found in
+//!   the server's process tree (Linux), not after the server has exited.
+//! - The token is visible on the server's command line, because the server accepts it in no other way. On a
+//!   machine with untrusted users, hide command lines from them (`hidepid=2`, a container).
+//!
+//! | event | result |
+//! |---|---|
+//! | the program is not found | [`LocalError::NotFound`] with every searched path |
+//! | it is not executable, or other users can replace it | [`LocalError::NotExecutable`], [`LocalError::Untrusted`]; its mode is not changed |
+//! | it exits during startup | [`LocalError::Died`] with the exit code and the last lines of output |
+//! | another process listens on its port | another port is tried, or [`LocalError::ForeignListener`]; nothing is sent |
+//! | it does not become healthy | it is killed; [`LocalError::NotHealthy`] with the last lines of output |
+//! | it exits later | [`LocalServer::ended`]; its agents are killed and the client is disconnected |
+//! | you close or drop the [`LocalServer`] | SIGTERM to its process tree, SIGKILL after the [stop timeout](LocalOptions::stop_timeout) |
+//! | the runtime shuts down first | everything is killed immediately |
+//
+// options      the options, and the start itself
+// find         finds the program
+// trust        checks whether other users can replace the program
+// launch       one attempt: port, token, process, listener, health
+// server       the handle: client, log, exit
+// supervisor   the task that owns the processes and stops them
+// group        the server's process and its process tree
+// log          the server's output, bounded
 
 mod error;
 mod exit;

@@ -17,6 +17,7 @@ impl Event {
         let (kind, content) = match self {
             Self::Update(update) => ("update", serde_json::to_value(update)?),
             Self::SessionEnded(ended) => ("sessionEnded", serde_json::to_value(ended)?),
+            Self::TerminationDetails(ended) => ("terminationDetails", serde_json::to_value(ended)?),
             Self::AgentUnparsed { unparsed, origin } => {
                 ("agentUnparsed", json!({"error": unparsed.error, "raw": unparsed.raw, "origin": origin}))
             }
@@ -46,7 +47,9 @@ impl Event {
             Self::ServerRestarted => ("serverRestarted", json!({})),
             Self::Gap(gap) => ("gap", serde_json::to_value(gap)?),
             Self::Lagged(count) => ("lagged", json!({ "count": count })),
+            #[cfg(feature = "sessions")]
             Self::Unrecorded(unrecorded) => ("unrecorded", json!({"sessionId": unrecorded.session_id})),
+            #[cfg(feature = "sessions")]
             Self::TakenOver { session_id } => ("takenOver", json!({ "sessionId": session_id })),
             Self::Budget(budget) => ("budget", serde_json::to_value(budget)?),
             Self::Malformed { reason, start, lost } => {

@@ -40,7 +40,9 @@ impl Weight for Event {
     fn weight(&self) -> usize {
         let content = match self {
             Self::Update(update) => update.size(),
-            Self::SessionEnded(ended) => ended.session_id.len() + end_size(&ended.termination),
+            Self::SessionEnded(ended) | Self::TerminationDetails(ended) => {
+                ended.session_id.len() + end_size(&ended.termination)
+            }
             Self::AgentUnparsed { unparsed, .. } => unparsed.raw.len() + unparsed.error.len(),
             Self::Permission(request) => request.size(),
             Self::Question(request) => request.size(),
@@ -51,7 +53,9 @@ impl Weight for Event {
                 session_id.as_ref().map_or(0, String::len) + method.len() + reason.len()
             }
             Self::Connection(ConnectionState::AgentEnded(info)) => end_size(info),
+            #[cfg(feature = "sessions")]
             Self::Unrecorded(unrecorded) => unrecorded.session_id.len(),
+            #[cfg(feature = "sessions")]
             Self::TakenOver { session_id } => session_id.len(),
             Self::Budget(budget) => budget.session_id.as_ref().map_or(0, String::len),
             Self::Malformed { reason, start, .. } => reason.len() + start.len(),
@@ -70,11 +74,9 @@ impl Weight for Event {
         match self {
             Self::Permission(_) | Self::Question(_) => Class::Request,
             Self::UnclaimedRequest(_) => Class::Unclaimed,
-            Self::Connection(_)
-            | Self::SessionEnded(_)
-            | Self::Unrecorded(_)
-            | Self::TakenOver { .. }
-            | Self::Budget(_) => Class::News,
+            Self::Connection(_) | Self::SessionEnded(_) | Self::Budget(_) => Class::News,
+            #[cfg(feature = "sessions")]
+            Self::Unrecorded(_) | Self::TakenOver { .. } => Class::News,
             _ => Class::Report,
         }
     }

@@ -22,7 +22,7 @@ pub enum FileError {
     #[error("{} is outside of the directories that may be used", shown(.0))]
     Outside(PathBuf),
     /// The file does not exist.
-    #[error("{} does not exist", shown(.0))]
+    #[error("Resource not found: {}", shown(.0))]
     NotFound(PathBuf),
     /// It is a directory, a device, a pipe or a socket.
     #[error("{} is no regular file", shown(.0))]

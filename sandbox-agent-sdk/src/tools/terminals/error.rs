@@ -1,4 +1,4 @@
-//! Why a terminal could not be created or used.
+//! Errors of terminals.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::convert::text::printable;
 use crate::error::RpcError;
 
-/// Why a terminal could not be created or used. The agent gets it as an error response.
+/// The error of creating or using a terminal. The agent receives it as an error response.
 ///
 /// `Display` is safe to print; what the agent sent is in the fields.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -21,14 +21,14 @@ pub enum TerminalError {
     /// The command is not allowed.
     #[error("the command `{}` is not allowed", printable(.0))]
     NotAllowed(String),
-    /// The command is allowed, but not with this environment variable.
+    /// The command is allowed, but this environment variable is not.
     #[error("the environment variable `{}` is not allowed", printable(.0))]
     VariableNotAllowed(String),
-    /// The working directory is outside of the roots.
-    #[error("{} is outside of the directories that may be used", printable(&.0.to_string_lossy()))]
+    /// The working directory is outside the roots.
+    #[error("{} is outside the allowed directories", printable(&.0.to_string_lossy()))]
     Outside(PathBuf),
-    /// The working directory does not exist or is no directory.
-    #[error("{} is no directory", printable(&.0.to_string_lossy()))]
+    /// The working directory does not exist or is not a directory.
+    #[error("{} is not a directory", printable(&.0.to_string_lossy()))]
     NoDirectory(PathBuf),
     /// The name or the value of an environment variable is invalid.
     #[error("the environment variable `{}` is invalid", printable(.0))]
@@ -37,26 +37,26 @@ pub enum TerminalError {
     #[error("command `{}` not found", printable(.0))]
     NoCommand(String),
     /// The connection has too many terminals.
-    #[error("the connection has {limit} terminals already")]
+    #[error("the connection already has {limit} terminals")]
     TooMany {
-        /// How many it may have.
+        /// The limit.
         limit: usize,
     },
     /// The session has too many terminals.
-    #[error("the session has {limit} terminals already")]
+    #[error("the session already has {limit} terminals")]
     TooManyInSession {
-        /// How many it may have.
+        /// The limit.
         limit: usize,
     },
-    /// The connection to the agent has ended or is about to.
+    /// The connection to the agent has ended or is ending.
     #[error("the connection is closed")]
     Closed,
-    /// The system refused.
-    #[error("the command `{}` cannot be run", printable(command))]
+    /// The command failed to start.
+    #[error("the command `{}` failed to start", printable(command))]
     Io {
         /// The command.
         command: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Arc<io::Error>,
     },
@@ -79,7 +79,7 @@ impl TerminalError {
         }
     }
 
-    /// A detail for the agent, besides the reason.
+    /// Returns an additional detail for the agent.
     fn detail(&self) -> Option<(&'static str, Value)> {
         match self {
             Self::NotAllowed(command) | Self::NoCommand(command) => Some(("command", json!(command))),
@@ -89,7 +89,7 @@ impl TerminalError {
         }
     }
 
-    /// The error response for the agent, with a word for the reason in its data.
+    /// Converts the error to an error response, with a machine-readable reason in its data.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         let code = match self {
