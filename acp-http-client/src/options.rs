@@ -17,6 +17,9 @@ pub struct Timeouts {
     /// For a request whose POST failed, so that it is unknown whether it ran: how long the stream may have no message
     /// of its session before the request fails.
     pub confirmation: Option<Duration>,
+    /// For such a request in all, on a stream whose event ids identify nothing: a server that replays its whole buffer
+    /// to each opening keeps a session from being silent. `None` for none.
+    pub confirmation_limit: Option<Duration>,
     /// How long a response from a body is deferred for its echo on the event stream while its session is silent there.
     /// An event that is arriving then is waited for as long as its bytes come. Servers that keep their contract echo
     /// every response; this ends the wait on those that do not.
@@ -62,6 +65,7 @@ impl Default for Timeouts {
             request: Some(Duration::from_secs(60)),
             methods: methods.into_iter().map(|(method, time)| (method.to_owned(), time)).collect(),
             confirmation: Some(Duration::from_secs(120)),
+            confirmation_limit: Some(Duration::from_secs(3600)),
             order: Duration::from_secs(2),
             order_limit: Duration::from_secs(30),
             quiet: Duration::from_millis(250),

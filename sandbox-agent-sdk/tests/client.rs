@@ -75,6 +75,10 @@ mod termination;
 mod tools;
 #[path = "client/turn_events.rs"]
 mod turn_events;
+#[path = "client/turn_idle.rs"]
+mod turn_idle;
+#[path = "client/turn_states.rs"]
+mod turn_states;
 #[path = "client/turns.rs"]
 mod turns;
 #[path = "client/usage.rs"]

@@ -65,6 +65,7 @@ impl Run {
             quiet: times.quiet,
             learn: times.learn,
             unconfirmed: times.confirmation,
+            unconfirmed_limit: times.confirmation_limit,
             backlog_quiet: times.backlog_quiet,
             backlog_limit: times.backlog_limit,
         };

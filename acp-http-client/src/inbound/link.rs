@@ -74,6 +74,7 @@ impl Link {
             quiet: times.quiet,
             learn: times.learn,
             unconfirmed: times.confirmation,
+            unconfirmed_limit: times.confirmation_limit,
             backlog_quiet: times.backlog_quiet,
             backlog_limit: times.backlog_limit,
         };

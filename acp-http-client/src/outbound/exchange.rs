@@ -348,6 +348,9 @@ impl Exchange {
             Ok(Posted::Answer { status, content_type, body }) => {
                 let outcome = self.read_response(status, content_type, body)?;
                 self.core.mark_answered();
+                if *self.method == *METHODS.initialize && self.core.transport.connection_id().is_some() {
+                    self.link.input(|core, _| core.exclusive());
+                }
                 if self.ordered && self.link.state() != LinkState::Ended {
                     self.body = Some(outcome.clone());
                     self.ticket.answered = true;

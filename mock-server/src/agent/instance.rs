@@ -218,7 +218,10 @@ impl Player {
         let player = Arc::clone(self);
         self.spawn(async move {
             let steps = player.faulty_steps().unwrap_or_else(|| (player.script.behaviour)(&turn));
-            player.perform(&scene, steps).await;
+            match player.script.ends_by_state {
+                true => player.perform_by_state(&scene, steps).await,
+                false => player.perform(&scene, steps).await,
+            }
         });
     }
 

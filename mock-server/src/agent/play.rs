@@ -66,6 +66,27 @@ impl Player {
         self.close(scene, ending);
     }
 
+    /// Plays the steps of a prompt whose response says only that it was accepted. A report of the session's state ends
+    /// the turn, with what would have been the response.
+    pub(super) async fn perform_by_state(&self, scene: &Scene, steps: Vec<Step>) {
+        let state = |state: &str| json!({ "sessionUpdate": "state_update", "state": state });
+        self.update(&scene.session_id, state("running"));
+        self.close(scene, Ending::Result(json!({ "messageId": scene.id.to_string() })));
+        let mut idle = state("idle");
+        match self.play(scene, steps).await {
+            Ending::Result(Value::Object(members)) => {
+                members.into_iter().for_each(|(name, value)| idle[name] = value);
+            }
+            Ending::Error(error) => {
+                idle["stopReason"] = json!("error");
+                idle["error"] = error;
+            }
+            Ending::Result(_) => {}
+            Ending::Dead => return,
+        }
+        self.update(&scene.session_id, idle);
+    }
+
     /// Responds to the request of a scene, once.
     fn close(&self, scene: &Scene, ending: Ending) {
         if !scene.answered.swap(true, Ordering::SeqCst) {

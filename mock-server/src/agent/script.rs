@@ -45,6 +45,7 @@ pub struct Script {
     pub(super) behaviour: Behaviour,
     pub(super) history: History,
     pub(super) replays_on_resume: bool,
+    pub(super) ends_by_state: bool,
     pub(super) hook: Option<Hook>,
     pub(super) initialize: Value,
     pub(super) session: Value,
@@ -62,6 +63,7 @@ impl Script {
             behaviour: Arc::new(behaviour),
             history: Arc::new(|_| Vec::new()),
             replays_on_resume: false,
+            ends_by_state: false,
             hook: None,
             initialize: default_initialize(),
             session: default_session(),
@@ -86,6 +88,15 @@ impl Script {
     #[must_use]
     pub fn replays_on_resume(mut self, replays: bool) -> Self {
         self.replays_on_resume = replays;
+        self
+    }
+
+    /// Sets whether turns end by a `state_update`, as in the draft of version 2 of the protocol.
+    ///
+    /// The response to a prompt then says only that it was accepted.
+    #[must_use]
+    pub fn ends_by_state(mut self, ends: bool) -> Self {
+        self.ends_by_state = ends;
         self
     }
 

@@ -9,7 +9,9 @@ use tokio::sync::watch;
 
 use self::book::SessionBook;
 use self::books::State;
+pub(super) use self::open_request::OpenRequest;
 pub(super) use self::pending_call::PendingCall;
+pub(super) use self::progress::Progress;
 use self::taking_up::TakingUp;
 use super::log::LogQueue;
 use super::session::TurnState;
@@ -28,7 +30,9 @@ use crate::{
 
 mod book;
 mod books;
+mod open_request;
 mod pending_call;
+mod progress;
 mod taking_up;
 #[cfg(test)]
 mod tests;
@@ -353,6 +357,11 @@ impl Hub {
         PendingCall { hub: Arc::clone(self), id: id.into() }
     }
 
+    /// Counts an agent request of a session as open, until the guard is dropped.
+    pub(super) fn open_request(&self, id: &str) -> Option<OpenRequest> {
+        self.lock().sessions.get(id).map(|book| OpenRequest::new(&book.progress))
+    }
+
     /// Whether a call of this client about a session is pending.
     pub(super) fn has_pending_call(&self, id: &str) -> bool {
         self.lock().sessions.get(id).is_some_and(|book| book.pending_calls > 0)
@@ -523,6 +532,7 @@ impl Hub {
             book.turn = Some(Arc::clone(queue));
             book.turn_missed.clear();
             book.is_prompted = false;
+            book.progress.send_modify(Progress::begin);
             book.turn_state.send_replace(TurnState::Running);
         }
         before
@@ -617,6 +627,11 @@ impl Hub {
     /// What a session is doing, as it changes.
     pub(crate) fn watch_turn(&self, id: &str) -> watch::Receiver<TurnState> {
         self.lock().book(id).turn_state.subscribe()
+    }
+
+    /// Whether the turn of a session makes progress, as it changes.
+    pub(super) fn watch_progress(&self, id: &str) -> watch::Receiver<Progress> {
+        self.lock().book(id).progress.subscribe()
     }
 
     /// Nothing will happen any more.

@@ -4,7 +4,7 @@
 //! handle, session, turn      what a program holds                      (public face)
 //! lifecycle                  connect, disconnect, races
 //! opening, methods, stopping what can be done with sessions
-//! connection, calls          one connection and the calls made over it
+//! connection, calls, prompting   one connection and the calls made over it
 //! pump                       the one task that turns messages into events
 //! router                     agent requests: whether they are ours, and which handler answers
 //! account, offers            logging out, deleting sessions; what this client can do
@@ -37,6 +37,7 @@ mod opening;
 pub(crate) mod options;
 mod parts;
 mod probe;
+mod prompting;
 mod pump;
 pub(crate) mod random;
 mod reading;

@@ -1,4 +1,4 @@
-//! The names of the methods that not every server has.
+//! The names of methods.
 
 pub(super) const AUTHENTICATE: &str = "authenticate";
 pub(super) const CLOSE: &str = "session/close";

@@ -18,6 +18,7 @@ use super::supports::Learned;
 use crate::client::event::{Gap, Origin};
 use crate::client::limits::{BodyKind, Limits};
 use crate::convert::partial_json::readable_members;
+use crate::convert::retries::{CLAUDE_MESSAGE, retry_notice};
 use crate::convert::termination::TerminationReport;
 use crate::convert::update::Missed;
 use crate::error::{AgentUnparsed, LostReason};
@@ -304,9 +305,7 @@ impl Pump {
         if notification.method == SESSION_UPDATE {
             return self.updated(notification);
         }
-        if self.admitted(&notification.method, &notification.params).is_none() {
-            return;
-        }
+        let Some(size) = self.admitted(&notification.method, &notification.params) else { return };
         let origin = Origin::from_wire(notification.meta.origin);
         let params = match serde_json::from_str::<Value>(notification.params.as_str()) {
             Ok(params) => params,
@@ -334,7 +333,11 @@ impl Pump {
             "$/cancel_request" => {}
             method => {
                 let place = self.place(&notification.meta, notification.params.as_bytes());
-                let event = Event::Other { method: method.to_owned(), params, origin };
+                let notice = if method == CLAUDE_MESSAGE { retry_notice(&params) } else { None };
+                let event = match notice {
+                    Some(notice) => Event::Update(Update::read(notice, origin, size)),
+                    None => Event::Other { method: method.to_owned(), params, origin },
+                };
                 self.hub.publish_at(&event, place.at());
             }
         }

@@ -12,7 +12,7 @@ use self::incoming::Incoming;
 use self::owned::OwnedSession;
 pub(super) use self::owned::OwnedSessions;
 pub(super) use self::unclaimed::UnclaimedTable;
-use super::hub::Hub;
+use super::hub::{Hub, OpenRequest};
 use super::pump::Shared;
 use crate::requests::{AgentRequest, ClaimedRequest, UnclaimedRequest};
 use crate::requests::{ConnectionHandlers, Open, PermissionHandler, ReplyListener, RequestHandler};
@@ -162,6 +162,8 @@ impl RequestRouter {
         let place = Some(place).filter(|_| self.shared.is_shared);
         let owned = session.clone().filter(|_| self.shared.is_shared);
         let owned = owned.map(|session| self.shared.owned.enter(session));
+        let open = session.as_deref().and_then(|session| self.hub.open_request(session));
+        let guards = (owned, open);
         let (method, session): (Arc<str>, Option<Arc<str>>) = (method.into(), session.map(Into::into));
         let request = AgentRequest::new(
             Arc::clone(&method),
@@ -171,7 +173,7 @@ impl RequestRouter {
         );
         let handlers = self.handlers.of(&request);
         if !handlers.is_empty() {
-            return self.work(request, handlers, responder, owned);
+            return self.work(request, handlers, responder, guards);
         }
         if !Decisions::decides(&method) {
             // If the agent no longer waits, there is nothing to refuse.
@@ -179,7 +181,7 @@ impl RequestRouter {
             return;
         }
         let listener = self.decisions.reply_listener(&method, Some(&params), session.as_deref());
-        let listener = owning(listener, owned);
+        let listener = owning(listener, guards);
         let request = Undecided { method: &method, session: session.as_ref(), params, listener };
         if let Some(deciding) = self.decisions.decide(request, responder, place.as_deref()) {
             self.at_work.spawn(deciding);
@@ -193,12 +195,12 @@ impl RequestRouter {
         request: AgentRequest,
         handlers: Vec<Arc<dyn RequestHandler>>,
         mut responder: wire::Responder,
-        owned: Option<OwnedSession>,
+        guards: Guards,
     ) {
         let (method, session) = (request.method().to_owned(), request.session_id().map(str::to_owned));
         let response = request.dispatch(handlers.clone());
         self.at_work.spawn(async move {
-            let _owned = owned;
+            let _guards = guards;
             let response = tokio::select! {
                 biased;
                 () = responder.closed() => return,
@@ -219,10 +221,14 @@ impl RequestRouter {
     }
 }
 
-/// Keeps a session among those with open requests of ours until the response is given.
-fn owning(listener: ReplyListener, owned: Option<OwnedSession>) -> ReplyListener {
+/// What holds for as long as an agent request is open: its session is among those with requests of ours, and its turn
+/// waits for this client.
+type Guards = (Option<OwnedSession>, Option<OpenRequest>);
+
+/// Keeps the guards of a request until the response is given.
+fn owning(listener: ReplyListener, guards: Guards) -> ReplyListener {
     Box::new(move |response| {
         listener(response);
-        drop(owned);
+        drop(guards);
     })
 }

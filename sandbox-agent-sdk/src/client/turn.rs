@@ -20,7 +20,6 @@ use super::lifecycle::Inner;
 use super::list::find_session;
 use super::metering::metered;
 use super::names::PROMPT;
-use super::pump::wait_until;
 use super::reading::id_text;
 use super::session::{Session, TurnState};
 use crate::client::event::Queue;
@@ -37,10 +36,12 @@ use crate::{DropPolicy, Error, Prompt, Update, UpdateKind};
 mod collected;
 mod feed;
 mod item;
+mod limits;
 
 pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
 pub use item::TurnEvent;
 pub(crate) use item::TurnItem;
+use limits::{TurnLimits, reached};
 
 open_enum! {
     /// Why a turn ended.
@@ -67,7 +68,9 @@ pub struct TurnOutcome {
     pub stop_reason: StopReason,
     /// What is missing of the reports, as far as is known: the connection lost them, or they were not read in time.
     pub missing: Vec<Missed>,
-    /// The response as it came. An error response to a turn that was cancelled is in its member `error`.
+    /// The response as it came, or the report that ended the turn where the response says only that the prompt was
+    /// accepted. An error
+    /// response to a turn that was cancelled is in its member `error`.
     pub raw: Value,
     /// What the turn used, as far as the agent reports it.
     pub usage: Box<TurnUsage>,
@@ -115,9 +118,6 @@ type Outcome = Result<TurnOutcome, Error>;
 /// Runs with the id of a prompt before it is sent.
 pub(super) type BeforeSend = Box<dyn FnOnce(String) -> BoxFuture<'static, Result<(), Error>> + Send>;
 
-/// When a turn has to end, and how long that was from its setting.
-type Deadline = Option<(Instant, Duration)>;
-
 /// One turn: a stream of the agent's reports, and an outcome.
 ///
 /// The stream ends when the turn is over, after every report that came before its end. What a crash leaves behind
@@ -132,7 +132,7 @@ pub struct Turn {
     session: Session,
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Receiver<Option<Outcome>>,
-    deadline: watch::Sender<Deadline>,
+    limits: watch::Sender<TurnLimits>,
     reading: Reading,
     /// Tells the task that runs the turn when it is no longer held.
     _held: oneshot::Sender<()>,
@@ -157,7 +157,7 @@ impl Turn {
         let queue = inner.hub.turn_queue();
         let (held, dropped) = oneshot::channel();
         let (sender, outcome) = watch::channel(None);
-        let (deadline, due) = watch::channel(None);
+        let (limits, limited) = watch::channel(TurnLimits::default());
         let state = match prompt.is_empty() {
             true => {
                 sender.send_replace(Some(Err(Error::config("a prompt needs content"))));
@@ -171,9 +171,9 @@ impl Turn {
             params: json!({"sessionId": session.id(), "prompt": prompt.to_value()}),
             queue: Arc::clone(&queue),
             outcome: sender,
-            due,
             before_send: Mutex::new(before),
             request_id: None,
+            limits: limited,
         };
         match state {
             Some(TurnState::Running) => driver.refuse(),
@@ -188,7 +188,7 @@ impl Turn {
             }
             None => queue.end(),
         }
-        Self { session, queue, outcome, deadline, reading: Reading::NotYet, _held: held }
+        Self { session, queue, outcome, limits, reading: Reading::NotYet, _held: held }
     }
 
     /// The session it belongs to.
@@ -207,7 +207,18 @@ impl Turn {
     /// Its outcome is then an [`Error::Timeout`] with [`Phase::Deadline`]; [`text`](Self::text) and
     /// [`collect`](Self::collect) give an [`Error::IncompleteTurn`] with what was received.
     pub fn with_deadline(self, within: Duration) -> Self {
-        self.deadline.send_replace(Some((Instant::now() + within, within)));
+        self.limits.send_modify(|limits| limits.deadline = Some((Instant::now() + within, within)));
+        self
+    }
+
+    /// Cancels the turn if nothing is reported in it for this long.
+    ///
+    /// Agents that retry a failing model may be silent for minutes. Every update of the session counts, and the time
+    /// does not run while the agent waits for a permission, an answer or a tool of this client. The outcome is then an
+    /// [`Error::Timeout`] with [`Phase::Idle`]; [`text`](Self::text) and [`collect`](Self::collect) give an
+    /// [`Error::IncompleteTurn`] with what was received.
+    pub fn with_idle_timeout(self, limit: Duration) -> Self {
+        self.limits.send_modify(|limits| limits.idle = Some(limit));
         self
     }
 
@@ -269,7 +280,7 @@ impl Turn {
     /// Waits for the end of the turn and gives everything it brought: text, thoughts, tool calls, changes of files.
     ///
     /// # Errors
-    /// [`Error::IncompleteTurn`] if something is missing or the deadline has passed; it has what was received.
+    /// [`Error::IncompleteTurn`] if something is missing or a limit of the turn was reached; it has what was received.
     /// Else as [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
         let mut collected = CollectedTurn::default();
@@ -291,7 +302,7 @@ impl Turn {
                 let incomplete = IncompleteTurn { collected, missing, source: None };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
             }
-            Err(error) if is_deadline(&error) => {
+            Err(error) if is_limit(&error) => {
                 let source = Some(Arc::new(error));
                 let incomplete = IncompleteTurn { collected, missing: Vec::new(), source };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
@@ -388,11 +399,11 @@ struct Driver {
     params: Value,
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Sender<Option<Outcome>>,
-    due: watch::Receiver<Deadline>,
     /// Guards what runs before the prompt is sent; held to take it.
     before_send: Mutex<Option<BeforeSend>>,
     /// The id of the prompt, once it is known.
     request_id: Option<String>,
+    limits: watch::Receiver<TurnLimits>,
 }
 
 /// Frees the session for the next turn, also when the task is ended from outside.
@@ -520,12 +531,13 @@ impl Driver {
         if let (Some(before), Some(id)) = (self.take_before_send(), self.request_id.clone()) {
             before(id).await?;
         }
-        let call = connection.session_request(PROMPT, &session, request);
+        let call = connection.prompt(&session, request);
         let mut call = std::pin::pin!(call);
         let policy = self.inner.options.drop_policy;
         if policy == DropPolicy::Cancel && dropped.try_recv() == Err(TryRecvError::Closed) {
             return Err(Error::config("the turn was dropped before its prompt was sent"));
         }
+        let progress = self.inner.hub.watch_progress(&self.session);
         let mut state = self.inner.hub.watch_turn(&self.session);
         if *state.borrow_and_update() == TurnState::Cancelling {
             return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
@@ -546,9 +558,9 @@ impl Driver {
                     DropPolicy::Cancel => stop(connection, &self.session, call).await,
                 }
             }
-            within = passed(&mut self.due) => {
+            (phase, within) = reached(&mut self.limits, progress) => {
                 let late = || {
-                    let timeout = Timeout::new(Phase::Deadline, "session/prompt", within);
+                    let timeout = Timeout::new(phase, "session/prompt", within);
                     Error::Timeout(Box::new(timeout))
                 };
                 let limit = self.inner.options.timeouts.cancel;
@@ -582,22 +594,7 @@ async fn stop(
     call.await
 }
 
-/// Waits until the deadline has passed, if one is set, and says how long it was.
-async fn passed(due: &mut watch::Receiver<Deadline>) -> Duration {
-    loop {
-        let set = *due.borrow_and_update();
-        tokio::select! {
-            () = wait_until(set.map(|(at, _)| at)) => return set.map_or(Duration::ZERO, |(_, within)| within),
-            changed = due.changed() => {
-                if changed.is_err() {
-                    // The turn is not held any more, which ends it in its own way.
-                    std::future::pending::<()>().await;
-                }
-            }
-        }
-    }
-}
-
-fn is_deadline(error: &Error) -> bool {
-    matches!(error, Error::Timeout(timeout) if timeout.phase == Phase::Deadline)
+/// Whether a limit of the turn has ended it.
+fn is_limit(error: &Error) -> bool {
+    matches!(error, Error::Timeout(timeout) if matches!(timeout.phase, Phase::Deadline | Phase::Idle))
 }

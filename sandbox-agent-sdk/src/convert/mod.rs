@@ -20,6 +20,7 @@ pub(crate) mod model;
 pub(crate) mod open_enum;
 pub(crate) mod partial_json;
 pub(crate) mod plain_text;
+pub(crate) mod retries;
 #[cfg(test)]
 mod schema_walk;
 pub(crate) mod session_info;

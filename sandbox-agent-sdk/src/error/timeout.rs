@@ -74,6 +74,8 @@ pub enum Phase {
     Close,
     /// The turn to end before its deadline.
     Deadline,
+    /// An update of the turn, within its [idle limit](crate::Turn::with_idle_timeout).
+    Idle,
     /// A phase that this version does not know.
     Other,
 }
@@ -90,6 +92,7 @@ impl fmt::Display for Phase {
             Self::StreamIdle => "bytes on the event stream",
             Self::Cancel => "the turn to stop",
             Self::Deadline => "the turn to end by its deadline",
+            Self::Idle => "an update of the turn",
             Self::Close => "the server to confirm the close",
             Self::Other => "the server",
         })

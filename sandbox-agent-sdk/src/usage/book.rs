@@ -38,6 +38,8 @@ struct Entry {
     budget: Option<Tracked>,
     /// When the running turn began.
     running: Option<Instant>,
+    /// Whether this client has created the session.
+    is_own: bool,
 }
 
 impl UsageBook {
@@ -57,6 +59,21 @@ impl UsageBook {
         let rules = Rules::of(agent);
         if rules != Rules::default() {
             self.lock().entry(session).rules = Some(rules);
+        }
+    }
+
+    /// This client has created the session, and counts all of it.
+    pub(crate) fn created(&self, session: &str) {
+        self.lock().entry(session).is_own = true;
+    }
+
+    /// This client has opened a session that was used before. `shared` says that others may use the agent's process.
+    pub(crate) fn joined(&self, session: &str, shared: bool) {
+        let mut state = self.lock();
+        let rules = state.rules_of(session);
+        let entry = state.entry(session);
+        if !entry.is_own {
+            entry.meter.join(rules, shared);
         }
     }
 

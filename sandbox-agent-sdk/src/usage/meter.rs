@@ -23,6 +23,8 @@ pub(crate) struct Meter {
     time: Duration,
     context: ContextUsage,
     turn: Option<OpenTurn>,
+    /// Whether the first total that is reported includes what was spent before this meter counted.
+    joined: bool,
 }
 
 /// A turn that is running.
@@ -44,6 +46,12 @@ struct RunningCost {
 }
 
 impl Meter {
+    /// The session was used before. Unless a total is known, the first one includes what was spent then.
+    pub(crate) fn join(&mut self, rules: Rules, shared: bool) {
+        let lasts = rules.cost == Counts::Session || (shared && rules.cost == Counts::Process);
+        self.joined = lasts && self.costs.is_empty();
+    }
+
     /// Begins a turn, before its prompt is sent.
     pub(crate) fn begin_turn(&mut self) {
         self.turns += 1;
@@ -100,8 +108,10 @@ impl Meter {
         usage.cost = self.costs().into_iter().find_map(|cost| {
             let before = turn.costs_before.iter().find(|before| before.currency == cost.currency);
             let spent = cost.amount - before.map_or(0.0, |before| before.amount);
-            (spent > 0.0 || before.is_none()).then(|| Cost::new(spent, cost.currency.clone()))
+            let is_known = before.is_some() || !self.joined;
+            (is_known && (spent > 0.0 || before.is_none())).then(|| Cost::new(spent, cost.currency.clone()))
         });
+        self.joined &= self.costs.is_empty();
         (usage.context_used, usage.context_size) = (self.context.used, self.context.size);
         usage
     }

@@ -67,6 +67,8 @@ pub struct TurnUsage {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
     /// The increase of the running cost total during the turn.
+    ///
+    /// Unknown in the first turn of a loaded session if the total includes earlier turns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
     /// The tokens in the context of the last model call.

@@ -112,6 +112,24 @@ fn a_total_that_begins_again_is_added_and_one_that_continues_is_not() {
 }
 
 #[test]
+fn the_first_total_of_a_session_that_was_joined_is_not_the_cost_of_a_turn() {
+    // The agent, whether others may use its process, and what the first turn is known to have cost.
+    let table = [("opencode", false, None), ("claude", false, Some(0.5)), ("claude", true, None)];
+    for (agent, shared, first) in table {
+        let mut meter = Meter::default();
+        meter.join(Rules::of(agent), shared);
+        let used = turn(&mut meter, agent, &[cost(0.5)], &json!({}));
+        assert_eq!(used.cost.map(|cost| cost.amount), first, "{agent} {shared}");
+        assert_eq!(spent(&meter), 0.5, "the total is what the agent reports");
+        let next = turn(&mut meter, agent, &[cost(0.75)], &json!({}));
+        assert_eq!(next.cost.map(|cost| cost.amount), Some(0.25), "{agent} {shared}");
+        // A total that is known makes a second load no reason for doubt.
+        meter.join(Rules::of(agent), shared);
+        assert_eq!(turn(&mut meter, agent, &[cost(1.0)], &json!({})).cost.unwrap().amount, 0.25);
+    }
+}
+
+#[test]
 fn what_is_replayed_or_history_does_not_count_again() {
     let mut meter = Meter::default();
     for origin in [Origin::Replayed, Origin::History] {

@@ -30,7 +30,7 @@ pub(super) fn run_turn(server: Arc<Server>, session: String, running: Arc<Runnin
         if random.per_mille(30) {
             tokio::time::sleep(random.millis(150)).await;
             if server.is_alive(caller.life) {
-                server.update(&session, false);
+                server.update(&session, None);
             }
         }
     });
@@ -56,7 +56,7 @@ async fn turn(
         if running.cancelled.load(Ordering::Relaxed) {
             break;
         }
-        server.update(session, false);
+        server.update(session, None);
         if random.per_mille(if long { 10 } else { 100 }) {
             ask(server, session, running).await;
         }
@@ -68,7 +68,7 @@ async fn turn(
         return Some("end_turn");
     }
     for _ in 0..random.below(3) {
-        server.update(session, false);
+        server.update(session, None);
     }
     Some("cancelled")
 }
@@ -100,7 +100,7 @@ pub(super) fn greet(server: Arc<Server>, session: String, life: u32) {
     tokio::spawn(async move {
         tokio::time::sleep(random.millis(200)).await;
         if server.is_alive(life) {
-            server.update(&session, false);
+            server.update(&session, None);
         }
     });
 }
@@ -113,7 +113,7 @@ pub(super) fn set_mode(server: Arc<Server>, caller: Caller, tag: String) {
         if !server.is_alive(caller.life) {
             return;
         }
-        server.update(caller.session.as_deref().unwrap_or_default(), false);
+        server.update(caller.session.as_deref().unwrap_or_default(), None);
         let sent = server.world.ledger().emitted.len();
         server.world.ledger().calls.entry(tag).or_default().responded = Some(sent);
         server.respond(&caller, &Ok(json!({})));
@@ -121,7 +121,7 @@ pub(super) fn set_mode(server: Arc<Server>, caller: Caller, tag: String) {
 }
 
 /// The history of a session comes before the response.
-pub(super) fn load(server: Arc<Server>, caller: Caller) {
+pub(super) fn load(server: Arc<Server>, caller: Caller, call: Option<u64>) {
     tokio::spawn(async move {
         let session = caller.session.clone().unwrap_or_default();
         let mut random = server.world.random(&format!("load {session}"));
@@ -129,7 +129,7 @@ pub(super) fn load(server: Arc<Server>, caller: Caller) {
             if !server.is_alive(caller.life) {
                 return;
             }
-            server.update(&session, true);
+            server.update(&session, call);
             tokio::time::sleep(random.millis(5)).await;
         }
         server.respond(&caller, &Ok(json!({})));

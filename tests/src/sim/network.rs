@@ -277,9 +277,7 @@ impl Pump {
             }
             return false;
         }
-        if let Some(event) = world.ledger().emitted.get_mut(index) {
-            event.brought.get_or_insert(Instant::now());
-        }
+        world.bring(index);
         if random.per_mille(100) {
             let place = random.index(bytes.len());
             let _ = self.sender.send(Ok(bytes.slice(..place)));

@@ -251,6 +251,11 @@ impl TurnLog {
         diffs.collect()
     }
 
+    /// Whether the agent reported something for the user beside the conversation.
+    pub(crate) fn has_notices(&self) -> bool {
+        self.updates.iter().any(|update| matches!(update.kind(), UpdateKind::Notice(_)))
+    }
+
     /// Fails the row unless the turn ended by itself.
     pub(crate) fn ended(&self) -> &Self {
         match &self.outcome {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::progress::Progress;
 use crate::client::event::{Queue, Weight};
 use crate::client::session::TurnState;
 use crate::client::snapshot::{Patch, SnapshotCell};
@@ -45,6 +46,8 @@ pub(super) struct SessionBook {
     /// Those who load the session and wait for its history.
     pub(super) histories: Vec<Arc<Queue<Update>>>,
     pub(super) turn_state: watch::Sender<TurnState>,
+    /// Whether its turn makes progress.
+    pub(super) progress: Arc<watch::Sender<Progress>>,
     pub(super) ended: watch::Sender<Option<TerminationInfo>>,
     /// How many calls are taking the session up, whether it has ended or not.
     pub(super) taking_up: usize,
@@ -82,6 +85,7 @@ impl SessionBook {
             tool_calls: ToolCalls::default(),
             histories: Vec::new(),
             turn_state: watch::Sender::new(TurnState::Idle),
+            progress: Arc::default(),
             ended: watch::Sender::new(None),
             taking_up: 0,
             past_end: false,
@@ -142,6 +146,7 @@ impl SessionBook {
     /// Gives an event to the readers of the session, and says how many decide about requests, together with those
     /// before.
     pub(super) fn push(&mut self, event: &Event, mut deciders: usize) -> usize {
+        self.progress.send_if_modified(|progress| progress.observe(event));
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         for queue in &self.subscribers {
             let deciding = queue.is_deciding();

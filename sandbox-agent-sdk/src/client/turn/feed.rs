@@ -6,11 +6,12 @@ use futures::future::OptionFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::{oneshot, watch};
 
-use super::{Outcome, Reading, Turn, TurnEvent, TurnItem, passed};
+use super::limits::{TurnLimits, reached};
+use super::{Outcome, Reading, Turn, TurnEvent, TurnItem};
 use crate::Error;
 use crate::client::event::Queue;
 use crate::client::session::Session;
-use crate::error::{Phase, Timeout};
+use crate::error::Timeout;
 
 impl Turn {
     /// A turn of a session whose events come from this stream, up to [`TurnEvent::Ended`].
@@ -24,14 +25,14 @@ impl Turn {
         let queue = inner.hub.turn_queue();
         let (held, dropped) = oneshot::channel();
         let (sender, outcome) = watch::channel(None);
-        let (deadline, due) = watch::channel(None);
+        let (limits, limited) = watch::channel(TurnLimits::default());
         let feed = {
             let (session, queue) = (session.clone(), std::sync::Arc::clone(&queue));
             async move {
                 let outcome = tokio::select! {
                     biased;
                     _ = dropped => return,
-                    outcome = feed(&session, &queue, events, due) => outcome,
+                    outcome = feed(&session, &queue, events, limited) => outcome,
                 };
                 queue.end();
                 sender.send_replace(Some(outcome));
@@ -40,19 +41,20 @@ impl Turn {
         if !inner.spawn(feed) {
             queue.end();
         }
-        Self { session, queue, outcome, deadline, reading: Reading::NotYet, _held: held }
+        Self { session, queue, outcome, limits, reading: Reading::NotYet, _held: held }
     }
 }
 
-/// Passes the events on until the turn ends or its deadline has passed.
+/// Passes the events on until the turn ends or reaches a limit.
 async fn feed(
     session: &Session,
     queue: &Queue<TurnItem>,
     events: impl Stream<Item = TurnEvent>,
-    mut due: watch::Receiver<super::Deadline>,
+    mut limits: watch::Receiver<TurnLimits>,
 ) -> Outcome {
     let mut events = pin!(events);
-    let mut deadline = pin!(passed(&mut due).fuse());
+    let progress = session.client().inner().hub.watch_progress(session.id());
+    let mut limit = pin!(reached(&mut limits, progress).fuse());
     let mut late = None;
     let mut cancelling: OptionFuture<_> = None.into();
     loop {
@@ -65,8 +67,8 @@ async fn feed(
                     Error::config("the events of the turn ended before the turn did")
                 })),
             },
-            within = &mut deadline, if late.is_none() => {
-                late = Some(Error::Timeout(Box::new(Timeout::new(Phase::Deadline, "session/prompt", within))));
+            (phase, within) = &mut limit, if late.is_none() => {
+                late = Some(Error::Timeout(Box::new(Timeout::new(phase, "session/prompt", within))));
                 cancelling = Some(session.cancel().fuse()).into();
             }
             Some(cancelled) = &mut cancelling => {

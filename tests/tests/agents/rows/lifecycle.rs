@@ -130,6 +130,27 @@ pub(super) async fn a_session_is_closed(cell: Cell) -> Seen {
     }
 }
 
+pub(super) async fn a_session_is_deleted(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    ask(&session, "remember this").await.ended();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let deleted = patiently("deleting", session.delete()).await;
+    if let Err(error) = deleted {
+        assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
+        assert!(!connected.capabilities.delete_session);
+        return Seen::cannot("`Unsupported`");
+    }
+    let loaded = patiently("loading", connected.client.load_session(session.id(), bench.open_session())).await;
+    assert!(
+        loaded.is_err(),
+        "a session that was deleted was loaded: {:?}",
+        loaded.map(|it| said(it.history()))
+    );
+    Seen::Works
+}
+
 pub(super) async fn a_disconnect_leaves_no_process(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     left_behind(&bench, bench.new_session(), &[RealAgent::Codex]).await
