@@ -309,6 +309,7 @@ impl<T> Sequence<T> {
             None if self.is_late(n) && fresh.is_none_or(|seen| n > seen) => {
                 self.prints.insert(n, print);
                 self.first = self.first.map(|first| first.min(n));
+                let item = item.filter(|_| self.early.remove(&n) != Some(print));
                 self.delivered(n, out);
                 out.extend(item.map(Sequenced::Late));
                 return Flow::Continue;
