@@ -86,7 +86,7 @@ pub(crate) struct Sequence<T> {
     proven: bool,
     /// Whether it was reported that it has not.
     doubted: bool,
-    /// What was delivered since the last proof of that: it may be of another incarnation, and then comes again.
+    /// What the open stream delivered before that: it may be of another incarnation, and then comes again.
     unproven: Vec<(u64, Fingerprint)>,
     /// What was delivered of this incarnation before it was known to be another one.
     early: HashMap<u64, Fingerprint>,
@@ -210,10 +210,7 @@ impl<T> Sequence<T> {
         self.assumed_repeat = false;
         self.proven = self.last.is_none();
         self.doubted = false;
-        if self.last == Some(0) {
-            // Another incarnation is read from its beginning, and it may be yet another one by now.
-            self.held.clear();
-        }
+        self.unproven.clear();
         if self.hole != Hole::None {
             self.hole = Hole::Refetching;
         }
@@ -309,7 +306,6 @@ impl<T> Sequence<T> {
             None if self.is_late(n) && fresh.is_none_or(|seen| n > seen) => {
                 self.prints.insert(n, print);
                 self.first = self.first.map(|first| first.min(n));
-                let item = item.filter(|_| self.early.remove(&n) != Some(print));
                 self.delivered(n, out);
                 out.extend(item.map(Sequenced::Late));
                 return Flow::Continue;
