@@ -4,6 +4,9 @@ mod client;
 pub mod control;
 mod convert;
 pub mod error;
+#[cfg(all(feature = "fuzzing", unix))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(all(feature = "local", unix))]
 pub mod local;
 #[cfg(all(any(feature = "local", feature = "terminals"), unix))]

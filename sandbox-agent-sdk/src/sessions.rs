@@ -47,6 +47,8 @@ pub use status::{
     ArchivedSessions, ResumeRequirement, ResumeSupport, RetentionPolicy, SessionStatus, StatusEvent,
     TransitionError, UnknownStatus, UserAction,
 };
+#[cfg(feature = "fuzzing")]
+pub(crate) use transcript::read_all as read_transcript;
 
 pub use crate::store::{
     Cursor, EventPage, EventQuery, InactiveQuery, MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, MemoryStore, NewEvent,

@@ -232,10 +232,10 @@ impl Core {
 
     /// A response came in a body; `echoed` says that the stream will bring it too.
     pub(crate) fn tapped_body(&self, number: u64, body: &Bytes, echoed: bool) {
-        if self.options.tap.is_some()
-            && let Some(body) = self.tap_book.body(number, body, echoed)
-        {
-            self.tap(Direction::Inbound, None, &body);
+        if self.options.tap.is_some() {
+            for body in self.tap_book.body(number, body, echoed) {
+                self.tap(Direction::Inbound, None, &body);
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use super::handle::AcpHttpClient;
 use crate::{
-    Error, Json, MessageId, Order, RequestOptions, Typed,
+    Error, Json, MessageId, Order, RequestOptions, Typed, json,
     outbound::{Draft, Exchange},
     rpc::Outgoing,
 };
@@ -30,7 +30,7 @@ pub struct Request<R> {
     method: Arc<str>,
     draft: Result<Draft, Error>,
     options: RequestOptions,
-    read: fn(&str, Bytes) -> Result<R, Error>,
+    read: fn(&str, Bytes, usize) -> Result<R, Error>,
 }
 
 /// The future of a [`Request`].
@@ -41,7 +41,7 @@ impl<R> Request<R> {
         client: &AcpHttpClient,
         method: &str,
         params: &(impl Serialize + ?Sized),
-        read: fn(&str, Bytes) -> Result<R, Error>,
+        read: fn(&str, Bytes, usize) -> Result<R, Error>,
     ) -> Self {
         let ids = &client.core().ids;
         let number = ids.next();
@@ -107,14 +107,16 @@ impl<R> Request<R> {
         let span = client.core().spans.request(&method, draft.number);
         let settled = Exchange::run(client.core().clone(), draft, options).instrument(span).await?;
         let raw = settled.outcome.map_err(|error| Error::Rpc { error, status: None })?;
-        read(&method, raw).map(|value| (value, settled.order))
+        let limit = client.core().options.limits.decoded;
+        read(&method, raw, limit).map(|value| (value, settled.order))
     }
 }
 
 impl<R: DeserializeOwned> Request<R> {
     pub(super) fn typed(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
-        Self::new(client, method, params, |method, raw| {
-            serde_json::from_slice(&raw).map_err(|source| Error::Decode {
+        Self::new(client, method, params, |method, raw, limit| {
+            let fits = json::check_size(&raw, limit).map_err(serde::de::Error::custom);
+            fits.and_then(|()| serde_json::from_slice(&raw)).map_err(|source| Error::Decode {
                 method: method.to_owned(),
                 raw,
                 source: Arc::new(source),
@@ -125,13 +127,13 @@ impl<R: DeserializeOwned> Request<R> {
 
 impl Request<Json> {
     pub(super) fn raw(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
-        Self::new(client, method, params, |_, raw| Ok(Json::new(raw)))
+        Self::new(client, method, params, |_, raw, _| Ok(Json::new(raw)))
     }
 }
 
 impl<T: DeserializeOwned> Request<Typed<T>> {
     pub(super) fn lenient(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
-        Self::new(client, method, params, |_, raw| Ok(Typed::read(raw)))
+        Self::new(client, method, params, |_, raw, limit| Ok(Typed::read_within(raw, limit)))
     }
 }
 

@@ -2,9 +2,16 @@
 
 mod event;
 mod hub;
+#[cfg(test)]
+mod hub_tests;
 mod peek;
 mod stored;
 mod text_chunk;
+
+/// What the hub is locked with. `tests/interleavings.rs` puts its own in their place.
+mod sync {
+    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
+}
 
 pub use event::{Continuity, Event, EventSource, Malformed, Meta, Notification, Order, Origin, Update};
 pub use hub::Events;

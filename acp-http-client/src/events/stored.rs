@@ -58,12 +58,7 @@ impl Stored {
 }
 
 fn read(params: Bytes, meta: Meta) -> Event {
-    let mut content = Typed::read_with(params, text_chunk::read);
-    let bytes = content.raw().as_bytes();
-    if content.unreadable().is_some() && std::str::from_utf8(bytes).is_err() {
-        // A byte that is not UTF-8 is replaced, as the event stream format requires.
-        content = Typed::read(Bytes::from(String::from_utf8_lossy(bytes).into_owned()));
-    }
+    let content = Typed::read_with(params, text_chunk::read);
     match content.unreadable() {
         Some(error) => {
             let reason = format!("the parameters of an update cannot be read: {error}");

@@ -10,7 +10,7 @@ use super::{
     answers::{Answer, refuse_permission, to_answer, unhandled},
     channel::AgentRequest,
 };
-use crate::{AcpHttpClient, Json, RpcError};
+use crate::{AcpHttpClient, Json, RpcError, json};
 
 /// One agent request with typed parameters and the client that received it.
 #[derive(Debug, Clone)]
@@ -201,6 +201,8 @@ impl<H: AgentHandler> AnyHandler for H {
 }
 
 fn read<T: DeserializeOwned>(request: &AgentRequest) -> Option<Call<T>> {
+    let limit = request.client().core().options.limits.decoded;
+    json::check_size(request.params_bytes(), limit).ok()?;
     let params = serde_json::from_slice(request.params_bytes()).ok()?;
     Some(Call { params, raw: request.params().clone(), client: request.client().clone() })
 }

@@ -51,6 +51,8 @@ pub(crate) enum MessageError {
     NotRpc,
     #[error("{what} is {size} bytes long; the limit is {limit}")]
     TooLong { what: &'static str, size: usize, limit: usize },
+    #[error("the update takes more than {limit} bytes once decoded")]
+    TooLargeDecoded { limit: usize },
 }
 
 impl MessageError {
@@ -60,6 +62,7 @@ impl MessageError {
             Self::NotAnObject(_) => "not a JSON object",
             Self::NotRpc => "not JSON-RPC",
             Self::TooLong { .. } => "an id is over the limit",
+            Self::TooLargeDecoded { .. } => "an update is over the limit once decoded",
         }
     }
 
@@ -112,18 +115,33 @@ impl Message {
     pub(crate) fn parse(data: Bytes, limits: &Limits) -> Result<Self, MessageError> {
         if let Some(params) = update::params(&data) {
             let params = data.slice(params);
-            return Ok(Self { raw: data, body: Body::Update { params } });
+            return Self { raw: data, body: Body::Update { params } }.checked(limits);
         }
         match std::str::from_utf8(&data) {
             Ok(text) => {
                 let body = Self::parse_body(&data, text, limits)?;
-                Ok(Self { raw: data, body })
+                Self { raw: data, body }.checked(limits)
             }
             Err(_) => Self::parse(String::from_utf8_lossy(&data).into_owned().into(), limits),
         }
     }
 
+    /// Checks what an update takes once it is decoded. Other messages are checked where they are decoded.
+    fn checked(self, limits: &Limits) -> Result<Self, MessageError> {
+        if let Body::Update { params } | Body::Notification { params, .. } = &self.body
+            && self.is_update()
+        {
+            let limit = limits.decoded;
+            json::check_size(params, limit).map_err(|_| MessageError::TooLargeDecoded { limit })?;
+        }
+        Ok(self)
+    }
+
     fn parse_body(raw: &Bytes, text: &str, limits: &Limits) -> Result<Body, MessageError> {
+        // A list would be read as the members in their order.
+        if text.trim_start().starts_with('[') {
+            return Err(MessageError::NotAnObject("it is a list".to_owned()));
+        }
         let envelope: Envelope<'_> =
             serde_json::from_str(text).map_err(|error| MessageError::NotAnObject(error.to_string()))?;
         let slice =
@@ -271,6 +289,40 @@ mod tests {
         }
         let error = parse(r#"{"id":"0123456789","method":"m"}"#).unwrap_err();
         assert_eq!(error, MessageError::TooLong { what: "the id", size: 12, limit: 10 });
+    }
+
+    #[test]
+    fn a_list_is_no_message() {
+        for text in [r#"[7,"fs/read_text_file",{}]"#, r#" [1, null, null, {}]"#, "7", ""] {
+            let parsed = Message::parse(Bytes::from_static(text.as_bytes()), &Limits::default());
+            assert!(matches!(parsed, Err(MessageError::NotAnObject(_))), "{text} {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn an_update_is_taken_up_to_the_decoded_limit_and_not_above() {
+        let params = format!(r#"{{"sessionId":"s","update":[{}0]}}"#, "0,".repeat(999));
+        // The smallest limit that lets it pass.
+        let is_enough = |limit: usize| json::decode(params.as_bytes(), limit).is_ok();
+        let (mut below, mut size) = (0, 1 << 20);
+        while below + 1 < size {
+            let middle = (below + size) / 2;
+            if is_enough(middle) {
+                size = middle;
+            } else {
+                below = middle;
+            }
+        }
+        for head in [
+            r#"{"jsonrpc":"2.0","method":"session/update","params":"#,
+            r#"{"method":"session/update","params":"#,
+        ] {
+            for (limit, fits) in [(size - 1, false), (size, true), (size + 1, true)] {
+                let text = Bytes::from(format!("{head}{params}}}"));
+                let parsed = Message::parse(text, &Limits::default().decoded(limit));
+                assert_eq!(parsed.is_ok(), fits, "{limit} {parsed:?}");
+            }
+        }
     }
 
     #[test]

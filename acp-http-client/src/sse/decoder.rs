@@ -13,8 +13,10 @@ use crate::Limits;
 
 /// How much of an oversize event is stored, enough to find the id of the request it responds to.
 const HEAD_BYTES: usize = 4096;
-/// The longest name of a field that is read, with its colon and the space behind it.
+/// The first bytes of a line in which the end of a field name is looked for one by one.
 const FIELD_NAME_BYTES: usize = 8;
+/// The longest line that has to be stored besides the value of an id: `event: message`.
+const FIELD_BYTES: usize = 16;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// One item of an event stream.
@@ -185,7 +187,7 @@ impl Decoder {
 
     /// How much is stored of a line that is not data, or whose data is skipped: an `id` field within the limit.
     fn field_limit(&self) -> usize {
-        self.id_limit.saturating_add(FIELD_NAME_BYTES)
+        self.id_limit.saturating_add(FIELD_BYTES)
     }
 
     /// A line that lies in one chunk, as most do. Only data is worth a reference to the chunk.
@@ -202,6 +204,8 @@ impl Decoder {
             let line = std::mem::take(&mut self.line);
             let (name, value) = split_field(&line);
             let size = (size + end).saturating_sub(line.len() - value.len());
+            // A type as long as this is not `message`.
+            self.named |= name == b"event";
             return (name == b"id").then(|| id_too_long(value, size));
         }
         self.line.extend_from_slice(&self.chunk[..end]);
@@ -308,8 +312,8 @@ impl Field {
         let (name, value) = split_field(line);
         match name {
             b"data" => Self::Data(line.len() - value.len()),
-            b"id" if value.contains(&0) => Self::Nothing,
             b"id" if value.len() > id_limit => Self::IdTooLong(id_too_long(value, value.len())),
+            b"id" if value.contains(&0) => Self::Nothing,
             b"id" => Self::Id(EventId::read(value)),
             b"event" => Self::Event { named: !matches!(value, b"" | b"message") },
             b"retry" => parse_retry(value).map_or(Self::Nothing, Self::Retry),

@@ -13,9 +13,17 @@ use crate::usage::BudgetEvent;
 use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, Update};
 
 mod queue;
+#[cfg(test)]
+mod queue_tests;
 mod serialize;
 mod stream;
 mod weight;
+
+/// What the queue is locked with. `tests/interleavings.rs` puts its own in their place.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, Ordering};
+    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
+}
 
 pub(crate) use queue::Queue;
 pub use stream::Events;

@@ -264,7 +264,7 @@ impl Pump {
 
     /// Routes a request in its place between the updates: it was queued before its event was published.
     fn route_request(&mut self, id: &wire::MessageId) {
-        while let Some(queued) = self.requests.try_next() {
+        while let Some(queued) = self.requests.try_recv() {
             self.queued.push_back(queued);
         }
         let Some(position) = self.queued.iter().position(|(request, _)| request.id() == id) else { return };
@@ -482,7 +482,7 @@ impl Drop for Pump {
         if !self.shared.is_shared {
             return;
         }
-        let unread = std::iter::from_fn(|| self.requests.try_next());
+        let unread = std::iter::from_fn(|| self.requests.try_recv());
         for (_, responder) in self.queued.drain(..).chain(unread) {
             // If it was cancelled before, there is nothing to leave to others.
             let _ = responder.ignore();

@@ -194,7 +194,7 @@ impl Opened {
     }
 
     fn ignore_requests(&mut self) {
-        while let Some((_, responder)) = self.requests.try_next() {
+        while let Some((_, responder)) = self.requests.try_recv() {
             // They are for the connection, which has them too.
             let _ = responder.ignore();
         }

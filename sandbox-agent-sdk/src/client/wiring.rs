@@ -83,6 +83,7 @@ impl Wiring {
         };
         let mut limits = wire::Limits::default();
         limits.message = options.limits.message;
+        limits.decoded = options.limits.message.saturating_mul(options.limits.expansion);
         limits.open_requests = options.limits.open_requests;
         let mut builder = wire::AcpHttpClient::builder(&options.base_url)
             .http_client(self.http.clone())

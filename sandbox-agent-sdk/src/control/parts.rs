@@ -1,6 +1,5 @@
 //! Writes a file that exceeds the server's limit for one request.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use super::progress::{Progress, Watched};
 use super::route::Route;
 use super::upload::Upload;
 use crate::Error;
+use crate::client::random::random_id;
 use crate::control::FsWritten;
 use crate::error::HttpError;
 
@@ -44,7 +44,7 @@ pub(super) async fn write_in_parts(
     let first = parts.next().await?.unwrap_or_default();
     let Some(second) = parts.next().await? else { return files.write(path, first).await };
     require_commands(&http).await?;
-    let directory = format!("{}.parts-{:016x}", path.trim_end_matches('/'), random());
+    let directory = format!("{}.parts-{}", path.trim_end_matches('/'), random_id());
     let outcome = write_and_join(&http, &files, &directory, [first, second], parts).await;
     // No other client knows about the parts. If they cannot be removed, the first failure is returned.
     if let Err(error) = files.delete_all(&directory).await {
@@ -113,11 +113,6 @@ async fn require_commands(http: &Http) -> Result<(), Error> {
         }
         other => other,
     }
-}
-
-/// A random number for a unique directory name.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 /// Splits an upload into parts.

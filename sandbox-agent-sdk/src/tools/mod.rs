@@ -71,6 +71,8 @@ pub use agent_tools::AgentTools;
 pub use files::ConfinedFiles;
 pub use files::{FileAccess, FileError, LineRange, ReadText, TextFiles, WriteText};
 pub use roots::Roots;
+#[cfg(all(feature = "fuzzing", unix))]
+pub(crate) use terminals::Tail;
 #[cfg(all(feature = "terminals", unix))]
 pub use terminals::{
     Sandbox, SandboxError, TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput,

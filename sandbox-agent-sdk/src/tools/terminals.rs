@@ -25,6 +25,8 @@ pub use self::options::TerminalOptions;
 pub(crate) use self::place::Place;
 use self::process::Process;
 pub use self::sandbox::{Sandbox, SandboxError};
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::tail::Tail;
 
 /// Runs commands on this machine and buffers their output.
 ///

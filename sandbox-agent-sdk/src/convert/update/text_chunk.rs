@@ -1,8 +1,12 @@
 //! The most frequent reports: pieces of text.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::{Chunk, UpdateKind};
@@ -22,7 +26,7 @@ struct Params<'a> {
     #[serde(rename = "sessionId", borrow)]
     session_id: Cow<'a, str>,
     #[serde(borrow)]
-    update: Update<'a>,
+    update: Object<Update<'a>>,
     #[serde(rename = "_meta")]
     meta: Option<Value>,
 }
@@ -32,7 +36,8 @@ struct Params<'a> {
 struct Update<'a> {
     #[serde(rename = "sessionUpdate", borrow)]
     kind: Cow<'a, str>,
-    content: Text,
+    #[serde(borrow)]
+    content: Object<Text<'a>>,
     #[serde(rename = "messageId")]
     message_id: Option<String>,
     #[serde(rename = "_meta")]
@@ -41,30 +46,51 @@ struct Update<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
-    #[serde(rename = "type")]
-    kind: Kind,
+struct Text<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
     text: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Kind {
-    Text,
+/// A value from a JSON object. A derived type reads a list as well, as its fields in their order.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(Members(PhantomData))
+    }
 }
 
 impl TextChunk {
     /// Reads a piece of text; `None` if it is anything else.
     pub(super) fn read(params: &str) -> Option<Self> {
-        let Params { session_id, update, meta: notification_meta } = serde_json::from_str(params).ok()?;
-        let Update { kind, content: Text { kind: Kind::Text, text }, message_id, meta } = update;
+        let Object(params) = serde_json::from_str::<Object<Params<'_>>>(params).ok()?;
+        let Params { session_id, update: Object(update), meta: notification_meta } = params;
+        let Update { kind, content: Object(content), message_id, meta } = update;
+        if content.kind != "text" {
+            return None;
+        }
         let kind_of: fn(Chunk) -> UpdateKind = match &*kind {
             "agent_message_chunk" => UpdateKind::Message,
             "agent_thought_chunk" => UpdateKind::Thought,
             "user_message_chunk" => UpdateKind::UserMessage,
             _ => return None,
         };
-        let kind = kind_of(Chunk { content: Content::text_of(text), message_id, meta });
+        let kind = kind_of(Chunk { content: Content::text_of(content.text), message_id, meta });
         Some(Self { session_id: session_id.into_owned(), kind, notification_meta })
     }
 }
@@ -102,6 +128,10 @@ mod tests {
             with("/update/content", "type", json!("image")),
             with("/update/content", "text", json!(5)),
             with("", "sessionId", json!(null)),
+            with("/update/content", "type", json!({"text": null})),
+            with("/update", "content", json!(["text", "a"])),
+            with("", "update", json!(["agent_message_chunk", {"type": "text", "text": "a"}, null, null])),
+            json!(["s", chunk("agent_message_chunk")["update"], null]).to_string(),
             "[\"s\"]".to_owned(),
             String::new(),
         ];

@@ -6,32 +6,35 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::convert::text::printable;
 use crate::error::RpcError;
 
 /// The error of creating or using a terminal. The agent receives it as an error response.
+///
+/// `Display` is safe to print; what the agent sent is in the fields.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TerminalError {
     /// The terminal does not exist, or belongs to another session.
-    #[error("unknown terminal `{0}`")]
+    #[error("unknown terminal `{}`", printable(.0))]
     Unknown(String),
     /// The command is not allowed.
-    #[error("the command `{0}` is not allowed")]
+    #[error("the command `{}` is not allowed", printable(.0))]
     NotAllowed(String),
     /// The command is allowed, but this environment variable is not.
-    #[error("the environment variable `{0}` is not allowed")]
+    #[error("the environment variable `{}` is not allowed", printable(.0))]
     VariableNotAllowed(String),
     /// The working directory is outside the roots.
-    #[error("{} is outside the allowed directories", .0.display())]
+    #[error("{} is outside the allowed directories", printable(&.0.to_string_lossy()))]
     Outside(PathBuf),
     /// The working directory does not exist or is not a directory.
-    #[error("{} is not a directory", .0.display())]
+    #[error("{} is not a directory", printable(&.0.to_string_lossy()))]
     NoDirectory(PathBuf),
     /// The name or the value of an environment variable is invalid.
-    #[error("the environment variable `{0}` is invalid")]
+    #[error("the environment variable `{}` is invalid", printable(.0))]
     Environment(String),
     /// The program of the command was not found.
-    #[error("command `{0}` not found")]
+    #[error("command `{}` not found", printable(.0))]
     NoCommand(String),
     /// The connection has too many terminals.
     #[error("the connection already has {limit} terminals")]
@@ -49,7 +52,7 @@ pub enum TerminalError {
     #[error("the connection is closed")]
     Closed,
     /// The command failed to start.
-    #[error("the command `{command}` failed to start")]
+    #[error("the command `{}` failed to start", printable(command))]
     Io {
         /// The command.
         command: String,
@@ -105,5 +108,30 @@ impl TerminalError {
             data[name] = value;
         }
         RpcError::new(code, message).with_data(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::text::is_unsafe;
+
+    #[test]
+    fn an_error_is_safe_to_print_whatever_the_agent_calls_a_command() {
+        let text = || "a\u{1b}]0;owned\u{7}".to_owned();
+        let source = Arc::new(io::Error::other("broken"));
+        let errors = [
+            TerminalError::Unknown(text()),
+            TerminalError::NotAllowed(text()),
+            TerminalError::VariableNotAllowed(text()),
+            TerminalError::Outside(text().into()),
+            TerminalError::NoDirectory(text().into()),
+            TerminalError::Environment(text()),
+            TerminalError::NoCommand(text()),
+            TerminalError::Io { command: text(), source },
+        ];
+        for error in errors {
+            assert!(!error.to_string().contains(is_unsafe), "{error:?}");
+        }
     }
 }

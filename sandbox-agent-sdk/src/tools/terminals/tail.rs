@@ -7,7 +7,7 @@ const CONTINUATION: usize = 3;
 
 /// The last bytes of an output, up to a limit, and its total size.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(crate) struct Tail {
     bytes: VecDeque<u8>,
     limit: usize,
     total: u64,
@@ -17,18 +17,18 @@ pub(super) struct Tail {
 
 /// The end of an output as text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TailText {
-    pub(super) text: String,
+pub(crate) struct TailText {
+    pub(crate) text: String,
     /// Whether earlier output was dropped.
-    pub(super) truncated: bool,
+    pub(crate) truncated: bool,
 }
 
 impl Tail {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { bytes: VecDeque::new(), limit, total: 0, complete: false }
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         let kept = &bytes[bytes.len().saturating_sub(self.limit)..];
         let excess = (self.bytes.len() + kept.len()).saturating_sub(self.limit);
@@ -37,7 +37,7 @@ impl Tail {
     }
 
     /// Marks the output as complete: an incomplete character at the end remains incomplete.
-    pub(super) fn complete(&mut self) {
+    pub(crate) fn complete(&mut self) {
         self.complete = true;
     }
 
@@ -46,7 +46,7 @@ impl Tail {
     /// The text begins with a complete character. Invalid UTF-8 becomes replacement characters, which count
     /// towards the limit. An incomplete character at the end is withheld until it is complete; that does not
     /// count as truncation.
-    pub(super) fn text(&self, limit: Option<usize>) -> TailText {
+    pub(crate) fn text(&self, limit: Option<usize>) -> TailText {
         let limit = limit.unwrap_or(self.limit).min(self.limit);
         let start = self.bytes.len().saturating_sub(limit);
         let mut bytes: Vec<u8> = self.bytes.range(start..).copied().collect();
@@ -71,7 +71,7 @@ impl Tail {
     }
 
     #[cfg(test)]
-    pub(super) fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         self.bytes.capacity()
     }
 }

@@ -142,7 +142,8 @@ pub(super) async fn a_session_is_deleted(cell: Cell) -> Seen {
         assert!(!connected.capabilities.delete_session);
         return Seen::cannot("`Unsupported`");
     }
-    let loaded = patiently("loading", connected.client.load_session(session.id(), bench.open_session())).await;
+    let loaded =
+        patiently("loading", connected.client.load_session(session.id(), bench.open_session())).await;
     assert!(
         loaded.is_err(),
         "a session that was deleted was loaded: {:?}",
