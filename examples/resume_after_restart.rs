@@ -29,7 +29,7 @@ async fn main() -> Result<(), Error> {
     let session = client.sessions().resume_or_create("thread-42", NewSession::in_dir("/")).await?;
     println!("{}: {}", session.id(), session.prompt("remember the number seven").await?.text().await?);
     // In good order: everything is stored, and active sessions are suspended.
-    let suspended = client.sessions().shut_down(Suspend::All).await?;
+    let suspended = client.sessions().shut_down(Suspend::Own).await?;
     println!("{suspended} session suspended");
     drop((session, client));
 
