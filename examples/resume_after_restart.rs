@@ -1,14 +1,14 @@
-//! A program that is ended in the middle of its work, and one that goes on where it stopped.
+//! Resumes a stored session after a restart of the program and of the server.
 //!
-//! Sessions are kept in one SQLite file. The first program makes a session, the server loses everything it knew, and the
-//! second program takes the session up again under the same id.
+//! Sessions are stored in a SQLite file. The first program creates a session and exits, the server loses its
+//! state, and the second program resumes the session under the same id.
 
 use mock_server::State;
 use sandbox_agent_sdk::sessions::{RecordQuery, SqliteStore, Suspend};
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::Server;
 
-/// What a program does when it starts: connect, and take up the thread it is about.
+/// The start of each program: creates a client with the store.
 async fn program(server: &Server, file: &std::path::Path) -> Result<SandboxAgentClient, Error> {
     let store = SqliteStore::open(file).await?;
     let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent).store(store);
@@ -28,13 +28,13 @@ async fn main() -> Result<(), Error> {
     let client = program(&server, &file).await?;
     let session = client.sessions().resume_or_create("thread-42", NewSession::in_dir("/")).await?;
     println!("{}: {}", session.id(), session.prompt("remember the number seven").await?.text().await?);
-    // In good order: everything is stored, and active sessions are suspended.
+    // A clean shutdown: all events are stored, and the sessions of this program are suspended.
     let suspended = client.sessions().shut_down(Suspend::Own).await?;
     println!("{suspended} session suspended");
     drop((session, client));
 
     if let Some(embedded) = &server.embedded {
-        println!("== the server restarts and has lost its memory");
+        println!("== the server restarts and has lost its state");
         embedded.restart(State::Lost).await;
     }
 

@@ -1,7 +1,7 @@
-//! Two programs, one PostgreSQL: one makes a session and leaves it, the other goes on with it.
+//! Two programs share one PostgreSQL database: one creates a session, the other continues it.
 //!
-//! The example starts itself a second time as the other program. The database is the one at `DATABASE_URL`, or a
-//! throw-away server that is started where PostgreSQL is installed.
+//! The example starts itself a second time as the other program. It uses the database at `DATABASE_URL`, or
+//! starts a temporary server if PostgreSQL is installed.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use sandbox_agent_sdk::sessions::{Attachment, PostgresStore, RecordQuery};
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::{Cluster, Server};
 
-/// The other program: it gets the attachment as its only argument.
+/// The other program. Its only argument is the attachment.
 async fn other_program(database: &str, url: &str, attachment: &str) -> Result<(), Error> {
     let attachment: Attachment =
         serde_json::from_str(attachment).map_err(|error| Error::Config(error.to_string()))?;
@@ -17,7 +17,7 @@ async fn other_program(database: &str, url: &str, attachment: &str) -> Result<()
     let client =
         SandboxAgentClient::builder(url).agent("mock").store(store).attach(attachment.clone()).build()?;
     let session = client.sessions().attached().await?;
-    println!("  other program: {} was left behind event {}", session.id(), attachment.index);
+    println!("  other program: {} was detached after event {}", session.id(), attachment.index);
     println!("  other program: {}", session.prompt("and from the other one").await?.text().await?);
     client.disconnect().await
 }
@@ -29,9 +29,7 @@ async fn main() -> Result<(), Error> {
         return other_program(database, url, attachment).await;
     }
     let Some(cluster) = Cluster::find().await else {
-        println!(
-            "This example needs PostgreSQL: set DATABASE_URL, or install it so that there is an initdb."
-        );
+        println!("This example needs PostgreSQL: set DATABASE_URL, or install PostgreSQL with initdb.");
         return Ok(());
     };
     let schema = cluster.schema().await;
@@ -42,7 +40,7 @@ async fn main() -> Result<(), Error> {
     let session = sessions.create_as("shared", NewSession::in_dir("/").title("one conversation")).await?;
     println!("this program: {}", session.prompt("hello from one program").await?.text().await?);
 
-    // The attachment is plain data: it could as well go through a queue to another machine.
+    // The attachment is plain data: a queue could carry it to another machine.
     let attachment = serde_json::to_string(&session.detach().await?).unwrap_or_default();
     let (database, url) = (schema.url.clone(), server.url.clone());
     let other = std::env::current_exe().map_err(|error| Error::Config(error.to_string()))?;
@@ -51,7 +49,7 @@ async fn main() -> Result<(), Error> {
     assert!(ended.await.is_ok_and(|status| status.is_ok_and(|status| status.success())));
 
     for record in sessions.list(RecordQuery::default()).await?.records {
-        println!("{} has {} events, all of them in order:", record.id, record.last_index);
+        println!("{} has {} events, in order:", record.id, record.last_index);
     }
     for event in sessions.session("shared").stored_events(0).await?.events {
         println!("{:>3} {}", event.index, event.kind);

@@ -22,7 +22,7 @@ pub use client::{
     ClientOptions, ClientTimeouts, ConnectionState, DropPolicy, Event, Events, NewSession, OpenSession,
     SandboxAgentClient, ServerKind, Session, StopReason, Turn, TurnOutcome,
 };
-pub use client::{limits, login};
+pub use client::{limits, login, stream};
 pub use convert::{Content, Prompt, TerminationInfo, Update, UpdateKind};
 pub use convert::{content, extensions, termination, text, thread, update};
 pub use error::Error;

@@ -18,8 +18,8 @@ use crate::{
     transport::{Sender, Transport, TransportConfig, default_client},
 };
 
-/// How many requests of the agent may wait for the reader of a channel.
-const CHANNEL_CAPACITY: usize = 64;
+/// How many agent requests may wait for the reader of a channel. Beyond it their order is not kept.
+const CHANNEL_CAPACITY: usize = 1024;
 /// A cancel that a server handled before its prompt is lost; the second or third one comes after it.
 const CANCEL_REPEATS: u32 = 3;
 

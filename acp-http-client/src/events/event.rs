@@ -71,6 +71,8 @@ pub enum Event {
         raw: Json,
         /// Whether it is live.
         origin: Origin,
+        /// The id of its event.
+        event_id: Option<EventId>,
     },
     /// A response to an agent request was not delivered.
     AnswerLost {

@@ -7,9 +7,12 @@ use std::{
     task::{Context, Poll},
 };
 
+use agent_client_protocol_schema::v1::CLIENT_METHOD_NAMES;
+use bytes::Bytes;
 use futures::{Stream, task::AtomicWaker};
 
-use super::{Event, Stored};
+use super::{Event, Meta, Notification, Stored};
+use crate::Json;
 
 /// Sends every event to every subscriber. It never waits for one.
 #[derive(Debug, Default)]
@@ -36,7 +39,7 @@ impl Hub {
             }
             None => subscribers.queues.push(queue.clone()),
         }
-        Events { queue }
+        Events { queue, untyped: false }
     }
 
     pub(crate) fn publish(&self, event: Stored) {
@@ -80,9 +83,18 @@ impl Hub {
 #[must_use = "a subscription that is not read only counts what it misses"]
 pub struct Events {
     queue: Arc<Queue>,
+    /// Whether updates are given as notifications.
+    untyped: bool,
 }
 
 impl Events {
+    /// Gives updates as [`Event::Notification`], with their parameters as JSON: for readers that parse them into types of
+    /// their own.
+    pub fn untyped(mut self) -> Self {
+        self.untyped = true;
+        self
+    }
+
     /// The next event, or `None` after the last one.
     pub async fn recv(&mut self) -> Option<Event> {
         futures::StreamExt::next(self).await
@@ -90,7 +102,7 @@ impl Events {
 
     /// The next event if one is queued.
     pub fn try_recv(&mut self) -> Option<Event> {
-        self.queue.pop().event()
+        self.queue.pop(self.untyped).event()
     }
 }
 
@@ -98,12 +110,12 @@ impl Stream for Events {
     type Item = Event;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        if let popped @ (Popped::Event(_) | Popped::Ended) = self.queue.pop() {
+        if let popped @ (Popped::Event(_) | Popped::Ended) = self.queue.pop(self.untyped) {
             return Poll::Ready(popped.event());
         }
         self.queue.waker.register(context.waker());
         // An event may have been pushed before the waker was registered.
-        match self.queue.pop() {
+        match self.queue.pop(self.untyped) {
             Popped::Empty => Poll::Pending,
             popped => Poll::Ready(popped.event()),
         }
@@ -184,7 +196,7 @@ impl Queue {
     }
 
     /// Takes the first event. Whether more follow is read under the same lock, so that the last is not missed.
-    fn pop(&self) -> Popped {
+    fn pop(&self, untyped: bool) -> Popped {
         let mut state = lock(&self.state);
         let Some(item) = state.items.pop_front() else {
             return if state.ended { Popped::Ended } else { Popped::Empty };
@@ -193,11 +205,14 @@ impl Queue {
         drop(state);
         Popped::Event(match item {
             Item::Lagged(count) => Event::Lagged(count),
-            Item::Own(event) => event.into_event(),
+            Item::Own(event) => given(event, untyped),
             // The last subscriber that reads an event takes it without a copy.
             Item::Shared(event) => match Arc::try_unwrap(event) {
-                Ok(event) => event.into_event(),
-                Err(event) => event.to_event(),
+                Ok(event) => given(event, untyped),
+                Err(event) => match &*event {
+                    Stored::Update { params, meta } if untyped => notification(params.clone(), meta.clone()),
+                    event => event.to_event(),
+                },
             },
         })
     }
@@ -206,6 +221,23 @@ impl Queue {
         lock(&self.state).ended = true;
         self.waker.wake();
     }
+}
+
+fn given(event: Stored, untyped: bool) -> Event {
+    match event {
+        Stored::Update { params, meta } if untyped => notification(params, meta),
+        event => event.into_event(),
+    }
+}
+
+/// An update as a notification. A byte that is not UTF-8 is replaced, as the event stream format requires.
+fn notification(params: Bytes, meta: Meta) -> Event {
+    let params = match std::str::from_utf8(&params) {
+        Ok(_) => params,
+        Err(_) => Bytes::from(String::from_utf8_lossy(&params).into_owned()),
+    };
+    let method = CLIENT_METHOD_NAMES.session_update.to_owned();
+    Event::Notification(Notification { method, params: Json::new(params), meta })
 }
 
 /// A panic under the lock cannot leave a list half changed.

@@ -153,6 +153,12 @@ pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Sen
 pub(crate) trait AnyHandler: Send + Sync {
     fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture;
 
+    /// Queues the request, in the order of the wire, before it is reported as an event. It neither waits nor runs code
+    /// of the application; `Err` if it cannot, in which case the request is handled on a task of its own.
+    fn enqueue(&self, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
+        Err(Box::new(request))
+    }
+
     /// The connection has ended, and no more requests follow.
     fn end(&self) {}
 }

@@ -13,7 +13,7 @@ use crate::{
     client::Core,
     events::peek_session,
     handler::{
-        AnyHandler,
+        AnswerFuture, AnyHandler,
         answers::{Answer, cancelled},
     },
     outbound::send_one_way,
@@ -320,7 +320,7 @@ impl Drop for Responding<'_> {
     }
 }
 
-/// Passes a request to the handler, on a task of its own.
+/// Passes a request to the handler: to its queue if it has one with room, and else on a task of its own.
 pub(super) fn dispatch(
     core: &Arc<Core>,
     event_id: Option<EventId>,
@@ -339,7 +339,8 @@ pub(super) fn dispatch(
     match core.calls.admit(&target.id, open) {
         Admission::Open(serial) => {
             let request = AgentRequest::new(target.id.clone(), target.method.clone(), params, client);
-            core.tasks.spawn(serve(core.clone(), target, serial, request, cancelled_by));
+            let handling = core.options.handler.enqueue(request);
+            core.tasks.spawn(serve(core.clone(), target, serial, handling, cancelled_by));
         }
         Admission::Refused => {
             core.tasks.spawn(refuse(core.clone(), target));
@@ -375,11 +376,11 @@ async fn serve(
     core: Arc<Core>,
     target: Target,
     serial: u64,
-    request: AgentRequest,
+    handling: Result<AnswerFuture, Box<AgentRequest>>,
     mut cancelled_by: oneshot::Receiver<oneshot::Sender<()>>,
 ) {
     let handler = core.options.handler.clone();
-    match decide(handler, request, &target.method, &mut cancelled_by).await {
+    match decide(handler, handling, &target.method, &mut cancelled_by).await {
         Decision::Respond(answer, waiter) => {
             if let Some(_responding) = core.calls.claim(&target.id, serial) {
                 deliver(&core, &target, answer, &core.calls.response_posts).await;
@@ -394,13 +395,17 @@ async fn serve(
 
 async fn decide(
     handler: Arc<dyn AnyHandler>,
-    request: AgentRequest,
+    handling: Result<AnswerFuture, Box<AgentRequest>>,
     method: &str,
     cancelled_by: &mut oneshot::Receiver<oneshot::Sender<()>>,
 ) -> Decision {
     // An agent that gets an error is better off than one that waits for ever.
     let panicked = || Decision::Respond(Err(RpcError::internal("the handler panicked")), None);
-    let Some(mut handling) = catch(HANDLER, || handler.handle(request)) else { return panicked() };
+    let handling = match handling {
+        Ok(handling) => Some(handling),
+        Err(request) => catch(HANDLER, || handler.handle(*request)),
+    };
+    let Some(mut handling) = handling else { return panicked() };
     let decision = tokio::select! {
         biased;
         // An answer that was given counts, even if a cancel came after it.

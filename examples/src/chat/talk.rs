@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::session::{ListSessions, SessionInfo, SessionSnapshot};
-use sandbox_agent_sdk::{Error, Events, NewSession, SandboxAgentClient, Session, Turn, Update};
+use sandbox_agent_sdk::{Error, Events, NewSession, OpenSession, SandboxAgentClient, Session, Turn, Update};
 use serde_json::Value;
 
 use super::card;
@@ -182,9 +182,9 @@ impl Talk {
         let (client, directory) = (self.client.clone(), self.directory.clone());
         let note = Line::new(Style::Dim, &format!("Back in session {id}"));
         let work = Box::pin(async move {
-            let new = || NewSession::in_dir(&directory);
-            let session = match client.load_session(&id, new()).await {
-                Err(Error::Unsupported { .. }) => client.resume_session(&id, new()).await?,
+            let open = || OpenSession::in_dir(&directory);
+            let session = match client.load_session(&id, open()).await {
+                Err(Error::Unsupported { .. }) => client.resume_session(&id, open()).await?,
                 other => other?,
             };
             Ok(Done::Session { session, note, replay: true })
@@ -336,8 +336,7 @@ async fn restart(client: SandboxAgentClient, session: Session, directory: String
         Err(Error::NotConnected) => drop(client.connect().await?),
         other => drop(other?),
     }
-    let new = || NewSession::in_dir(&directory);
-    match client.resume_session(session.id(), new()).await {
+    match client.resume_session(session.id(), OpenSession::in_dir(&directory)).await {
         Ok(session) => {
             let note = Line::new(Style::Good, "✔ ").with(Style::Dim, "The agent runs again");
             Ok(Done::Session { session, note, replay: false })

@@ -9,7 +9,12 @@ use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::hub::PendingCall;
-use super::names::{AUTHENTICATE, EXTENDED_LIST, FORK, LIST, LOAD, NEW, RESUME, is_answered_by_agent};
+use super::names::{
+    AUTHENTICATE, EXTENDED_LIST, FORK, LIST, LOAD, NEW, PROMPT, RESUME, is_answered_by_agent,
+};
+use super::reading::id_text;
+use super::stream::{LogRecord, Settlement};
+use crate::client::event::Origin;
 use crate::client::limits::BodyKind;
 use crate::client::login::LoginRequired;
 use crate::error::AgentEnded;
@@ -57,8 +62,11 @@ impl Connection {
         self.check()?;
         let about = params.get("sessionId").and_then(Value::as_str);
         let _pending = self.pending_call(method, about);
-        let request = self.wire.request_raw(method, &params).options(options);
-        self.finish(method, None, request).await
+        let request = || self.wire.request_raw(method, &params).options(options.clone());
+        match self.finish(method, None, request()).await {
+            Err(Error::Unreachable(_)) => self.finish(method, None, request()).await,
+            result => result,
+        }
     }
 
     /// Counts a call about a session as pending: what the agent asks meanwhile is asked of this client.
@@ -94,8 +102,12 @@ impl Connection {
             (Some(session), Needs::Session) => self.session_call(method, params, session, options).await,
             _ => {
                 self.check()?;
-                let request = self.wire.request_raw(method, &params).options(options);
-                self.finish(method, session, request).await
+                let request = || self.wire.request_raw(method, &params).options(options.clone());
+                match self.finish(method, session, request()).await {
+                    // The server was restarted, and the request has certainly not reached it.
+                    Err(Error::Unreachable(_)) => self.finish(method, session, request()).await,
+                    result => result,
+                }
             }
         };
         match result {
@@ -119,26 +131,43 @@ impl Connection {
         session: &str,
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
+        let request = || self.wire.request_raw(method, &params).options(options.clone());
+        match self.session_request(method, session, request()).await {
+            Err(Error::Unreachable(_)) => self.session_request(method, session, request()).await,
+            result => result,
+        }
+    }
+
+    /// A request that fails with its session.
+    pub(super) async fn session_request(
+        &self,
+        method: &str,
+        session: &str,
+        request: wire::Request<wire::Json>,
+    ) -> Result<Value, Error> {
         self.check()?;
         if let Some(info) = self.hub.ended(session) {
             return Err(Error::ended(Some(session), info, false));
         }
         let mut end = self.hub.watch_end(session);
-        let request = self.wire.request_raw(method, &params).options(options);
-        tokio::select! {
+        let mut call = std::pin::pin!(self.finish(method, Some(session), request));
+        let result = tokio::select! {
             // An answer that is there counts for more than an end that came with it.
             biased;
-            result = self.finish(method, Some(session), request) => {
-                if result.is_ok() {
-                    self.hub.confirm(session);
-                }
-                result
-            }
-            info = ended(&mut end) => {
-                let with_connection = self.shared.ended.get().is_some();
-                Err(Error::ended(Some(session).filter(|_| !with_connection), info, true))
-            }
+            result = &mut call => result,
+            info = ended(&mut end) => match self.shared.ended() {
+                None => return Err(Error::ended(Some(session), info, true)),
+                // The end of the agent fails the call as well, as soon as all is known about it.
+                Some(_) => call.await.map_err(|error| match (error.termination(), self.shared.ended()) {
+                    (None, Some(info)) => Error::ended(None, info, true),
+                    _ => error,
+                }),
+            },
+        };
+        if result.is_ok() {
+            self.hub.confirm(session);
         }
+        result
     }
 
     async fn finish(
@@ -150,10 +179,21 @@ impl Connection {
         // It counts until its failure was explained: the end of the agent is put together from such failures.
         let _in_flight = InFlight::new(&self.shared.in_flight);
         let _pending = self.pending_call(method, session);
-        match request.await {
+        let request_id = request.id();
+        let result = match request.await {
             Ok(response) => self.decode(method, &response),
             Err(error) => Err(self.explain(method, session, error).await),
+        };
+        if let (Some(session), Some(id)) = (session.filter(|_| method != PROMPT), request_id)
+            && self.hub.has_logs()
+        {
+            // What came before the response stands before it in the log.
+            self.barrier().await;
+            let (request_id, method, session_id) = (id_text(&id), method.to_owned(), session.to_owned());
+            let settlement = Settlement { request_id, method, session_id, result: result.clone() };
+            self.hub.log(LogRecord::Settled(settlement), None, Origin::Live);
         }
+        result
     }
 
     /// Decodes a response within the bounds of its kind.

@@ -31,8 +31,11 @@ pub(crate) use weight::{Class, Weight};
 pub enum Event {
     /// The agent reported on its work.
     Update(Update),
-    /// A session ended. There is one such event for each end, whatever the server tells of it and how often.
+    /// A session ended. There is one such event for each end, whatever the server tells of it and how often. It is
+    /// published at the first sign of the end.
     SessionEnded(Box<SessionEnded>),
+    /// More became known about the end of a session after it was published: the last lines of stderr, for example.
+    TerminationDetails(Box<SessionEnded>),
     /// The agent printed something that is no message.
     #[non_exhaustive]
     AgentUnparsed {
@@ -143,7 +146,7 @@ impl Event {
     pub fn origin(&self) -> Origin {
         match self {
             Self::Update(update) => update.origin(),
-            Self::SessionEnded(ended) => ended.origin,
+            Self::SessionEnded(ended) | Self::TerminationDetails(ended) => ended.origin,
             Self::AgentUnparsed { origin, .. } | Self::Other { origin, .. } => *origin,
             _ => Origin::Live,
         }
@@ -163,7 +166,7 @@ impl Event {
     pub fn session_id(&self) -> Option<&str> {
         match self {
             Self::Update(update) => Some(update.session_id()),
-            Self::SessionEnded(ended) => Some(&ended.session_id),
+            Self::SessionEnded(ended) | Self::TerminationDetails(ended) => Some(&ended.session_id),
             Self::Permission(request) => request.session_id(),
             Self::Question(request) => request.session_id(),
             Self::UnclaimedRequest(request) => request.session_id(),

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::lifecycle::{Again, Asked, Attempt, Inner};
+use super::stream::{EventLog, StreamPosition, StreamReader};
 use crate::connection::{Capabilities, Feature, Support};
 use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
+use crate::requests::Requests;
 #[cfg(feature = "sessions")]
 use crate::sessions::Sessions;
 use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
@@ -211,6 +213,26 @@ impl SandboxAgentClient {
     /// Everything that happens from now on: to the connection, and in all sessions.
     pub fn events(&self) -> Events {
         self.inner().hub.subscribe()
+    }
+
+    /// Everything that happens from a position of the server's stream on, or from now on: in one order, with positions
+    /// and settlements, and without loss. See [`stream`](crate::stream).
+    ///
+    /// Unlike [`events`](Self::events) it is for layers that must not miss anything, such as a store.
+    pub fn events_from(&self, from: impl Into<Option<StreamPosition>>) -> EventLog {
+        EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
+    }
+
+    /// Reads the server's stream again: what follows a position, up to the event of the number `to` or up to the
+    /// present. It has the events of all sessions and all clients of the endpoint.
+    pub fn read(&self, from: StreamPosition, to: impl Into<Option<u64>>) -> StreamReader {
+        StreamReader::new(Arc::clone(self.inner()), from, to.into())
+    }
+
+    /// The handlers of the agent's requests: files, terminals, and those of the application.
+    #[must_use]
+    pub fn requests(&self) -> &Requests {
+        &self.inner().requests
     }
 
     /// A handle of a session by its id. Nothing is sent, and the session need not exist.

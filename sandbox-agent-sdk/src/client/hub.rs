@@ -11,7 +11,9 @@ use self::book::SessionBook;
 use self::books::State;
 pub(super) use self::pending_call::PendingCall;
 use self::taking_up::TakingUp;
+use super::log::LogQueue;
 use super::session::TurnState;
+use super::stream::{LogEntry, LogRecord, StreamPosition};
 use super::turn::TurnItem;
 use crate::client::event::{Class, Queue};
 use crate::client::limits::Limits;
@@ -45,6 +47,14 @@ pub(crate) trait Observer: fmt::Debug + Send + Sync {
     fn passed(&self, place: &str);
 }
 
+/// Where an event stands in the stream.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct At<'a> {
+    pub(crate) position: Option<StreamPosition>,
+    /// What the observer identifies it by.
+    pub(crate) place: Option<&'a str>,
+}
+
 /// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
 pub(super) trait EndListener: fmt::Debug + Send + Sync {
     /// The session has ended, and nobody is taking it up.
@@ -61,6 +71,8 @@ pub(crate) struct Hub {
     longest_id: usize,
     /// Guards subscribers and sessions; held for a look-up and for pushing into queues.
     state: Mutex<State>,
+    /// Counts the incarnations of the server's stream.
+    incarnation: AtomicU64,
     /// Counts what is told of sessions, so that what is newer can be told from what is older.
     clock: AtomicU64,
     /// What sessions use.
@@ -80,6 +92,7 @@ impl Hub {
             budget,
             longest_id: limits.session_id,
             state: Mutex::default(),
+            incarnation: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             usage: UsageBook::new(),
             observer: OnceLock::new(),
@@ -91,6 +104,33 @@ impl Hub {
         let queue = Arc::new(Queue::new(self.budget));
         self.lock().subscribers.push(Arc::clone(&queue));
         Events::new(queue)
+    }
+
+    /// The log of the client from now on.
+    pub(super) fn open_log(&self) -> Arc<LogQueue> {
+        let queue = Arc::new(LogQueue::new(self.budget));
+        self.lock().logs.push(Arc::clone(&queue));
+        queue
+    }
+
+    /// Whether a log is read.
+    pub(super) fn has_logs(&self) -> bool {
+        self.lock().logs.iter().any(LogQueue::is_read)
+    }
+
+    /// Adds an entry to the logs that is not an event.
+    pub(super) fn log(&self, record: LogRecord, position: Option<StreamPosition>, origin: Origin) {
+        self.lock().log(&LogEntry::new(record, position, origin));
+    }
+
+    /// Which incarnation of the server's stream is read.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation.load(Ordering::Acquire)
+    }
+
+    /// Another incarnation of the stream begins.
+    pub(super) fn next_incarnation(&self) {
+        self.incarnation.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The events of one session: what came while nobody listened, and what comes from now on.
@@ -140,7 +180,7 @@ impl Hub {
 
     /// Publishes an event, and says how many readers decide about requests.
     pub(crate) fn publish(&self, event: &Event) -> usize {
-        self.publish_at(event, None)
+        self.publish_at(event, At::default())
     }
 
     /// Something happened that nobody has to hear of but whoever sees everything.
@@ -159,10 +199,13 @@ impl Hub {
     }
 
     /// Gives out an event that has a place in the stream.
-    pub(crate) fn publish_at(&self, event: &Event, place: Option<&str>) -> usize {
+    pub(crate) fn publish_at(&self, event: &Event, at: At<'_>) -> usize {
         let mut state = self.lock();
         if let Some(observer) = self.observer.get() {
-            observer.happened(event, place);
+            observer.happened(event, at.place);
+        }
+        if !state.logs.is_empty() {
+            state.log(&LogEntry::of_event(event, at.position));
         }
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         let mut deciders = 0;
@@ -221,6 +264,11 @@ impl Hub {
         for listener in listeners {
             listener.session_ended(id);
         }
+    }
+
+    /// Whether an observer sees everything.
+    pub(super) fn is_observed(&self) -> bool {
+        self.observer.get().is_some()
     }
 
     /// Has somebody see everything from now on. There is one such observer; a second one is not taken.
@@ -365,16 +413,11 @@ impl Hub {
 
     /// Ends one session. The first end counts, and is the only one that is told of.
     pub(crate) fn end_session(&self, id: &str, report: TerminationReport) -> TerminationInfo {
-        self.end_session_at(id, report, None)
+        self.end_session_at(id, report, At::default())
     }
 
     /// Ends one session by a notice that has a place in the stream.
-    pub(crate) fn end_session_at(
-        &self,
-        id: &str,
-        report: TerminationReport,
-        place: Option<&str>,
-    ) -> TerminationInfo {
+    pub(crate) fn end_session_at(&self, id: &str, report: TerminationReport, at: At<'_>) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
             if id.len() > self.longest_id && !state.sessions.contains_key(id) {
@@ -382,7 +425,7 @@ impl Hub {
             }
             let book = state.known_or_stranger(id);
             if let Some(info) = &*book.ended.borrow() {
-                if let (Some(observer), Some(place)) = (self.observer.get(), place) {
+                if let (Some(observer), Some(place)) = (self.observer.get(), at.place) {
                     observer.passed(place);
                 }
                 return info.clone();
@@ -398,7 +441,7 @@ impl Hub {
         if deserted {
             self.tell_end(id);
         }
-        self.publish_at(&ended_event(id, &info, Origin::Live), place);
+        self.publish_at(&ended_event(id, &info, Origin::Live), at);
         info
     }
 
@@ -415,8 +458,8 @@ impl Hub {
     }
 
     /// Ends every session of this client that is there or that a call waits for, as all sessions of an agent do that
-    /// is gone. One that was only named, and may never have been, does not end.
-    pub(crate) fn end_all(&self, report: &TerminationReport) {
+    /// is gone. One that was only named, and may never have been, does not end. Returns those that ended.
+    pub(crate) fn end_all(&self, report: &TerminationReport) -> Vec<Arc<str>> {
         let mut ids: Vec<Arc<str>> = {
             let state = self.lock();
             let there = |book: &SessionBook| book.open || book.is_busy();
@@ -425,8 +468,42 @@ impl Hub {
             ours.map(|(id, _)| Arc::clone(id)).collect()
         };
         ids.sort();
+        for id in &ids {
+            self.end_session(id, report.clone());
+        }
+        ids
+    }
+
+    /// More is known about the end of these sessions: that is published if it says more.
+    pub(super) fn complete_ends(&self, ids: &[Arc<str>], report: &TerminationReport) {
         for id in ids {
-            self.end_session(&id, report.clone());
+            let completed = {
+                let mut state = self.lock();
+                let book = state.book(id);
+                let report = match book.stop_requested {
+                    true => report.clone().merge(TerminationReport::requested()),
+                    false => report.clone(),
+                };
+                let info = report.into_info();
+                let says_more =
+                    |known: &Option<TerminationInfo>| known.as_ref().is_some_and(|known| *known != info);
+                let completes = says_more(&book.ended.borrow());
+                completes.then(|| {
+                    book.ended.send_replace(Some(info.clone()));
+                    info
+                })
+            };
+            if let Some(termination) = completed {
+                let ended = SessionEnded { session_id: id.to_string(), termination, origin: Origin::Live };
+                self.publish(&Event::TerminationDetails(Box::new(ended)));
+            }
+        }
+    }
+
+    /// Something may be missing in every session, as far as is known.
+    pub(super) fn miss(&self, missed: Missed) {
+        for (id, book) in &mut self.lock().sessions {
+            book.miss(id, missed);
         }
     }
 
@@ -445,9 +522,15 @@ impl Hub {
         if before == TurnState::Idle {
             book.turn = Some(Arc::clone(queue));
             book.turn_missed.clear();
+            book.is_prompted = false;
             book.turn_state.send_replace(TurnState::Running);
         }
         before
+    }
+
+    /// The prompt of the turn is sent: what the agent reports from now on belongs to it.
+    pub(super) fn prompt_sent(&self, id: &str) {
+        self.lock().book(id).is_prompted = true;
     }
 
     /// What is missing of the turn that is running.
@@ -499,8 +582,18 @@ impl Hub {
     }
 
     /// Everything that a turn reported was given out, and this is how it ended.
-    pub(crate) fn turn_outcome(&self, id: &str, outcome: &Result<TurnOutcome, Error>) {
-        let _quiet = self.lock();
+    pub(crate) fn turn_outcome(
+        &self,
+        id: &str,
+        request_id: Option<String>,
+        outcome: &Result<TurnOutcome, Error>,
+    ) {
+        let mut state = self.lock();
+        if !state.logs.is_empty() {
+            let (session_id, outcome) = (id.to_owned(), outcome.clone());
+            let ended = LogRecord::TurnEnded { session_id, request_id, outcome };
+            state.log(&LogEntry::new(ended, None, Origin::Live));
+        }
         if let Some(observer) = self.observer.get() {
             observer.turn_ended(id, outcome);
         }
@@ -513,7 +606,7 @@ impl Hub {
         if let Some(queue) = book.turn.take() {
             queue.end();
         }
-        book.turn_state.send_replace(TurnState::Idle);
+        book.end_turn();
     }
 
     /// Whether no turn is running.
@@ -532,6 +625,7 @@ impl Hub {
         for queue in state.subscribers.drain(..) {
             queue.end();
         }
+        state.logs.drain(..).for_each(|queue| queue.end());
         for book in state.sessions.values_mut() {
             book.subscribers.drain(..).for_each(|queue| queue.end());
             if let Some(turn) = book.turn.take() {

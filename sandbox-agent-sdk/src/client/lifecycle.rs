@@ -14,6 +14,7 @@ use super::hub::Hub;
 use super::probe;
 use crate::connection::Capabilities;
 use crate::control::ControlPlane;
+use crate::requests::Requests;
 #[cfg(feature = "sessions")]
 use crate::sessions::Ledger;
 use crate::{ClientOptions, ConnectionState, Error};
@@ -25,6 +26,7 @@ pub(crate) struct Inner {
     pub(crate) options: Arc<ClientOptions>,
     pub(super) control: ControlPlane,
     pub(crate) hub: Arc<Hub>,
+    pub(super) requests: Requests,
     http: reqwest::Client,
     /// The sessions that are kept, once somebody asks for them.
     #[cfg(feature = "sessions")]
@@ -129,9 +131,12 @@ impl Inner {
     pub(super) fn new(options: ClientOptions, control: ControlPlane, http: reqwest::Client) -> Self {
         let hub = Arc::new(Hub::with_limits(options.event_budget, &options.limits));
         hub.usage.set_budget(None, options.budget.clone());
+        let requests = Requests::default();
+        options.parts.register(&requests);
         Self {
             control,
             hub,
+            requests,
             http,
             #[cfg(feature = "sessions")]
             ledger: OnceLock::new(),
@@ -227,7 +232,14 @@ impl Inner {
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
         let is_first = !self.was_connected.load(Ordering::Acquire);
-        let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent, is_first)?;
+        let connection = Connection::open(
+            &self.options,
+            (&self.hub, &self.requests),
+            &self.http,
+            &endpoint,
+            agent,
+            is_first,
+        )?;
         opening.insert(Arc::new(connection)).initialize().await
     }
 

@@ -299,6 +299,16 @@ impl OpenSession {
         Self { new: self.new.agent(agent) }
     }
 
+    /// A session is opened again with what it was created with.
+    pub(crate) fn like(new: NewSession) -> Self {
+        Self { new }
+    }
+
+    /// Another directory that the session may use: [`NewSession::additional_directory`].
+    pub fn additional_directory(self, directory: impl Into<String>) -> Self {
+        Self { new: self.new.additional_directory(directory) }
+    }
+
     /// A tool server for the session.
     pub fn mcp_server(self, name: impl Into<String>, server: &McpServerConfig) -> Self {
         Self { new: self.new.mcp_server(name, server) }
@@ -312,13 +322,6 @@ impl OpenSession {
     /// Any other parameter.
     pub fn param(self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { new: self.new.param(name, value) }
-    }
-}
-
-/// A session is opened again with what it was created with.
-impl From<NewSession> for OpenSession {
-    fn from(new: NewSession) -> Self {
-        Self { new }
     }
 }
 

@@ -71,7 +71,7 @@ impl SandboxAgentClient {
         let params = new.to_params(&agent)?;
         let answer = connection.call(NEW, params.into()).await?;
         let session = self.opened(answer, NEW, began, &agent, new.given())?;
-        hub.opened(session.id(), new.clone().into());
+        hub.opened(session.id(), OpenSession::like(new.clone()));
         match grant(&session, new, connection).await {
             Ok(()) => Ok(session),
             Err(error) => {
@@ -88,9 +88,9 @@ impl SandboxAgentClient {
     pub fn load_session(
         &self,
         session_id: impl Into<String>,
-        open: impl Into<OpenSession>,
+        open: OpenSession,
     ) -> BoxFuture<'static, Result<Session, Error>> {
-        let (client, id, OpenSession { new }) = (self.clone(), session_id.into(), open.into());
+        let (client, id, OpenSession { new }) = (self.clone(), session_id.into(), open);
         Box::pin(async move {
             new.check()?;
             let connection = client.inner().connection().await?;
@@ -128,7 +128,7 @@ impl SandboxAgentClient {
         let history = std::iter::from_fn(|| collected.pop()).collect();
         let answer = answer?;
         hub.revive(id);
-        hub.opened(id, new.clone().into());
+        hub.opened(id, OpenSession::like(new.clone()));
         hub.answered(id, Patch::of_state(&answer), began);
         Ok(Session::loaded(self.clone(), id.to_owned(), answer, history))
     }
@@ -144,9 +144,9 @@ impl SandboxAgentClient {
     pub fn resume_session(
         &self,
         session_id: impl Into<String>,
-        open: impl Into<OpenSession>,
+        open: OpenSession,
     ) -> BoxFuture<'static, Result<Session, Error>> {
-        self.resume_in(session_id.into(), open.into().new, Others::MayHaveATurn)
+        self.resume_in(session_id.into(), open.new, Others::MayHaveATurn)
     }
 
     pub(crate) fn resume_in(

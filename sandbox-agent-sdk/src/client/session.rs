@@ -94,7 +94,19 @@ impl Session {
     /// The turn starts at once and goes on whether its reports are read or not. There is one turn at a time: while
     /// one is running, another one fails with [`Error::TurnInProgress`].
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> Turn {
-        Turn::start(self.clone(), &prompt.into())
+        Turn::start(self.clone(), &prompt.into(), None)
+    }
+
+    /// Like [`prompt`](Self::prompt), with a function that runs with the prompt's id before it is sent.
+    ///
+    /// It is for layers that write ahead: they store the prompt under the id that its response has in the
+    /// [stream](crate::stream). If the function fails, the prompt is not sent, and the turn fails with its error.
+    pub fn prompt_after<F, R>(&self, prompt: impl Into<Prompt>, before: F) -> Turn
+    where
+        F: FnOnce(String) -> R + Send + 'static,
+        R: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        Turn::start(self.clone(), &prompt.into(), Some(Box::new(move |id| Box::pin(before(id)))))
     }
 
     /// Cancels the running turn: [`SandboxAgentClient::cancel`].

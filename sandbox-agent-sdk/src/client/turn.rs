@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use acp_http_client::RequestOptions;
+use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,7 +19,9 @@ use super::connection::Connection;
 use super::lifecycle::Inner;
 use super::list::find_session;
 use super::metering::metered;
+use super::names::PROMPT;
 use super::pump::wait_until;
+use super::reading::id_text;
 use super::session::{Session, TurnState};
 use crate::client::event::Queue;
 use crate::client::snapshot::Patch;
@@ -32,6 +35,7 @@ use crate::usage::{BudgetEvent, TurnUsage};
 use crate::{DropPolicy, Error, Prompt, Update, UpdateKind};
 
 mod collected;
+mod feed;
 mod item;
 
 pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
@@ -63,7 +67,7 @@ pub struct TurnOutcome {
     pub stop_reason: StopReason,
     /// What is missing of the reports, as far as is known: the connection lost them, or they were not read in time.
     pub missing: Vec<Missed>,
-    /// The response as it came.
+    /// The response as it came. An error response to a turn that was cancelled is in its member `error`.
     pub raw: Value,
     /// What the turn used, as far as the agent reports it.
     pub usage: Box<TurnUsage>,
@@ -77,6 +81,11 @@ impl TurnOutcome {
         let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
         let stop_reason = StopReason::from(reason);
         Self { stop_reason, missing, raw, usage: Box::default(), budget: None }
+    }
+
+    /// The outcome of a turn that this client has cancelled, whatever the response says.
+    fn cancelled(raw: Value, missing: Vec<Missed>) -> Self {
+        Self { stop_reason: StopReason::Cancelled, ..Self::read(raw, missing) }
     }
 
     /// The member `_meta` of the response.
@@ -102,6 +111,9 @@ impl TurnOutcome {
 const ALREADY_ENDED: &str = "session already ended";
 
 type Outcome = Result<TurnOutcome, Error>;
+
+/// Runs with the id of a prompt before it is sent.
+pub(super) type BeforeSend = Box<dyn FnOnce(String) -> BoxFuture<'static, Result<(), Error>> + Send>;
 
 /// When a turn has to end, and how long that was from its setting.
 type Deadline = Option<(Instant, Duration)>;
@@ -140,13 +152,13 @@ enum Reading {
 }
 
 impl Turn {
-    pub(super) fn start(session: Session, prompt: &Prompt) -> Self {
+    pub(super) fn start(session: Session, prompt: &Prompt, before: Option<BeforeSend>) -> Self {
         let inner = Arc::clone(session.client().inner());
         let queue = inner.hub.turn_queue();
         let (held, dropped) = oneshot::channel();
         let (sender, outcome) = watch::channel(None);
         let (deadline, due) = watch::channel(None);
-        let before = match prompt.is_empty() {
+        let state = match prompt.is_empty() {
             true => {
                 sender.send_replace(Some(Err(Error::config("a prompt needs content"))));
                 None
@@ -160,13 +172,15 @@ impl Turn {
             queue: Arc::clone(&queue),
             outcome: sender,
             due,
+            before_send: Mutex::new(before),
+            request_id: None,
         };
-        match before {
+        match state {
             Some(TurnState::Running) => driver.refuse(),
-            Some(before) => {
-                if !inner.spawn(driver.run(dropped, before)) {
+            Some(state) => {
+                if !inner.spawn(driver.run(dropped, state)) {
                     // Nothing runs outside a runtime; the sender is gone with the driver, and the outcome says so.
-                    if before == TurnState::Idle {
+                    if state == TurnState::Idle {
                         inner.hub.end_turn(session.id());
                     }
                     queue.end();
@@ -375,6 +389,10 @@ struct Driver {
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Sender<Option<Outcome>>,
     due: watch::Receiver<Deadline>,
+    /// Guards what runs before the prompt is sent; held to take it.
+    before_send: Mutex<Option<BeforeSend>>,
+    /// The id of the prompt, once it is known.
+    request_id: Option<String>,
 }
 
 /// Frees the session for the next turn, also when the task is ended from outside.
@@ -430,7 +448,7 @@ impl Driver {
         let session = self.session.clone();
         let _free = Free(&inner, &session);
         let outcome = metered(&inner, &session, self.finished(dropped)).await;
-        self.inner.hub.turn_outcome(&self.session, &outcome);
+        self.inner.hub.turn_outcome(&self.session, self.request_id.clone(), &outcome);
         outcome
     }
 
@@ -440,12 +458,14 @@ impl Driver {
         let outcome = self.prompt(&connection, dropped).await;
         // Whatever came before the end belongs to the turn.
         connection.barrier().await;
+        let cancelled = *self.inner.hub.watch_turn(&self.session).borrow() == TurnState::Cancelling;
         let outcome = match outcome {
             // It was cancelled before its prompt was sent: there is no response.
-            Err(Error::Withdrawn { .. }) => {
-                let mut outcome = TurnOutcome::read(Value::Null, Vec::new());
-                outcome.stop_reason = StopReason::Cancelled;
-                Ok(outcome)
+            Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
+            // Agents end a turn that this client has cancelled in many ways.
+            Ok(raw) if cancelled => Ok(TurnOutcome::cancelled(raw, self.missing())),
+            Err(Error::Rpc { error, .. }) if cancelled => {
+                Ok(TurnOutcome::cancelled(json!({ "error": error }), self.missing()))
             }
             outcome => outcome.map(|raw| TurnOutcome::read(raw, self.missing())),
         };
@@ -460,6 +480,10 @@ impl Driver {
             Err(Error::Rpc { error, status, .. }) => Err(Error::Rpc { error, status, executed: true }),
             outcome => outcome,
         }
+    }
+
+    fn take_before_send(&self) -> Option<BeforeSend> {
+        self.before_send.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// What is missing of the turn: what the connection lost, and what its reader did not read in time.
@@ -491,7 +515,12 @@ impl Driver {
         let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
         let params = std::mem::take(&mut self.params);
         let session = self.session.clone();
-        let call = connection.session_call("session/prompt", params, &session, options);
+        let request = connection.wire.request_raw(PROMPT, &params).options(options);
+        self.request_id = request.id().map(|id| id_text(&id));
+        if let (Some(before), Some(id)) = (self.take_before_send(), self.request_id.clone()) {
+            before(id).await?;
+        }
+        let call = connection.session_request(PROMPT, &session, request);
         let mut call = std::pin::pin!(call);
         let policy = self.inner.options.drop_policy;
         if policy == DropPolicy::Cancel && dropped.try_recv() == Err(TryRecvError::Closed) {
@@ -501,6 +530,7 @@ impl Driver {
         if *state.borrow_and_update() == TurnState::Cancelling {
             return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
         }
+        self.inner.hub.prompt_sent(&session);
         tokio::select! {
             biased;
             answer = &mut call => answer,

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use acp_http_client::Responder;
 use serde_json::Value;
 
 use super::option::{PermissionKind, PermissionOption, cancelled, refusal, selected};
 use super::params::Params;
 use super::policy::PermissionDecision;
-use super::reply::{Reply, ReplyError, ReplyListener};
+use super::reply::{Reply, ReplyError, ReplyListener, Responder};
 use crate::convert::tool_calls::merge_tool_call;
 use crate::update::ToolCall;
 
@@ -76,7 +75,7 @@ impl Drop for Stake {
 impl PermissionRequest {
     pub(crate) fn new(
         params: Arc<Params>,
-        responder: Responder,
+        responder: impl Into<Responder>,
         listener: ReplyListener,
         reported: Option<ToolCall>,
     ) -> Self {
@@ -92,7 +91,7 @@ impl PermissionRequest {
             },
             options: PermissionOption::read_all(&params),
             raw: params,
-            reply: Reply::new(responder, listener),
+            reply: Reply::new(responder.into(), listener),
         };
         let inner = Arc::new(inner);
         Self { stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }

@@ -6,10 +6,57 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use acp_http_client::Responder;
+use acp_http_client as wire;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
+use super::agent_request::Response;
 use crate::error::RpcError;
+
+/// Where a response goes.
+#[derive(Debug)]
+pub(crate) enum Responder {
+    /// To the agent.
+    Agent(wire::Responder),
+    /// To the handler that forwarded the request.
+    Handler(oneshot::Sender<Response>),
+}
+
+impl Responder {
+    fn respond(self, result: &Value) -> bool {
+        match self {
+            Self::Agent(responder) => responder.respond(result),
+            Self::Handler(sender) => sender.send(Ok(result.clone())).is_ok(),
+        }
+    }
+
+    fn error(self, error: RpcError) -> bool {
+        match self {
+            Self::Agent(responder) => responder.error(error.into_wire()),
+            Self::Handler(sender) => sender.send(Err(error)).is_ok(),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Agent(responder) => responder.is_closed(),
+            Self::Handler(sender) => sender.is_closed(),
+        }
+    }
+
+    async fn closed(&mut self) {
+        match self {
+            Self::Agent(responder) => responder.closed().await,
+            Self::Handler(sender) => sender.closed().await,
+        }
+    }
+}
+
+impl From<wire::Responder> for Responder {
+    fn from(responder: wire::Responder) -> Self {
+        Self::Agent(responder)
+    }
+}
 
 /// Hears what was answered. It must not wait, nor use the hub.
 pub(crate) type ReplyListener = Box<dyn FnOnce(&Value) + Send>;
@@ -72,7 +119,7 @@ impl Reply {
     pub(super) fn refuse(&self, error: RpcError) -> Result<(), ReplyError> {
         let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
         let told = json!({"error": {"code": error.code, "message": error.message}});
-        let given = responder.error(error.into_wire());
+        let given = responder.error(error);
         if given {
             listener(&told);
         }

@@ -147,7 +147,7 @@ impl UnclaimedRequest {
                     QuestionRequest::new(method, Arc::clone(params), responder, listener()),
                 ),
                 _ => {
-                    let reply = Reply::new(responder, listener());
+                    let reply = Reply::new(responder.into(), listener());
                     let (method, session_id) = (method.clone(), session_id.clone());
                     let inner = Other { method, session_id, params: params.clone(), reply };
                     ClaimedRequest::Other(OtherRequest { inner: Arc::new(inner) })

@@ -288,7 +288,7 @@ impl Sessions {
             }
         }
         if can.load {
-            match client.load_session(agent_session, new.clone()).await {
+            match client.load_session(agent_session, crate::OpenSession::like(new.clone())).await {
                 Ok(session) => return Ok(Some((session, Restored::Loaded))),
                 Err(error) if refuses(&error) => tracing::debug!(%error, "a session cannot be loaded"),
                 Err(error) => return Err(error),

@@ -59,7 +59,9 @@
 //! [`AgentTools`] serves both behind the messages of an agent, for use without this crate's client.
 
 mod agent_tools;
+mod client_options;
 mod files;
+mod options;
 mod roots;
 #[cfg(all(feature = "terminals", unix))]
 mod terminals;

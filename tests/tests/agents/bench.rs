@@ -15,8 +15,8 @@ use nix::{
 };
 use sandbox_agent_sdk::connection::Capabilities;
 use sandbox_agent_sdk::{
-    ClientOptions, Content, Error, Event, NewSession, PermissionRequest, SandboxAgentClient, Session, Turn,
-    TurnOutcome, Update, UpdateKind,
+    ClientOptions, Content, Error, Event, NewSession, OpenSession, PermissionRequest, SandboxAgentClient,
+    Session, Turn, TurnOutcome, Update, UpdateKind,
 };
 use sdk_tests::{
     ReleasedServer, ReleasedSetup,
@@ -127,6 +127,10 @@ impl Bench {
 
     pub(crate) fn new_session(&self) -> NewSession {
         NewSession::in_dir(self.project())
+    }
+
+    pub(crate) fn open_session(&self) -> OpenSession {
+        OpenSession::in_dir(self.project())
     }
 
     pub(crate) fn options(&self) -> ClientOptions {

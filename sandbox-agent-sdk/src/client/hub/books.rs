@@ -7,6 +7,8 @@ use super::EndListener;
 use super::book::SessionBook;
 use crate::Event;
 use crate::client::event::Queue;
+use crate::client::log::LogQueue;
+use crate::client::stream::LogEntry;
 
 /// How many sessions are remembered that this client has never named itself.
 pub(super) const STRANGERS: usize = 1024;
@@ -17,6 +19,7 @@ pub(super) const BOOKS: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
+    pub(super) logs: Vec<Arc<LogQueue>>,
     pub(super) sessions: HashMap<Arc<str>, SessionBook>,
     pub(super) listeners: Vec<Weak<dyn EndListener>>,
     /// The sessions that this client has never named itself, the longest known first.
@@ -28,6 +31,12 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Adds an entry to the logs that are read.
+    pub(super) fn log(&mut self, entry: &LogEntry) {
+        self.logs.retain(LogQueue::is_read);
+        self.logs.iter().for_each(|queue| queue.push(entry));
+    }
+
     /// The book of a session that this client names.
     pub(super) fn book(&mut self, id: &str) -> &mut SessionBook {
         if !self.sessions.contains_key(id) {

@@ -19,7 +19,7 @@ pub enum FileError {
     #[error("{} is outside of the directories that may be used", .0.display())]
     Outside(PathBuf),
     /// The file does not exist.
-    #[error("{} does not exist", .0.display())]
+    #[error("Resource not found: {}", .0.display())]
     NotFound(PathBuf),
     /// It is a directory, a device, a pipe or a socket.
     #[error("{} is no regular file", .0.display())]

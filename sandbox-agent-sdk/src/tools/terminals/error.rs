@@ -1,4 +1,4 @@
-//! Why a terminal could not be created or used.
+//! Errors of terminals.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::error::RpcError;
 
-/// Why a terminal could not be created or used. The agent gets it as an error response.
+/// The error of creating or using a terminal. The agent receives it as an error response.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TerminalError {
@@ -18,14 +18,14 @@ pub enum TerminalError {
     /// The command is not allowed.
     #[error("the command `{0}` is not allowed")]
     NotAllowed(String),
-    /// The command is allowed, but not with this environment variable.
+    /// The command is allowed, but this environment variable is not.
     #[error("the environment variable `{0}` is not allowed")]
     VariableNotAllowed(String),
-    /// The working directory is outside of the roots.
-    #[error("{} is outside of the directories that may be used", .0.display())]
+    /// The working directory is outside the roots.
+    #[error("{} is outside the allowed directories", .0.display())]
     Outside(PathBuf),
-    /// The working directory does not exist or is no directory.
-    #[error("{} is no directory", .0.display())]
+    /// The working directory does not exist or is not a directory.
+    #[error("{} is not a directory", .0.display())]
     NoDirectory(PathBuf),
     /// The name or the value of an environment variable is invalid.
     #[error("the environment variable `{0}` is invalid")]
@@ -34,26 +34,26 @@ pub enum TerminalError {
     #[error("command `{0}` not found")]
     NoCommand(String),
     /// The connection has too many terminals.
-    #[error("the connection has {limit} terminals already")]
+    #[error("the connection already has {limit} terminals")]
     TooMany {
-        /// How many it may have.
+        /// The limit.
         limit: usize,
     },
     /// The session has too many terminals.
-    #[error("the session has {limit} terminals already")]
+    #[error("the session already has {limit} terminals")]
     TooManyInSession {
-        /// How many it may have.
+        /// The limit.
         limit: usize,
     },
-    /// The connection to the agent has ended or is about to.
+    /// The connection to the agent has ended or is ending.
     #[error("the connection is closed")]
     Closed,
-    /// The system refused.
-    #[error("the command `{command}` cannot be run")]
+    /// The command failed to start.
+    #[error("the command `{command}` failed to start")]
     Io {
         /// The command.
         command: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Arc<io::Error>,
     },
@@ -76,7 +76,7 @@ impl TerminalError {
         }
     }
 
-    /// A detail for the agent, besides the reason.
+    /// Returns an additional detail for the agent.
     fn detail(&self) -> Option<(&'static str, Value)> {
         match self {
             Self::NotAllowed(command) | Self::NoCommand(command) => Some(("command", json!(command))),
@@ -86,7 +86,7 @@ impl TerminalError {
         }
     }
 
-    /// The error response for the agent, with a word for the reason in its data.
+    /// Converts the error to an error response, with a machine-readable reason in its data.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         let code = match self {

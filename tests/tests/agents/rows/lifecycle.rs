@@ -57,7 +57,7 @@ pub(super) async fn a_session_is_loaded_with_its_history(cell: Cell) -> Seen {
         false => (first, true),
     };
     assert!(second.capabilities.load_session, "{:?}", second.capabilities.raw);
-    let loaded = patiently("loading", second.client.load_session(&id, bench.new_session())).await;
+    let loaded = patiently("loading", second.client.load_session(&id, bench.open_session())).await;
     let loaded = loaded.unwrap_or_else(|error| panic!("session/load: {}", chain(&error)));
     let (user, agent) = said(loaded.history());
     assert!(user.contains("remember this"), "user: {user:?}, agent: {agent:?}");
@@ -76,7 +76,7 @@ pub(super) async fn a_session_is_resumed(cell: Cell) -> Seen {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let id = session.id().to_owned();
     let second = if bench.is_released() { bench.client().await } else { first };
-    let resumed = patiently("resuming", second.client.resume_session(&id, bench.new_session())).await;
+    let resumed = patiently("resuming", second.client.resume_session(&id, bench.open_session())).await;
     let resumed = resumed.unwrap_or_else(|error| panic!("session/resume: {}", chain(&error)));
     let log = ask(&resumed, "repeat all").await;
     assert_eq!(log.ended().text().matches("remember this").count(), 1, "{}", log.text());
