@@ -122,9 +122,9 @@ impl Messages {
                     // What is newer counts.
                     Some(Message { content: Value::Object(members), .. }) => {
                         let older = told.as_object().cloned().unwrap_or_default();
-                        older
-                            .into_iter()
-                            .for_each(|(name, value)| drop(members.entry(name).or_insert(value)));
+                        for (name, value) in older {
+                            members.entry(name).or_insert(value);
+                        }
                     }
                     _ => self.newest_first.push(Message { speaker: "tool", content: told, tool: Some(tool) }),
                 }

@@ -300,14 +300,15 @@ async fn of_forty_busy_sessions_of_a_program_that_ends_without_a_word_nothing_is
     const COUNT: usize = 15;
     let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
     let client = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let sessions = client.sessions();
     let mut turns = Vec::new();
     for n in 0..SESSIONS {
-        let new = client.sessions().create_as(format!("s{n}"), NewSession::in_dir("/"));
-        let session = within(new).await.unwrap();
+        let id = format!("s{n}");
+        let session = within(sessions.create_as(id, NewSession::in_dir("/"))).await.unwrap();
         turns.push(within(session.prompt("count")).await.unwrap());
     }
-    client.sessions().flush().await.unwrap();
-    drop((turns, client));
+    sessions.flush().await.unwrap();
+    drop((turns, sessions, client));
     let (_client, sessions) = world.program().await;
     for n in 0..SESSIONS {
         let id = format!("s{n}");
