@@ -13,7 +13,7 @@ use sandbox_agent_sdk::sessions::{
 use sandbox_agent_sdk::{DropPolicy, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
 
 use crate::gated::Gated;
-use crate::support::{KINDS, event, options, timeouts, within};
+use crate::support::{KINDS, LIMIT, event, options, timeouts, within};
 use crate::world::{Ability, World, agent, counted, counting, delivered, said, stored};
 
 /// Polls a future so many times and drops it then, unless it is done before.
@@ -198,6 +198,8 @@ async fn a_program_that_is_killed_while_it_takes_a_session_up_leaves_nothing_out
     let mut turn = within(session.prompt("count")).await.unwrap();
     let mut child = program(&world, "a_program_that_resumes").spawn().unwrap();
     event(&mut events, |event| matches!(event, Event::TakenOver { .. }).then_some(())).await;
+    // It waits for the agent when it is killed, so that the next load is answered.
+    assert!(world.server.wait_for(|_| !world.server.messages("session/load").is_empty(), LIMIT).await);
     child.kill().unwrap();
     child.wait().unwrap();
     // What is said from now on has nobody who stores it.
