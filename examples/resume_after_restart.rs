@@ -28,8 +28,8 @@ async fn main() -> Result<(), Error> {
     let client = program(&server, &file).await?;
     let session = client.sessions().resume_or_create("thread-42", NewSession::in_dir("/")).await?;
     println!("{}: {}", session.id(), session.prompt("remember the number seven").await?.text().await?);
-    // A clean shutdown: all events are stored, and active sessions are suspended.
-    let suspended = client.sessions().shut_down(Suspend::All).await?;
+    // A clean shutdown: all events are stored, and the sessions of this program are suspended.
+    let suspended = client.sessions().shut_down(Suspend::Own).await?;
     println!("{suspended} session suspended");
     drop((session, client));
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::AgentUnparsed;
 use crate::requests::{PermissionDecided, QuestionRequest, UnclaimedRequest};
 #[cfg(feature = "sessions")]
-use crate::sessions::Unrecorded;
+use crate::sessions::{Restored, Unrecorded};
 use crate::usage::BudgetEvent;
 use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, Update};
 
@@ -104,6 +104,16 @@ pub enum Event {
     TakenOver {
         /// The id under which the session is kept.
         session_id: String,
+    },
+    #[cfg(feature = "sessions")]
+    /// The agent continues a stored session that it did not have: it resumed or loaded it, or has a new session that gets
+    /// the history with the next prompt.
+    #[non_exhaustive]
+    Restored {
+        /// The id of the stored session.
+        session_id: String,
+        /// How.
+        how: Restored,
     },
     /// A [budget](crate::usage::Budget) is nearly spent, is spent, or cannot be checked.
     Budget(Box<BudgetEvent>),

@@ -281,7 +281,7 @@ impl Inner {
     }
 
     /// Ends the connection, or the attempt to make it, within a bound.
-    pub(super) async fn disconnect(&self) {
+    pub(crate) async fn disconnect(&self) {
         let (phase, closing) = {
             let mut life = self.life();
             let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));

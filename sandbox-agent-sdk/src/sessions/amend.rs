@@ -28,6 +28,8 @@ pub(super) struct Amendment {
     pub(super) config_options: Option<Value>,
     pub(super) modes: Option<Value>,
     pub(super) mode: Option<String>,
+    /// The inner `None` removes the title.
+    pub(super) title: Option<Option<String>>,
     pub(super) termination: Option<TerminationInfo>,
     /// The agent was told the history.
     pub(super) told: bool,
@@ -46,10 +48,11 @@ impl Amendment {
 
     /// Takes in what is newer.
     fn merge(&mut self, newer: Self) {
-        let Self { config_options, modes, mode, termination, told } = newer;
+        let Self { config_options, modes, mode, title, termination, told } = newer;
         self.config_options = config_options.or(self.config_options.take());
         self.modes = modes.or(self.modes.take());
         self.mode = mode.or(self.mode.take());
+        self.title = title.or(self.title.take());
         self.termination = termination.or(self.termination.take());
         self.told |= told;
     }
@@ -72,6 +75,9 @@ impl Amendment {
             for option in options.into_iter().flatten().filter(|option| option["category"] == "mode") {
                 option["currentValue"] = mode.as_str().into();
             }
+        }
+        if let Some(title) = &self.title {
+            record.title.clone_from(title);
         }
         if let Some(termination) = &self.termination {
             record.termination = Some(termination.clone());

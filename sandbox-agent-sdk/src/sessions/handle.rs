@@ -292,7 +292,10 @@ impl Sessions {
             }
             Ok(())
         });
-        changed.await
+        let changed = changed.await?;
+        // Nothing happens in it any more that this program should store; the end of a running turn is.
+        self.ledger.unbind(id);
+        Ok(changed)
     }
 
     /// Deletes a session with everything that happened in it, and tells whether there was one. The agent is not told.

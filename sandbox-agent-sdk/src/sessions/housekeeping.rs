@@ -1,7 +1,11 @@
 //! Idle agents, old sessions, shutting down.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
+use super::binding::Binding;
 use super::handle::Sessions;
 use crate::session::Timestamp;
 use crate::sessions::{
@@ -10,18 +14,21 @@ use crate::sessions::{
 use crate::turns::TurnState;
 use crate::{Error, ServerKind};
 
-/// Nobody keeps house more often than this, whatever the policy says.
+/// Maintenance runs no more often than this, whatever the policy says.
 const SHORTEST_CHECK: Duration = Duration::from_millis(10);
+/// How often old sessions are deleted: daily.
+const DELETE_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+/// The variable with the minutes after which an agent is idle.
+const IDLE_MINUTES: &str = "AGENT_SESSION_IDLE_TIMEOUT";
 
 /// Which sessions are suspended when a program shuts down.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Suspend {
-    /// All active sessions of the store.
-    #[default]
-    All,
-    /// Those that this client has used and nobody else has taken up since: for a store that other programs go on using.
+    /// Those that this client owns.
     Own,
+    /// All active sessions of the store, also those of other programs.
+    All,
 }
 
 impl Sessions {
@@ -80,15 +87,17 @@ impl Sessions {
     /// The sessions whose agents have been idle for too long: what [`end_idle`](Self::end_idle) would end.
     #[must_use]
     pub fn idle(&self, policy: &RetentionPolicy, now: Timestamp) -> Vec<String> {
-        let idle = self.ledger.bound().into_iter().filter(|(_, binding)| {
-            let turn = self.client().session(&binding.agent_session).turn_state();
-            binding.live
-                && turn == TurnState::Idle
-                && policy.is_agent_idle(SessionStatus::Active, binding.last_active, now)
-        });
+        let bound = self.ledger.bound().into_iter();
+        let idle = bound.filter(|(_, binding)| self.is_idle(binding, policy, now));
         let mut ids: Vec<String> = idle.map(|(id, _)| id).collect();
         ids.sort_unstable();
         ids
+    }
+
+    fn is_idle(&self, binding: &Binding, policy: &RetentionPolicy, now: Timestamp) -> bool {
+        binding.live
+            && self.client().session(&binding.agent_session).turn_state() == TurnState::Idle
+            && policy.is_agent_idle(SessionStatus::Active, binding.last_active, now)
     }
 
     /// Ends the agents of sessions in which nothing has happened for too long, and tells of which. The sessions stay
@@ -134,7 +143,7 @@ impl Sessions {
         // A turn may have begun while the others were ended, or another program has taken the session up.
         let Some(record) = self.ledger.store.get(id).await? else { return Ok(false) };
         let Some(binding) = self.ledger.current(&record) else { return Ok(false) };
-        if !self.idle(policy, now).iter().any(|idle| idle == id) {
+        if !self.is_idle(&binding, policy, now) {
             return Ok(false);
         }
         let result = match self.client().terminate_session(&binding.agent_session).await {
@@ -180,38 +189,59 @@ impl Sessions {
         Ok(idle)
     }
 
-    /// Keeps house for as long as this is awaited: ends idle agents and deletes what has outlived its time, again and
-    /// again. Run it on a task of your own, and end that to end it.
-    pub async fn keep_house(&self, policy: RetentionPolicy) {
+    /// Ends idle agents, every [`idle_check`](RetentionPolicy::idle_check) (5 minutes), and deletes old sessions, daily,
+    /// until the future is dropped.
+    pub async fn run_maintenance(&self, policy: RetentionPolicy) {
+        let mut deleted: Option<Instant> = None;
         loop {
             let now = SystemTime::now().into();
             if let Err(error) = self.end_idle(&policy, now).await {
                 tracing::warn!(%error, "idle agents could not be ended");
             }
-            if let Err(error) = self.delete_expired(&policy, now).await {
-                tracing::warn!(%error, "old sessions could not be deleted");
+            if deleted.is_none_or(|at| at.elapsed() >= DELETE_INTERVAL) {
+                match self.delete_expired(&policy, now).await {
+                    Ok(_) => deleted = Some(Instant::now()),
+                    Err(error) => tracing::warn!(%error, "old sessions could not be deleted"),
+                }
             }
             tokio::time::sleep(policy.idle_check.max(SHORTEST_CHECK)).await;
         }
     }
 
-    /// Shuts down in good order: stores what waits, suspends active sessions, disconnects, and stores what came
-    /// meanwhile. Tells how many were suspended.
+    /// Waits for SIGTERM or SIGINT (Ctrl-C elsewhere), then [shuts down](Self::shut_down).
+    ///
+    /// # Errors
+    /// As [`shut_down`](Self::shut_down), and [`Error::Local`] if signals cannot be received.
+    pub async fn shut_down_on_signal(&self, which: Suspend) -> Result<usize, Error> {
+        let signal = signalled().await;
+        signal.map_err(|source| Error::Local { what: "signal".to_owned(), source: Arc::new(source) })?;
+        self.shut_down(which).await
+    }
+
+    /// Shuts down: stores what waits, suspends active sessions, disconnects, and stores what came meanwhile. Returns how
+    /// many were suspended. The store has one deadline for all of it, twice the patience of
+    /// [`RecorderOptions`](crate::sessions::RecorderOptions).
     ///
     /// # Errors
     /// [`Error::Store`]; the client is disconnected all the same.
     pub async fn shut_down(&self, which: Suspend) -> Result<usize, Error> {
         // What happened comes first: there may not be much time, and a session that is not suspended can be taken up all
         // the same.
-        let stored = self.flush().await;
-        let suspended = match which {
-            Suspend::All => self.suspend_all().await,
-            Suspend::Own => self.suspend_own().await,
+        let deadline = self.ledger.deadline();
+        let stored = self.ledger.flush_until(deadline).await;
+        let suspending = async {
+            match which {
+                Suspend::Own => self.suspend_own().await,
+                Suspend::All => self.suspend_all().await,
+            }
         };
-        let disconnected = self.client().disconnect().await;
-        let flushed = self.flush().await;
+        let suspended = tokio::time::timeout_at(deadline, suspending).await;
+        let suspended =
+            suspended.unwrap_or_else(|_| Err(StoreError::late("the store does not answer").into()));
+        self.client().inner().disconnect().await;
+        let flushed = self.ledger.flush_until(deadline).await;
         let count = suspended?;
-        stored.and(disconnected).and(flushed).map(|()| count)
+        stored.and(flushed).map(|()| count)
     }
 
     /// Suspends all active sessions of the store.
@@ -254,6 +284,62 @@ impl Sessions {
     }
 }
 
+impl RetentionPolicy {
+    /// The defaults, with the idle time of the variable `AGENT_SESSION_IDLE_TIMEOUT`, in minutes, if it is set.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let minutes = std::env::var(IDLE_MINUTES).ok();
+        Self::default().with_idle_minutes(minutes.as_deref())
+    }
+
+    fn with_idle_minutes(mut self, minutes: Option<&str>) -> Self {
+        if let Some(minutes) = minutes.and_then(|minutes| minutes.trim().parse::<u64>().ok()) {
+            self.idle = Duration::from_secs(minutes.saturating_mul(60));
+        }
+        self
+    }
+}
+
+#[cfg(unix)]
+async fn signalled() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+async fn signalled() -> std::io::Result<()> {
+    tokio::signal::ctrl_c().await
+}
+
 fn is_expired(policy: &RetentionPolicy, record: &SessionRecord, now: Timestamp) -> bool {
     policy.is_expired(record.status, record.resume_support(false), record.last_active, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::sessions::RetentionPolicy;
+
+    #[test]
+    fn the_idle_time_of_the_environment_is_in_minutes_and_nonsense_is_ignored() {
+        let default = RetentionPolicy::default().idle;
+        let table = [
+            (None, default),
+            (Some("5"), Duration::from_secs(300)),
+            (Some(" 45 "), Duration::from_secs(2700)),
+            (Some("0"), Duration::ZERO),
+            (Some("-1"), default),
+            (Some("soon"), default),
+            (Some(""), default),
+        ];
+        for (minutes, idle) in table {
+            assert_eq!(RetentionPolicy::default().with_idle_minutes(minutes).idle, idle, "{minutes:?}");
+        }
+    }
 }

@@ -134,6 +134,11 @@ impl Ledger {
         (same && binding.live).then_some(binding)
     }
 
+    /// Whether another session is bound to this session of the agent now.
+    pub(super) fn belongs_to_another(&self, agent_session: &str, id: &str) -> bool {
+        self.books().belongs_to_another(agent_session, id)
+    }
+
     /// The sessions that this program has used.
     pub(super) fn bound(&self) -> Vec<(String, Binding)> {
         self.books().bound.iter().map(|(id, binding)| (id.clone(), binding.clone())).collect()
@@ -153,7 +158,7 @@ impl Ledger {
         early.extend(books.strangers.recall(taken.agent_session));
         early.extend(books.early.release(taken.agent_session));
         let moved = self.bind(&mut books, taken, missed, early, stored);
-        if let Some(before) = before {
+        if let Some(before) = before.filter(|before| !books.belongs_to_another(before, taken.id)) {
             books.kept.insert(before.to_owned(), taken.id.to_owned());
         }
         drop(books);
@@ -184,6 +189,7 @@ impl Ledger {
     ) -> Vec<Follower> {
         self.recorder().claim(taken.id, taken.epoch, taken.since);
         books.asleep = false;
+        books.end_bindings_to(taken.agent_session, taken.id);
         books.kept.insert(taken.agent_session.to_owned(), taken.id.to_owned());
         let mut binding = Binding::new(taken, stored);
         binding.live &= !books.has_ended_since(taken.asked);

@@ -23,8 +23,8 @@ impl ClientOptions {
         self
     }
 
-    /// How many events of its history an agent is told at most that has to take up a session it does not know.
-    /// Default 50; the newest count.
+    /// How many messages of its history an agent gets at most that does not know a session. Default 50; the newest are
+    /// kept, and the latest prompts always.
     pub fn replay_max_events(mut self, events: usize) -> Self {
         self.replay.max_events = events;
         self
@@ -36,8 +36,8 @@ impl ClientOptions {
         self
     }
 
-    /// Whether a suspended session may also be taken up by telling its history to a new session of the agent. By default
-    /// it may not: only an agent that can resume or load sessions takes it up again.
+    /// Whether a suspended session may be resumed by transcript replay, with an agent that can neither resume nor load
+    /// it. By default it may.
     pub fn resume_by_replay(mut self, allowed: bool) -> Self {
         self.replay.resumes = allowed;
         self

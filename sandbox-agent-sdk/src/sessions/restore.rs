@@ -1,11 +1,10 @@
 //! Taking a session up again.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::handle::Sessions;
-use super::replay::{history, tells};
+use super::replay::Messages;
 use crate::client::random::random_below;
 use crate::connection::Capabilities;
 use crate::sessions::{EventQuery, ResumeSupport, SessionRecord, SessionStatus, StoreError, UserAction};
@@ -15,7 +14,7 @@ use crate::{ConnectionState, Error, NewSession, ServerKind};
 /// about.
 const RIVALS: u32 = 6;
 const RIVAL_WAIT: Duration = Duration::from_millis(5);
-/// How many pages of events are looked through for those that tell an agent anything.
+/// How many pages of events are read for the history at most.
 const SPANS: usize = 64;
 
 /// How a session was taken up again.
@@ -31,7 +30,7 @@ pub enum Restored {
 }
 
 impl Restored {
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Resumed => "resume",
             Self::Loaded => "load",
@@ -127,19 +126,18 @@ impl Sessions {
     pub(super) async fn history(&self, id: &str) -> Result<Option<String>, Error> {
         let limits = self.ledger.replay;
         let mut end = self.ledger.record(id).await?.last_index;
-        let mut telling = VecDeque::new();
-        // Not every event tells anything, so that more are read than are told, though not all of a long life.
+        let mut messages = Messages::default();
         for _ in 0..SPANS {
             let start = end.saturating_sub(crate::sessions::MAX_PAGE as u64);
             let query = EventQuery::of(id).after(start).limit(crate::sessions::MAX_PAGE);
             let page = self.ledger.events(&query).await?;
-            let of_span = page.events.into_iter().filter(|event| event.index <= end && tells(event));
-            of_span.rev().for_each(|event| telling.push_front(event));
-            if start == 0 || telling.len() >= limits.max_events {
+            let of_span = page.events.iter().filter(|event| event.index <= end);
+            of_span.rev().for_each(|event| messages.take(event));
+            if start == 0 || messages.is_enough(limits) {
                 break;
             }
             end = start;
         }
-        Ok(history(telling.make_contiguous(), limits))
+        Ok(messages.text(limits))
     }
 }

@@ -1,6 +1,6 @@
 //! What came for sessions that nobody here keeps, or does not keep yet.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::entry::Entry;
 use crate::sessions::StoredEventKind;
@@ -8,8 +8,8 @@ use crate::store::number_of;
 
 /// How much is remembered: of how many sessions, how many events of each and of all, and how many bytes they take, about.
 /// The answer that names a session may come after its first events, and whoever kept a session may have been killed before
-/// it stored what happened last. No server keeps more for those who come late.
-const SESSIONS: usize = 32;
+/// it stored what happened last. The replay buffer of a server holds 1024 messages, so of no more sessions.
+const SESSIONS: usize = 1024;
 const EVENTS: usize = 1024;
 const ALL_EVENTS: usize = 8192;
 const ALL_BYTES: usize = 16 << 20;
@@ -21,8 +21,10 @@ const HANDSHAKE: u64 = 8;
 /// What came for sessions that nobody here keeps, in one life of the server.
 #[derive(Debug, Default)]
 pub(super) struct Strangers {
-    /// The longest without news first.
-    known: VecDeque<Stranger>,
+    known: HashMap<String, Stranger>,
+    /// The names by when something came last, the longest without news first.
+    order: BTreeMap<u64, String>,
+    clock: u64,
     events: usize,
     bytes: usize,
     /// Up to which number of the stream something may be missing here of any session; `None` before it was read.
@@ -33,7 +35,8 @@ pub(super) struct Strangers {
 
 #[derive(Debug, Default)]
 struct Stranger {
-    name: String,
+    /// Its key in the order.
+    last: u64,
     seen: VecDeque<Seen>,
     /// What these take.
     bytes: usize,
@@ -96,7 +99,6 @@ impl Strangers {
     pub(super) fn put(&mut self, session: &str, entry: Entry, is_live: bool) {
         let weight = entry.weight;
         let mut stranger = self.take(session).unwrap_or_default();
-        session.clone_into(&mut stranger.name);
         let number = entry.place.as_deref().and_then(number_of);
         stranger.bytes += weight;
         stranger.seen.push_back(Seen { entry, number, is_live });
@@ -109,14 +111,16 @@ impl Strangers {
         }
         self.events += stranger.seen.len();
         self.bytes += stranger.bytes;
-        self.known.push_back(stranger);
+        self.clock += 1;
+        stranger.last = self.clock;
+        self.order.insert(self.clock, session.to_owned());
+        self.known.insert(session.to_owned(), stranger);
         // One that is too large for itself goes as well.
         while self.known.len() > SESSIONS || self.events > ALL_EVENTS || self.bytes > ALL_BYTES {
-            let Some(oldest) = self.known.pop_front() else { break };
-            self.events -= oldest.seen.len();
-            self.bytes -= oldest.bytes;
+            let Some(name) = self.order.first_key_value().map(|(_, name)| name.clone()) else { break };
+            let Some(oldest) = self.take(&name) else { break };
             let last = oldest.seen.iter().filter_map(|seen| seen.number).max();
-            self.miss_of(&oldest.name, last.unwrap_or(0));
+            self.miss_of(&name, last.unwrap_or(0));
         }
     }
 
@@ -168,13 +172,12 @@ impl Strangers {
     /// An end is not counted.
     pub(super) fn has_behind(&self, session: &str, number: Option<u64>) -> bool {
         let is_behind = |seen: &Seen| seen.number > number && seen.entry.kind != StoredEventKind::Ended;
-        let stranger = self.known.iter().find(|stranger| stranger.name == session);
-        stranger.is_some_and(|stranger| stranger.seen.iter().any(is_behind))
+        self.known.get(session).is_some_and(|stranger| stranger.seen.iter().any(is_behind))
     }
 
     fn take(&mut self, session: &str) -> Option<Stranger> {
-        let known = self.known.iter().position(|stranger| stranger.name == session)?;
-        let stranger = self.known.remove(known)?;
+        let stranger = self.known.remove(session)?;
+        self.order.remove(&stranger.last);
         self.events -= stranger.seen.len();
         self.bytes -= stranger.bytes;
         Some(stranger)

@@ -13,7 +13,7 @@ use crate::client::Others;
 use crate::connection::Capabilities;
 use crate::sessions::{EventQuery, ResumeSupport, SessionRecord, SessionStatus, StatusEvent, StoreError};
 use crate::store::number_of;
-use crate::{Error, NewSession, ServerKind, Session};
+use crate::{Error, Event, NewSession, ServerKind, Session};
 
 /// How many events a server keeps for those who come late, so that nobody can be further behind.
 const RING: u64 = 1024;
@@ -68,14 +68,18 @@ impl Sessions {
         }
         self.catch_up().await;
         let restored = self.settle(claim, can, reopened)?;
-        tracing::debug!(session = record.id, by = restored.as_str(), "a session was taken up again");
+        tracing::debug!(session = record.id, by = restored.as_str(), "a session was restored");
+        self.ledger.tell(&Event::Restored { session_id: record.id.clone(), how: restored });
         Ok(restored)
     }
 
     /// Has this program be the one that stores what happens in a session, and finds out what others have stored.
     async fn claim(&self, wish: &Wish, can: &Capabilities, record: &SessionRecord) -> Result<Claim, Error> {
         let ledger = &self.ledger;
-        let old_session = record.agent_session_id.clone();
+        // An id that the agent has given to another session since means that one.
+        let stored_session = record.agent_session_id.clone();
+        let old_session =
+            stored_session.clone().filter(|session| !ledger.belongs_to_another(session, &record.id));
         let is_shared = can.server == ServerKind::Shared;
         self.catch_up().await;
         let (hold, place) = old_session.as_deref().map(|session| ledger.hold(session)).unzip();
@@ -85,7 +89,7 @@ impl Sessions {
         let mut made_at = None;
         let owner = ledger.raise(&record.id, |record| {
             wish.check(record)?;
-            if record.agent_session_id != old_session {
+            if record.agent_session_id != stored_session {
                 // It has moved since it was read, and nothing is held back of where it is now.
                 return Err(StoreError::TakenOver { id: record.id.clone(), epoch: record.epoch }.into());
             }
@@ -192,7 +196,7 @@ impl Sessions {
         let new = wish.new.clone().unwrap_or_else(|| NewSession::from_kept(&owner.init));
         let new = if can.agent == owner.agent { new } else { new.agent(&owner.agent) };
         let mut restored = None;
-        if let Some(agent_session) = &owner.agent_session_id {
+        if let Some(agent_session) = &claim.old_session {
             let can = ways(can, &owner.agent);
             restored = self.take_up(can, agent_session, &new, others).await?;
         }
@@ -219,7 +223,8 @@ impl Sessions {
             if let (SessionStatus::Suspended, Some(support)) = (record.status, wish.support) {
                 record.status = record.status.after(StatusEvent::Resume(support))?;
             }
-            record.agent_session_id = Some(session.id().to_owned());
+            let before = record.agent_session_id.replace(session.id().to_owned());
+            record.earlier_agent_session_ids.extend(before.filter(|before| before != session.id()));
             record.resumable = can_reopen(can, &owner.agent);
             record.replay_pending |= how == Restored::Replayed;
             record.termination = None;
@@ -329,7 +334,6 @@ fn refuses(error: &Error) -> bool {
         // The agent is gone, or the connection: no other way would fare better.
         Error::AgentEnded(_) | Error::ConnectionEnded { .. } | Error::NotConnected => false,
         Error::ServerRestarted { .. } => false,
-        Error::Rpc { .. } => !error.is_login_required(),
         error => is_unknown_session(error),
     }
 }

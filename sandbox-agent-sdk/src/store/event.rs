@@ -1,11 +1,13 @@
 //! What is kept of what happened.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::StoreError;
 use super::limits::{check_key, check_moment, check_value};
+use crate::Update;
 use crate::convert::open_enum::open_enum;
+use crate::event::Origin;
 use crate::session::Timestamp;
 
 open_enum! {
@@ -135,6 +137,15 @@ pub struct StoredEvent {
 }
 
 impl StoredEvent {
+    /// The update of the agent, typed as a live one; `None` if the event is of another kind.
+    #[must_use]
+    pub fn update(&self) -> Option<Update> {
+        (self.kind == StoredEventKind::Update).then(|| {
+            let params = json!({ "sessionId": self.session_id, "update": self.payload });
+            Update::read(params, Origin::History, 0)
+        })
+    }
+
     /// The event without its place.
     #[must_use]
     pub fn into_new(self) -> NewEvent {

@@ -40,6 +40,9 @@ pub struct SessionRecord {
     /// The session's id with the agent. It changes when the agent cannot take the session up again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_session_id: Option<String>,
+    /// The ids that the session had with the agent before, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier_agent_session_ids: Vec<String>,
     /// Whether the agent said that it can take up sessions again.
     #[serde(default)]
     pub resumable: bool,
@@ -88,6 +91,7 @@ impl SessionRecord {
             taken_at: None,
             taken_by: None,
             agent_session_id: None,
+            earlier_agent_session_ids: Vec::new(),
             resumable: false,
             title: None,
             init: Map::new(),

@@ -13,7 +13,7 @@ use sandbox_agent_sdk::sessions::{
 use sandbox_agent_sdk::{DropPolicy, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
 
 use crate::gated::Gated;
-use crate::support::{KINDS, event, options, timeouts, within};
+use crate::support::{KINDS, LIMIT, event, options, timeouts, within};
 use crate::world::{Ability, World, agent, counted, counting, delivered, said, stored};
 
 /// Polls a future so many times and drops it then, unless it is done before.
@@ -198,6 +198,8 @@ async fn a_program_that_is_killed_while_it_takes_a_session_up_leaves_nothing_out
     let mut turn = within(session.prompt("count")).await.unwrap();
     let mut child = program(&world, "a_program_that_resumes").spawn().unwrap();
     event(&mut events, |event| matches!(event, Event::TakenOver { .. }).then_some(())).await;
+    // It waits for the agent when it is killed, so that the next load is answered.
+    assert!(world.server.wait_for(|_| !world.server.messages("session/load").is_empty(), LIMIT).await);
     child.kill().unwrap();
     child.wait().unwrap();
     // What is said from now on has nobody who stores it.
@@ -291,6 +293,42 @@ async fn of_a_program_that_is_killed_in_the_middle_of_a_turn_the_next_one_misses
             assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
             within(async { session.prompt("again").await?.outcome().await }).await.unwrap();
         }
+    }
+}
+
+#[tokio::test]
+async fn of_forty_busy_sessions_of_a_program_that_ends_without_a_word_nothing_is_lost() {
+    const SESSIONS: usize = 40;
+    const COUNT: usize = 15;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
+    let client = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let sessions = client.sessions();
+    let mut turns = Vec::new();
+    for n in 0..SESSIONS {
+        let id = format!("s{n}");
+        let session = within(sessions.create_as(id, NewSession::in_dir("/"))).await.unwrap();
+        turns.push(within(session.prompt("count")).await.unwrap());
+    }
+    sessions.flush().await.unwrap();
+    drop((turns, sessions, client));
+    let (_client, sessions) = world.program().await;
+    for n in 0..SESSIONS {
+        let id = format!("s{n}");
+        within(sessions.resume(&id)).await.unwrap();
+        let kept = within(async {
+            loop {
+                sessions.flush().await.unwrap();
+                let kept = stored(&**sessions.store(), &id).await;
+                if said(&kept).last() == Some(&format!("{COUNT} ").as_str()) {
+                    return kept;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        let kept = kept.await;
+        let expected: Vec<String> = (1..=COUNT).map(|n| format!("{n} ")).collect();
+        assert_eq!(said(&kept), expected, "{id}");
+        assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{id}");
     }
 }
 

@@ -5,13 +5,14 @@ use std::time::{Duration, SystemTime};
 use mock_server::{Fault, Script, Step};
 use sandbox_agent_sdk::session::Timestamp;
 use sandbox_agent_sdk::sessions::{
-    NewEvent, RecordQuery, RetentionPolicy, SessionRecord, SessionStatus, SessionStore, Suspend,
+    NewEvent, RecordQuery, RecorderOptions, RetentionPolicy, SessionRecord, SessionStatus, SessionStore,
+    Suspend,
 };
 use sandbox_agent_sdk::turns::TurnState;
-use sandbox_agent_sdk::{Error, NewSession, ServerKind};
+use sandbox_agent_sdk::{ConnectionState, Error, NewSession, ServerKind};
 use serde_json::json;
 
-use crate::gated::Gated;
+use crate::gated::{Gated, Slowness};
 use crate::support::{KINDS, LIMIT, options, within};
 use crate::world::{Ability, World, agent, said, stored};
 
@@ -277,7 +278,7 @@ async fn a_task_of_the_application_keeps_house_until_it_is_ended() {
     (policy.idle, policy.idle_check) = (Duration::ZERO, Duration::from_millis(10));
     let house = tokio::spawn({
         let sessions = sessions.clone();
-        async move { sessions.keep_house(policy).await }
+        async move { sessions.run_maintenance(policy).await }
     });
     within(async {
         while session.agent_session().is_some() || sessions.get("old").await.unwrap().is_some() {
@@ -374,7 +375,7 @@ async fn times_of_any_size_are_safe() {
         (policy.idle, policy.idle_check) = (idle, check);
         (policy.suspended, policy.resumable, policy.error) = (period, period, period);
         // It never ends by itself, and must not end by a panic either.
-        let house = tokio::time::timeout(Duration::from_millis(50), sessions.keep_house(policy)).await;
+        let house = tokio::time::timeout(Duration::from_millis(50), sessions.run_maintenance(policy)).await;
         assert!(house.is_err());
         let ends = Timestamp::from_millis(u64::MAX);
         for now in [Timestamp::from_millis(0), ends] {
@@ -465,4 +466,41 @@ async fn a_shutdown_leaves_sessions_alone_that_are_not_active() {
         assert_eq!(within(sessions.shut_down(Suspend::Own)).await.unwrap(), 0, "{status:?}");
         assert_eq!(world.store().await.get("s").await.unwrap().unwrap(), record, "{status:?}");
     }
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_although_the_store_does_not_answer() {
+    for which in [Suspend::Own, Suspend::All] {
+        let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+        let store = Gated::new(world.store().await);
+        let recorder = RecorderOptions::default().patience(Duration::from_millis(100));
+        let client = options(&world.server, world.kind).shared_store(store.clone()).recorder(recorder);
+        let client = client.build().unwrap();
+        let session = within(client.sessions().create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let agent_session = session.agent_session().unwrap();
+        *store.slowness.lock().unwrap() = Slowness::Stuck;
+        *store.before_suspending.lock().unwrap() = Some(Box::new(|| Box::pin(std::future::pending())));
+        within(agent_session.prompt("one").outcome()).await.unwrap();
+        within(client.sessions().shut_down(which)).await.unwrap_err();
+        assert_eq!(client.state(), ConnectionState::Disconnected, "{which:?}");
+        within(client.disconnect()).await.unwrap_or(());
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_archived_or_has_failed_is_not_followed_any_more() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    for id in ["archived", "failed"] {
+        let session = within(sessions.create_as(id, NewSession::in_dir("/"))).await.unwrap();
+        assert!(session.agent_session().is_some());
+        match id {
+            "archived" => session.archive().await.map(drop).unwrap(),
+            _ => sessions.fail(id).await.map(drop).unwrap(),
+        }
+        assert!(session.agent_session().is_none(), "{id}");
+    }
+    let policy = RetentionPolicy::default();
+    let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
+    assert_eq!(sessions.idle(&policy, later), Vec::<String>::new());
 }

@@ -51,6 +51,10 @@ impl Event {
             Self::Unrecorded(unrecorded) => ("unrecorded", json!({"sessionId": unrecorded.session_id})),
             #[cfg(feature = "sessions")]
             Self::TakenOver { session_id } => ("takenOver", json!({ "sessionId": session_id })),
+            #[cfg(feature = "sessions")]
+            Self::Restored { session_id, how } => {
+                ("restored", json!({"sessionId": session_id, "how": how.as_str()}))
+            }
             Self::Budget(budget) => ("budget", serde_json::to_value(budget)?),
             Self::Malformed { reason, start, lost } => {
                 ("malformed", json!({"reason": reason, "start": start, "lost": lost}))

@@ -56,7 +56,7 @@ impl Weight for Event {
             #[cfg(feature = "sessions")]
             Self::Unrecorded(unrecorded) => unrecorded.session_id.len(),
             #[cfg(feature = "sessions")]
-            Self::TakenOver { session_id } => session_id.len(),
+            Self::TakenOver { session_id } | Self::Restored { session_id, .. } => session_id.len(),
             Self::Budget(budget) => budget.session_id.as_ref().map_or(0, String::len),
             Self::Malformed { reason, start, .. } => reason.len() + start.len(),
             Self::AnswerLost { method, error } => method.len() + error_size(error),
@@ -76,7 +76,7 @@ impl Weight for Event {
             Self::UnclaimedRequest(_) => Class::Unclaimed,
             Self::Connection(_) | Self::SessionEnded(_) | Self::Budget(_) => Class::News,
             #[cfg(feature = "sessions")]
-            Self::Unrecorded(_) | Self::TakenOver { .. } => Class::News,
+            Self::Unrecorded(_) | Self::TakenOver { .. } | Self::Restored { .. } => Class::News,
             _ => Class::Report,
         }
     }

@@ -59,6 +59,20 @@ impl Books {
         }
     }
 
+    /// Whether another session is bound to this session of the agent now.
+    pub(super) fn belongs_to_another(&self, agent_session: &str, id: &str) -> bool {
+        let bound = self.kept.get(agent_session).filter(|kept| *kept != id);
+        let bound = bound.and_then(|kept| self.bound.get(kept));
+        bound.is_some_and(|binding| binding.live && binding.agent_session == agent_session)
+    }
+
+    /// The agent gives this id to a session: whichever had it before does not have it any more.
+    pub(super) fn end_bindings_to(&mut self, agent_session: &str, id: &str) {
+        let others = self.bound.iter_mut().filter(|(other, _)| *other != id);
+        let same = others.filter(|(_, binding)| binding.agent_session == agent_session);
+        same.for_each(|(_, binding)| binding.live = false);
+    }
+
     /// Nothing that the agent had is there any more, as far as is known.
     pub(super) fn lose_all(&mut self) {
         self.now.endings += 1;

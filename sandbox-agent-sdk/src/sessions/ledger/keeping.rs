@@ -1,13 +1,36 @@
 //! What the ledger asks of the store, and how long it waits.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::Ledger;
 use crate::Error;
 use crate::sessions::change::change;
 use crate::sessions::{EventPage, EventQuery, SessionRecord, StoreError};
+use crate::store::deadline_after;
+
+/// How long a store that answers is given besides.
+const SETTLING: Duration = Duration::from_millis(500);
 
 impl Ledger {
-    /// Waits until everything that happened is stored.
+    /// When whatever waits for the store gives up that begins now. Two batches may have to be given up until then.
+    pub(in crate::sessions) fn deadline(&self) -> Instant {
+        deadline_after(self.options.patience.saturating_mul(2).saturating_add(SETTLING))
+    }
+
+    /// Waits until everything that happened is stored, within a bound.
     pub(crate) async fn flush(&self) -> Result<(), Error> {
+        self.flush_until(self.deadline()).await
+    }
+
+    /// Waits until everything that happened is stored, but no longer than this.
+    pub(in crate::sessions) async fn flush_until(&self, deadline: Instant) -> Result<(), Error> {
+        let flushed = tokio::time::timeout_at(deadline, self.flush_all()).await;
+        flushed.unwrap_or_else(|_| Err(StoreError::late("events still wait to be stored").into()))
+    }
+
+    async fn flush_all(&self) -> Result<(), Error> {
         let recorded = match self.recorder.get() {
             Some(recorder) => recorder.flush().await,
             None => Ok(()),

@@ -1,6 +1,7 @@
 //! What the ledger sees.
 
 use std::collections::HashSet;
+use std::error::Error as _;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use crate::event::Origin;
 use crate::sessions::StoredEventKind;
 use crate::sessions::amend::Amendment;
 use crate::sessions::entry::Entry;
+use crate::thread::{ResultRules, TurnFailure};
 use crate::{ConnectionState, Error, Event, TurnOutcome};
 
 impl Ledger {
@@ -141,6 +143,9 @@ pub(super) fn amendment(entry: &Entry) -> Amendment {
         (StoredEventKind::Update, Some("current_mode_update")) => {
             amendment.mode = entry.payload["currentModeId"].as_str().map(str::to_owned);
         }
+        (StoredEventKind::Update, Some("session_info_update")) => {
+            amendment.title = entry.payload.get("title").map(|title| title.as_str().map(str::to_owned));
+        }
         (StoredEventKind::Ended, _) => {
             amendment.termination = serde_json::from_value(entry.payload.clone()).ok();
         }
@@ -149,12 +154,41 @@ pub(super) fn amendment(entry: &Entry) -> Amendment {
     amendment
 }
 
+/// What is stored of the end of a turn: the result as a thread shows it, or the error with its causes and flags.
 pub(super) fn outcome_payload(outcome: &Result<TurnOutcome, Error>) -> Value {
+    let rules = ResultRules::default();
     match outcome {
-        Ok(outcome) => json!({"stopReason": outcome.stop_reason, "answer": outcome.raw}),
+        Ok(outcome) => {
+            let entry = rules.classify_result(&outcome.to_result());
+            json!({
+                "stopReason": outcome.stop_reason,
+                "resultSubtype": entry.result_subtype,
+                "isTerminalError": entry.is_terminal_error,
+                "answer": outcome.raw,
+            })
+        }
         Err(error) => {
             let executed = error.maybe_executed() || error.rpc_error().is_some();
-            json!({"error": error.to_string(), "termination": error.termination(), "executed": executed})
+            let (mut sources, mut next) = (Vec::new(), error.source());
+            while let Some(source) = next {
+                sources.push(source.to_string());
+                next = source.source();
+            }
+            let mut failure = TurnFailure::new(error.to_string());
+            failure.cause = error.rpc_error().and_then(|rpc| rpc.data.clone());
+            failure.termination = error.termination().cloned();
+            json!({
+                "error": error.to_string(),
+                "sources": sources,
+                "cause": failure.cause,
+                "isRetryable": error.is_retryable(),
+                "isTerminal": error.is_terminal(),
+                "isTimeout": error.is_timeout(),
+                "maybeExecuted": error.maybe_executed(),
+                "isTerminalError": rules.classify_failure(&failure).is_terminal_error,
+                "termination": failure.termination,
+                "executed": executed,
+            })
         }
     }
 }

@@ -278,7 +278,7 @@ async fn told(session: &StoredSession, text: &str) -> Result<Vec<String>, Error>
 
 /// How often the stub agent, which says back what it does not know, was told what it had said.
 fn history_of(texts: &[String]) -> usize {
-    texts.iter().filter(|text| text.starts_with("stub: ") && text.contains("\"text\":\"one\"")).count()
+    texts.iter().filter(|text| text.starts_with("stub: ") && text.contains("\"agent\":\"one\"")).count()
 }
 
 fn text_of(event: &StoredEvent) -> Option<&str> {
