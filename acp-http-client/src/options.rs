@@ -24,8 +24,8 @@ pub struct Timeouts {
     /// An event that is arriving then is waited for as long as its bytes come. Servers that keep their contract echo
     /// every response; this ends the wait on those that do not.
     pub order: Duration,
-    /// How long a response is deferred in all, on a session that is never silent. Also the silence after which a
-    /// server that should echo the first response is taken not to do so.
+    /// How long a response is deferred in all, on a session that is never silent. Also the time without events
+    /// after which a server that should echo the first response is taken not to do so.
     pub order_limit: Duration,
     /// The silence of a session after which all updates before a response are taken to have come, on servers that do
     /// not echo responses: nothing else orders the two there.
