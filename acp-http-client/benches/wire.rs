@@ -39,8 +39,10 @@ enum Side {
     RpcCalls,
 }
 
-/// What is compared: its name, the bare loop, the sides that are measured against it, and how many things a round is.
-const COMPARISONS: [(&str, Side, &[(&str, Side)], usize); 2] = [
+/// A comparison: its name, the bare loop, the sides that are measured against it, and how many things a round is.
+type Comparison = (&'static str, Side, &'static [(&'static str, Side)], usize);
+
+const COMPARISONS: [Comparison; 2] = [
     (
         "updates",
         Side::BareUpdates,

@@ -58,6 +58,10 @@ pub struct StreamDiagnostics {
     pub barrier: String,
     /// Whether its event ids are treated as a sequence of numbers.
     pub numbered: bool,
+    /// Deferred responses: they wait until everything before them was delivered.
+    pub deferred: usize,
+    /// Requests that only this stream can answer.
+    pub waiting: usize,
     /// How long ago the last message arrived.
     pub last_message_age_ms: Option<u64>,
 }
@@ -78,13 +82,19 @@ pub struct PendingRequest {
 
 impl Diagnostics {
     pub(crate) fn of(core: &Core) -> Self {
-        let streams = core.links.all().into_iter().map(|link| StreamDiagnostics {
-            name: link.source().to_string(),
-            state: link.state().name().to_owned(),
-            last_event_id: link.last_event_id(),
-            barrier: format!("{:?}", link.core().barrier()).to_lowercase(),
-            numbered: link.core().identity().is_sequence(),
-            last_message_age_ms: link.last_message().map(|at| millis(at.elapsed())),
+        let streams = core.links.all().into_iter().map(|link| {
+            let last_event_id = link.last_event_id();
+            let ordered = link.core();
+            StreamDiagnostics {
+                name: link.source().to_string(),
+                state: link.state().name().to_owned(),
+                last_event_id,
+                barrier: format!("{:?}", ordered.barrier()).to_lowercase(),
+                numbered: ordered.identity().is_sequence(),
+                deferred: ordered.deferred(),
+                waiting: ordered.waiting(),
+                last_message_age_ms: link.last_message().map(|at| millis(at.elapsed())),
+            }
         });
         let pending = core
             .pending()

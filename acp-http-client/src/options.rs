@@ -24,14 +24,17 @@ pub struct Timeouts {
     /// An event that is arriving then is waited for as long as its bytes come. Servers that keep their contract echo
     /// every response; this ends the wait on those that do not.
     pub order: Duration,
-    /// How long a response is deferred in all, on a session that is never silent.
+    /// How long a response is deferred in all, on a session that is never silent. Also the time without events
+    /// after which a server that should echo the first response is taken not to do so.
     pub order_limit: Duration,
     /// The silence of a session after which all updates before a response are taken to have come, on servers that do
     /// not echo responses: nothing else orders the two there.
     pub quiet: Duration,
     /// How long the first response of a server of [unknown](crate::Barrier::Learn) behaviour may wait for an echo.
     pub learn: Duration,
-    /// The silence that ends the backlog of the first opening, where no response of this client ends it.
+    /// The silence behind the first response that ends the backlog, on servers that do not echo responses: nothing
+    /// else marks its end there. Elsewhere the first echoed response ends it, or a connection id, which says that there
+    /// is none.
     pub backlog_quiet: Duration,
     /// The same on a stream that is never silent.
     pub backlog_limit: Duration,

@@ -44,7 +44,8 @@ fn any_ids(input: &mut Unstructured<'_>) -> Result<()> {
             }
         }
         // These are asked before each opening.
-        let _asked = (identity.resume_point(), identity.patience(), identity.last(), identity.is_resumable());
+        let _asked =
+            (identity.resume_point(), identity.hole_timeout(), identity.last(), identity.is_resumable());
     }
     identity.give_up(&mut out);
     let delivered: Vec<u64> = items(&out).copied().collect();

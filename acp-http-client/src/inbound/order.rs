@@ -4,6 +4,8 @@ mod beginning;
 mod deferred;
 mod effect;
 mod floors;
+mod history;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod unconfirmed;
@@ -12,52 +14,20 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use self::{deferred::Deferred, floors::Floors, unconfirmed::Waiting};
+use self::{deferred::Deferred, floors::Floors, history::Load, unconfirmed::Waiting};
 use super::backlog::Backlog;
 use crate::{
-    Barrier, Continuity, EventId, EventIds, Limits, Order, Origin,
-    events::{is_conversation, peek_session},
+    Barrier, Continuity, EventId, Order, Origin,
+    events::peek_session,
     rpc::{Body, Ids, Message},
     sse::{Fingerprint, Flow, Identity, Sequenced},
 };
 
 pub(crate) use effect::{Effect, Lost, Ordered, Replay, Response};
+pub(crate) use settings::Settings;
 
 /// A moment, as the time since the connection was made: the core has no clock.
 pub(crate) type Moment = Duration;
-
-/// The settings of an ordered core.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(crate) barrier: Barrier,
-    pub(crate) event_ids: EventIds,
-    pub(crate) limits: Limits,
-    /// Whether the first opening may replay messages from before this client.
-    pub(crate) backlog: bool,
-    pub(crate) resume_from: Option<EventId>,
-    /// How long a response from a body is deferred for its echo while its session is silent.
-    pub(crate) order: Duration,
-    /// How long it is deferred in all.
-    pub(crate) order_limit: Duration,
-    /// The silence that stands for a barrier where there is none.
-    pub(crate) quiet: Duration,
-    /// How long the first response may wait for an echo before the server is taken not to send any.
-    pub(crate) learn: Duration,
-    /// How long a request that may be lost waits for an event of its session.
-    pub(crate) unconfirmed: Option<Duration>,
-    /// How long it waits in all where events cannot be identified.
-    pub(crate) unconfirmed_limit: Option<Duration>,
-    /// The silence, and the time in all, after which the backlog of the first opening is over.
-    pub(crate) backlog_quiet: Duration,
-    pub(crate) backlog_limit: Duration,
-}
-
-#[derive(Debug)]
-struct Load {
-    number: u64,
-    session: Arc<str>,
-    replay: Replay,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {
@@ -117,8 +87,8 @@ pub(crate) struct OrderedCore {
     backlog_end: Option<u64>,
     /// Whether the server has handed out a connection id, so that the endpoint is not shared.
     exclusive: bool,
-    /// Since when the stream is known to be alive without the echo that the dialect promises.
-    unechoed: Option<Moment>,
+    /// When the last event came.
+    last_event: Moment,
 }
 
 impl OrderedCore {
@@ -144,7 +114,7 @@ impl OrderedCore {
             floors: Floors::default(),
             backlog_end: None,
             exclusive: false,
-            unechoed: None,
+            last_event: Moment::ZERO,
             settings,
             ids,
         }
@@ -157,6 +127,16 @@ impl OrderedCore {
     /// The barrier that is in force.
     pub(crate) fn barrier(&self) -> Barrier {
         self.barrier
+    }
+
+    /// How many responses are deferred.
+    pub(crate) fn deferred(&self) -> usize {
+        self.deferred.len()
+    }
+
+    /// How many requests wait for a response on the stream, or load a session.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len() + self.loads.len()
     }
 
     /// The stream is open. Gives what is known of the time between, unless it is the first opening.
@@ -218,6 +198,7 @@ impl OrderedCore {
         self.apply(now, &mut sequenced, out);
         self.sequenced = sequenced;
         self.lost_at = None;
+        self.last_event = now;
         if let Some(last) = self.identity.last_number() {
             self.floors.seen(self.ids.peek(), last);
         }
@@ -238,15 +219,9 @@ impl OrderedCore {
         self.last_bytes = now;
         let began = self.partial.filter(|_| !whole).map_or(now, |(began, _)| began);
         self.partial = within.then_some((began, now));
-        self.alive(now, within || whole);
     }
 
-    /// A call begins until whose response the updates of its session are history.
-    pub(crate) fn loading(&mut self, number: u64, session: Arc<str>, replay: Replay) {
-        self.loads.push(Load { number, session, replay });
-    }
-
-    /// Nobody waits for this request any more.
+    /// The caller of this request is gone.
     pub(crate) fn forget(&mut self, number: u64) {
         self.deferred.retain(|deferred| deferred.response.number != number);
         self.waiting.retain(|waiting| waiting.number != number);
@@ -402,17 +377,7 @@ impl OrderedCore {
         }
     }
 
-    /// Whether an update belongs to the history of a session that is being loaded.
-    fn is_history(&self, params: &[u8]) -> bool {
-        if self.loads.is_empty() {
-            return false;
-        }
-        let Some(session) = peek_session(params) else { return false };
-        let mut loads = self.loads.iter().filter(|load| *load.session == *session);
-        loads.any(|load| load.replay == Replay::Everything || is_conversation(params))
-    }
-
     fn hole_deadline(&self) -> Option<Moment> {
-        self.identity.patience().map(|patience| self.last_bytes + patience)
+        self.identity.hole_timeout().map(|timeout| self.last_bytes + timeout)
     }
 }

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// After so many events, others have their turn: subscribers read while events are still in the cache, and a chunk of
-/// thousands of events starves nobody.
+/// thousands of events does not starve other tasks.
 const BATCH: usize = 128;
 
 /// Reads a stream until the connection or the session ends.

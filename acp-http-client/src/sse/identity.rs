@@ -78,9 +78,9 @@ impl<T> Identity<T> {
     }
 
     /// How long to wait for what is missing before `give_up` is called, or `None` if nothing is.
-    pub(crate) fn patience(&self) -> Option<std::time::Duration> {
+    pub(crate) fn hole_timeout(&self) -> Option<std::time::Duration> {
         match self {
-            Self::Sequence(sequence) => sequence.patience(),
+            Self::Sequence(sequence) => sequence.hole_timeout(),
             Self::Opaque(_) => None,
         }
     }

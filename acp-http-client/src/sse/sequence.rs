@@ -1,5 +1,6 @@
 //! A numbered stream: what has been seen, what is missing, and whether the server is still the same one.
 
+mod outcome;
 #[cfg(test)]
 mod tests;
 
@@ -9,6 +10,9 @@ use std::{
 };
 
 use super::{Fingerprint, prints::Prints};
+
+pub(super) use outcome::Accepted;
+pub(crate) use outcome::{Flow, Sequenced};
 
 /// How many declared gaps are remembered, in case their events arrive late.
 const GAPS: usize = 64;
@@ -22,41 +26,8 @@ const FUTILE: u32 = 3;
 const UNPROVEN: usize = 1024;
 /// How long a reopened stream has to fill a hole, and how long a swapped neighbour has to arrive. Neither decides what
 /// is delivered: an event of a reported gap that arrives later is delivered then.
-const REFETCH_PATIENCE: Duration = Duration::from_secs(1);
-const REORDER_PATIENCE: Duration = Duration::from_millis(50);
-
-/// What comes out, in order.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Sequenced<T> {
-    /// An event never given before.
-    Item(T),
-    /// An event that nothing identifies, with the content of one that an earlier opening brought: it may be new.
-    Alike(T),
-    /// An event of a gap that was reported before.
-    Late(T),
-    /// The open stream continues, and has not shown that the server is still the same one.
-    Unproven,
-    /// Numbers that the server no longer has, both ends included.
-    Gap { from: u64, to: u64 },
-    /// The numbering began again: this is another incarnation of the server.
-    Restarted,
-}
-
-/// What the reader does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flow {
-    Continue,
-    /// Something is missing that another request may bring: open the stream again from `resume_point`.
-    Reopen,
-}
-
-/// What became of an event.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Accepted<T> {
-    Taken(Flow),
-    /// The event contradicts the contract of a sequence; it is given back.
-    NotASequence(T),
-}
+const REFETCH_TIMEOUT: Duration = Duration::from_secs(1);
+const REORDER_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Orders the events of one stream by their numbers and drops repeats.
 ///
@@ -150,11 +121,11 @@ impl<T> Sequence<T> {
         self.repeats
     }
 
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn hole_timeout(&self) -> Option<Duration> {
         match self.hole {
             Hole::None => None,
-            Hole::Refetching => Some(REFETCH_PATIENCE),
-            Hole::Confirmed(_) => Some(REORDER_PATIENCE),
+            Hole::Refetching => Some(REFETCH_TIMEOUT),
+            Hole::Confirmed(_) => Some(REORDER_TIMEOUT),
         }
     }
 
@@ -307,6 +278,7 @@ impl<T> Sequence<T> {
                 self.prints.insert(n, print);
                 self.first = self.first.map(|first| first.min(n));
                 self.delivered(n, out);
+                let item = item.filter(|_| self.early.remove(&n) != Some(print));
                 out.extend(item.map(Sequenced::Late));
                 return Flow::Continue;
             }

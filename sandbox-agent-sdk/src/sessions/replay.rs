@@ -194,7 +194,7 @@ mod tests {
 
     use super::{INTRODUCTION, Messages, ReplayLimits};
     use crate::session::Timestamp;
-    use crate::sessions::store::NewEvent;
+    use crate::sessions::NewEvent;
 
     /// Turns of a prompt and an answer in three chunks, the newest first.
     fn turns(count: u64, said: impl Fn(u64) -> String) -> Messages {

@@ -124,14 +124,14 @@ impl Ledger {
 
     /// A stream is opened that begins behind the last event that the client knows. If the server restarted since,
     /// nothing shows that.
-    pub(super) fn opened_ahead(&mut self, stream: &StreamKey) {
+    pub(super) fn opened_ahead(&mut self, stream: &StreamKey, position: u64) {
         let generation = self.generation;
         if self.known.get(stream).copied().unwrap_or(0) == generation {
             return;
         }
         self.hidden_at = Some(Instant::now());
         for event in self.emitted.iter_mut().filter(|event| event.stream == *stream) {
-            event.reported |= event.generation < generation;
+            event.reported |= event.generation < generation || event.number < position;
         }
     }
 

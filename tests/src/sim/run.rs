@@ -184,6 +184,9 @@ async fn settle(application: &Application, server: &Server) {
     if !diagnostics.pending.is_empty() {
         world.fail(format!("requests are pending at the end: {:?}", diagnostics.pending));
     }
+    if let Some(stream) = diagnostics.streams.iter().find(|stream| stream.deferred + stream.waiting > 0) {
+        world.fail(format!("responses are awaited at the end: {stream:?}"));
+    }
     if !diagnostics.open_agent_requests.is_empty() {
         world.fail(format!("agent requests are open at the end: {:?}", diagnostics.open_agent_requests));
     }

@@ -43,7 +43,7 @@ pub(super) struct Caller {
     id: Value,
     slot: u64,
     pub(super) session: Option<String>,
-    pub(super) life: u32,
+    pub(super) incarnation: u32,
     /// Whether the response never comes.
     swallowed: bool,
     /// The connection id that was sent along, or is given.
@@ -62,7 +62,7 @@ pub(super) struct Headers {
 #[derive(Debug, Default)]
 struct State {
     up: bool,
-    life: u32,
+    incarnation: u32,
     /// The connection ids in force, and how many were given.
     connections: BTreeSet<String>,
     next_connection: u32,
@@ -74,7 +74,7 @@ struct State {
     next_slot: u64,
     next_reader: u64,
     slots: BTreeMap<u64, oneshot::Sender<Reply>>,
-    /// The callers of turns that a restart with memory has ended: they hear of it afterwards.
+    /// The callers of turns that a restart with memory has ended: they are answered afterwards.
     orphans: Vec<Caller>,
     /// The agent requests that are open, by id: session and tag.
     open: BTreeMap<u32, (String, String)>,
@@ -113,12 +113,12 @@ impl Server {
         self.state().up
     }
 
-    pub(super) fn is_alive(&self, life: u32) -> bool {
+    pub(super) fn is_alive(&self, incarnation: u32) -> bool {
         let state = self.state();
-        state.up && state.life == life
+        state.up && state.incarnation == incarnation
     }
 
-    /// What another client left in the buffer, with an agent request that nobody answered.
+    /// What another client left in the buffer, with unanswered agent requests.
     pub(super) fn fill_backlog(&self) {
         for n in 0..self.world.plan.backlog {
             if n % 4 == 1 {
@@ -142,7 +142,7 @@ impl Server {
         let mut state = self.state();
         let mut ledger = self.world.ledger();
         state.up = false;
-        state.life += 1;
+        state.incarnation += 1;
         state.slots.clear();
         state.open.clear();
         let mut ended = Vec::new();
@@ -181,13 +181,13 @@ impl Server {
     }
 
     pub(super) fn start(&self) {
-        let (orphans, life) = {
+        let (orphans, incarnation) = {
             let mut state = self.state();
             state.up = true;
-            (std::mem::take(&mut state.orphans), state.life)
+            (std::mem::take(&mut state.orphans), state.incarnation)
         };
         for mut caller in orphans {
-            caller.life = life;
+            caller.incarnation = incarnation;
             self.respond(&caller, &Err((-32000, "the agent has exited")));
         }
         self.world.disturb();
@@ -215,7 +215,7 @@ impl Server {
             return accepted();
         };
         state.next_slot += 1;
-        let (slot, life) = (state.next_slot, state.life);
+        let (slot, incarnation) = (state.next_slot, state.incarnation);
         let (sender, receiver) = oneshot::channel();
         let inline = method == "initialize" || self.world.plan.model != Model::Official;
         let waits = inline && !(headers.accept && self.world.plan.echo);
@@ -224,7 +224,7 @@ impl Server {
         }
         drop(state);
         let connection = headers.connection.clone();
-        let caller = Caller { id, slot, session, life, swallowed: false, connection };
+        let caller = Caller { id, slot, session, incarnation, swallowed: false, connection };
         self.call(method, &message["params"], caller);
         if waits { Handled::Later(receiver) } else { accepted() }
     }

@@ -40,19 +40,9 @@ impl OrderedCore {
         self.introduced = true;
     }
 
-    /// The server has handed out a connection id: nobody else is on this stream, and nothing in it is old.
+    /// The server has handed out a connection id: no other client is on this stream, and nothing in it is old.
     pub(crate) fn exclusive(&mut self) {
         self.exclusive = true;
-    }
-
-    /// Bytes came. A comment behind our first response, without the echo before it, shows that none is sent.
-    pub(super) fn alive(&mut self, now: Moment, event: bool) {
-        if event || !self.backlog.is_open() || !self.echo_ends_backlog() {
-            return;
-        }
-        if self.first_body.is_some_and(|body| body + self.settings.order <= now) {
-            self.unechoed.get_or_insert(now);
-        }
     }
 
     /// Whether a message that comes now is older than the first response of this client, by what is known.
@@ -83,10 +73,8 @@ impl OrderedCore {
         }
         let settings = &self.settings;
         if self.echo_ends_backlog() {
-            // A server that breaks the promise of echoes is known by a sign of life, or else by a long silence.
-            let silent =
-                self.first_body.map(|body| body.max(self.last_bytes).max(since) + settings.order_limit);
-            return self.unechoed.or(silent);
+            // A server that breaks the promise of echoes is detected by a long time without events.
+            return self.first_body.map(|body| body.max(self.last_event).max(since) + settings.order_limit);
         }
         // Nothing is live before our first response, if we introduced ourselves.
         let begin = if self.introduced { self.first_body?.max(since) } else { since };

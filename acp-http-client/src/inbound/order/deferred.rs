@@ -95,7 +95,7 @@ impl OrderedCore {
             _ => at,
         };
         let at = at.min(limit);
-        // Nobody may act as if held messages had been delivered.
+        // A caller that gets its response assumes that held messages were delivered.
         if self.backlog.is_holding() { at.max(self.backlog_deadline().unwrap_or(at)) } else { at }
     }
 

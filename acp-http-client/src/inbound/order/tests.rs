@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::Dialect;
+use crate::{Dialect, Limits};
 
 const SECOND: Duration = Duration::from_secs(1);
 const SESSION: &str = "s";
@@ -276,7 +276,7 @@ fn a_connection_id_ends_the_backlog() {
 }
 
 #[test]
-fn a_slow_replay_is_no_proof_that_responses_are_not_echoed_and_a_comment_is() {
+fn a_slow_replay_does_not_end_the_backlog_and_a_long_time_without_events_does() {
     let mut bench = Bench::new(&Dialect::RPC);
     bench.core.introducing();
     bench.open();
@@ -284,8 +284,9 @@ fn a_slow_replay_is_no_proof_that_responses_are_not_echoed_and_a_comment_is() {
     bench.pass(10 * SECOND);
     bench.update("1", "old");
     assert_eq!(bench.origins(), [Origin::Replayed]);
+    bench.pass(15 * SECOND);
     bench.core.bytes(bench.now, false, false);
-    bench.pass(Duration::ZERO);
+    bench.pass(15 * SECOND);
     bench.update("2", "new");
     assert_eq!(bench.origins(), [Origin::Live]);
 }

@@ -13,7 +13,7 @@ use crate::{
 
 /// How long a resumed stream has to bring the event that it is known to have. Silence decides nothing: it triggers a
 /// look at the whole buffer, and then a probe.
-const PROOF_PATIENCE: Duration = Duration::from_secs(1);
+const PROOF_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What an open stream has to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Reader {
         let stream = self.serve(opening, until).await.unwrap_or_else(|| {
             Err(StreamFailure { trouble: Trouble::Passing, error: self.timeout(Phase::StreamOpen, started) })
         })?;
-        let until = Instant::now() + PROOF_PATIENCE;
+        let until = Instant::now() + PROOF_TIMEOUT;
         self.proof = match std::mem::take(&mut self.from_beginning) {
             true if numbered => Proof::Buffer(until),
             false if overlaps => Proof::Overlap(until),

@@ -58,7 +58,7 @@ fn a_hole_is_refetched_and_filled_in_order() {
     let (out, flows) = feed(&mut sequence, &[(1, "a"), (2, "b"), (3, "c"), (4, "d")]);
     assert_eq!(out, [Item("b"), Item("c"), Item("d")]);
     assert!(flows.iter().all(|flow| *flow == Flow::Continue));
-    assert_eq!(sequence.patience(), None);
+    assert_eq!(sequence.hole_timeout(), None);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn what_an_earlier_stream_brought_is_held_until_the_open_one_comes_to_it() {
     assert_eq!(out[0], Gap { from: 2, to: 29 });
     assert_eq!(out[1..], (30..70).map(|_| Item("x")).collect::<Vec<_>>());
     assert!(flows.iter().all(|flow| *flow == Flow::Continue));
-    assert_eq!((sequence.last(), sequence.patience()), (Some(69), None));
+    assert_eq!((sequence.last(), sequence.hole_timeout()), (Some(69), None));
 }
 
 #[test]
@@ -209,6 +209,21 @@ fn what_a_new_server_delivered_before_its_proof_is_not_delivered_again() {
     let events = [(1, "A"), (2, "B"), (3, "C"), (4, "D"), (5, "E"), (6, "F"), (7, "G")];
     let (out, _) = feed(&mut sequence, &events);
     assert_eq!(out, [Item("A"), Item("B"), Item("C"), Item("E"), Item("G")]);
+}
+
+#[test]
+fn what_was_delivered_before_the_proof_is_not_delivered_again_behind_a_gap() {
+    let mut sequence = Sequence::new(None);
+    feed(&mut sequence, &[(1, "a"), (5, "e"), (5, "e")]);
+    sequence.give_up(&mut Vec::new());
+    sequence.reopened();
+    assert_eq!(feed(&mut sequence, &[(2, "B")]).0, [Late("B")]);
+    let mut out = Vec::new();
+    sequence.accept(Some(3), Fingerprint::of(b"C"), "C", |_| Some(5), &mut out);
+    sequence.reopened();
+    sequence.give_up(&mut out);
+    assert_eq!(out, [Restarted, Gap { from: 1, to: 2 }, Unproven, Item("C")]);
+    assert_eq!(feed(&mut sequence, &[(2, "B")]).0, []);
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Server {
                 state.sessions.insert(id.clone(), Session::default());
                 drop(state);
                 self.respond(&caller, &Ok(json!({ "sessionId": id })));
-                agent::greet(self.clone(), id, caller.life);
+                agent::greet(self.clone(), id, caller.incarnation);
             }
             _ if caller.session.is_some() && !known => {
                 self.respond(&caller, &Err((-32002, "session not found")));
@@ -206,7 +206,7 @@ impl Server {
 
     /// Sends the response of a request where the dialect wants it.
     pub(in crate::sim) fn respond(&self, caller: &Caller, outcome: &Result<Value, (i32, &str)>) {
-        if caller.swallowed || !self.is_alive(caller.life) {
+        if caller.swallowed || !self.is_alive(caller.incarnation) {
             return;
         }
         let outcome = match outcome {

@@ -15,7 +15,7 @@ use crate::sim::{
 #[derive(Debug)]
 pub(in crate::sim) struct Cursor {
     pub(in crate::sim) stream: StreamKey,
-    pub(super) life: u32,
+    pub(super) incarnation: u32,
     pub(super) position: u64,
     pub(super) reader: u64,
     /// Whether it has brought an event.
@@ -122,7 +122,7 @@ impl Server {
             _ => {}
         }
         state.next_reader += 1;
-        let (life, reader) = (state.life, state.next_reader);
+        let (incarnation, reader) = (state.incarnation, state.next_reader);
         let channel = state.channels.entry(stream.clone()).or_default();
         if plan.model == Model::Official {
             if channel.reader.is_some() {
@@ -130,7 +130,7 @@ impl Server {
             }
             channel.reader = Some(reader);
             ledger.floors.insert(stream.clone(), 0);
-            return Ok(Cursor { stream, life, position: 0, reader, sent: false });
+            return Ok(Cursor { stream, incarnation, position: 0, reader, sent: false });
         }
         let generation = ledger.generation;
         if ledger.opened_in.insert(stream.clone(), generation).is_some_and(|before| before != generation)
@@ -152,7 +152,7 @@ impl Server {
                 if asked != position && !plan.is_numbered() {
                     ledger.excuse(&stream);
                 } else if asked < position {
-                    ledger.opened_ahead(&stream);
+                    ledger.opened_ahead(&stream, position);
                 }
                 position
             }
@@ -179,13 +179,13 @@ impl Server {
             let floor = channel.buffer.front().map_or(ledger.emitted.len(), |entry| entry.index);
             ledger.floors.insert(stream.clone(), floor);
         }
-        Ok(Cursor { stream, life, position, reader, sent: false })
+        Ok(Cursor { stream, incarnation, position, reader, sent: false })
     }
 
     /// The next event for a reader.
     pub(in crate::sim) fn next(&self, cursor: &mut Cursor) -> Next {
         let mut state = self.state();
-        if !state.up || state.life != cursor.life {
+        if !state.up || state.incarnation != cursor.incarnation {
             return Next::Gone;
         }
         let Some(channel) = state.channels.get_mut(&cursor.stream) else { return Next::Gone };
@@ -223,7 +223,7 @@ impl Server {
         Next::Event { index: entry.index, bytes: entry.bytes.clone() }
     }
 
-    /// Whether the client has seen events of this reader: a swap among the first ones cannot be told.
+    /// Whether the client has seen events of this reader: a swap among the first ones cannot be recognised.
     pub(in crate::sim) fn has_begun(&self, cursor: &Cursor) -> bool {
         cursor.sent && self.world.ledger().begun.contains(&cursor.stream)
     }
