@@ -133,7 +133,7 @@ pub enum Error {
     MessageTooLarge {
         /// The limit in bytes.
         limit: usize,
-        /// How many bytes had arrived when the rest was skipped.
+        /// How many bytes had arrived when the rest was skipped, or the least that it takes once decoded.
         seen: usize,
         /// The id of the event, if it is known.
         event_id: Option<EventId>,

@@ -196,5 +196,11 @@ fn report(core: &Core, event_id: Option<EventId>, data: &[u8], error: &MessageEr
     core.stats.malformed.fetch_add(1, Ordering::Relaxed);
     // The error itself may quote what the server sent.
     tracing::debug!(?event_id, reason = error.kind(), "malformed event");
-    core.publish(Event::Malformed(Malformed::new(event_id, data, error.to_string())));
+    core.publish(match *error {
+        MessageError::TooLargeDecoded { limit } => {
+            let seen = limit.saturating_add(1);
+            Event::TooLarge { error: Error::MessageTooLarge { limit, seen, event_id } }
+        }
+        _ => Event::Malformed(Malformed::new(event_id, data, error.to_string())),
+    });
 }
