@@ -10,6 +10,10 @@ pub mod fuzzing;
 #[cfg(all(feature = "local", unix))]
 pub mod local;
 #[cfg(all(any(feature = "local", feature = "terminals"), unix))]
+#[cfg_attr(
+    not(all(feature = "local", feature = "terminals")),
+    allow(dead_code, reason = "the local server and terminals each use a part")
+)]
 mod process_tree;
 #[cfg(all(feature = "providers", unix))]
 pub mod provider;

@@ -159,6 +159,7 @@ impl Connection {
         self.kind
     }
 
+    #[cfg(feature = "sessions")]
     /// Does something between two events, and tells which was the last one before it; `None` where that means nothing to
     /// another connection.
     pub(crate) async fn between_events(&self, act: impl FnOnce() + Send + 'static) -> Option<String> {
@@ -199,6 +200,7 @@ impl Connection {
         self.state().is_usable()
     }
 
+    #[cfg(feature = "sessions")]
     /// Whether nobody waits for an answer.
     pub(super) fn is_quiet(&self) -> bool {
         self.shared.in_flight.load(Ordering::Acquire) == 0

@@ -153,6 +153,7 @@ impl Hub {
         Events::new(queue)
     }
 
+    #[cfg(feature = "sessions")]
     /// Has subscribers of sessions go on with another one, that took the place of theirs.
     pub(crate) fn follow(&self, followers: &[(Weak<Queue<Event>>, String)], to: &str) {
         let mut state = self.lock();
@@ -275,6 +276,7 @@ impl Hub {
         self.observer.get().is_some()
     }
 
+    #[cfg(feature = "sessions")]
     /// Has somebody see everything from now on. There is one such observer; a second one is not taken.
     pub(crate) fn observe(&self, observer: Arc<dyn Observer>) {
         // Whoever is refused shares the observer that is there.
@@ -619,6 +621,7 @@ impl Hub {
         book.end_turn();
     }
 
+    #[cfg(feature = "sessions")]
     /// Whether no turn is running.
     pub(crate) fn is_quiet(&self) -> bool {
         self.lock().sessions.values().all(|book| *book.turn_state.borrow() == TurnState::Idle)

@@ -318,6 +318,7 @@ impl Inner {
         }
     }
 
+    #[cfg(feature = "sessions")]
     /// Ends the connection, if no call is being made over it and no turn is running. A turn that begins at this moment
     /// either comes first, or finds no connection and is not sent.
     pub(crate) async fn disconnect_if_quiet(&self) -> bool {
@@ -374,6 +375,7 @@ impl Inner {
         }
     }
 
+    #[cfg(feature = "sessions")]
     /// Whether the connection that the options ask for could not be made, and nobody has asked for another one.
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.life().phase, Phase::Idle(Some(_)))

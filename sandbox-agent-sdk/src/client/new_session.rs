@@ -160,6 +160,7 @@ impl NewSession {
         self
     }
 
+    #[cfg(feature = "sessions")]
     /// What can be kept of it: tool servers may hold secrets and are left out.
     pub(crate) fn to_kept(&self) -> Map<String, Value> {
         let mut kept = Map::new();
@@ -180,6 +181,7 @@ impl NewSession {
         kept
     }
 
+    #[cfg(feature = "sessions")]
     /// What was kept of one, as far as it can be read.
     pub(crate) fn from_kept(kept: &Map<String, Value>) -> Self {
         let text = |name: &str| kept.get(name).and_then(Value::as_str).map(str::to_owned);

@@ -114,6 +114,7 @@ pub(super) enum Command {
     Barrier(oneshot::Sender<()>),
     /// To put the account of an agent's end together now, if there is one.
     Settle(oneshot::Sender<()>),
+    #[cfg(feature = "sessions")]
     /// To do something between two events, and to tell which was the last one.
     Between(Box<dyn FnOnce() + Send>, oneshot::Sender<Option<String>>),
     /// To take note of a sign that the agent has ended, and to tell how.
@@ -196,6 +197,7 @@ impl Pump {
                         // A caller that went away needs no answer.
                         let _ = done.send(());
                     }
+                    #[cfg(feature = "sessions")]
                     Some(Command::Between(act, told)) => {
                         act();
                         // A caller that went away needs no answer.

@@ -197,6 +197,7 @@ impl Turn {
         &self.session
     }
 
+    #[cfg(feature = "sessions")]
     /// How it ends, for a task that does not hold it.
     pub(crate) fn watch(&self) -> watch::Receiver<Option<Outcome>> {
         self.outcome.clone()

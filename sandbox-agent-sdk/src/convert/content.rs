@@ -456,6 +456,7 @@ impl Prompt {
         Self { content: content.into_iter().map(Into::into).collect() }
     }
 
+    #[cfg(feature = "sessions")]
     /// Inserts a content block at the beginning.
     pub(crate) fn after(mut self, content: Content) -> Self {
         self.content.insert(0, content);

@@ -123,6 +123,7 @@ impl Meter {
         }
     }
 
+    #[cfg(feature = "sessions")]
     /// Records that the agent created another session: every running total restarts at zero.
     pub(crate) fn end_session(&mut self) {
         self.costs.iter_mut().for_each(RunningCost::begin_again);
