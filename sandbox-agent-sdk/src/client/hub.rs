@@ -285,7 +285,11 @@ impl Hub {
 
     /// Tells of a change of the connection.
     pub(crate) fn connection(&self, state: ConnectionState) {
-        self.publish(&Event::Connection(state));
+        let before = self.lock().connection.replace(state.clone());
+        // A stream that is reopened while the connection is made reports that it is connected as well.
+        if before.as_ref() != Some(&state) {
+            self.publish(&Event::Connection(state));
+        }
     }
 
     /// This client creates the session, or names it. That does not make its requests ours.

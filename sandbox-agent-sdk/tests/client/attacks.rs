@@ -82,11 +82,13 @@ async fn tasks_that_connect_and_disconnect_at_will_leave_one_defined_state() {
         let told: Vec<_> = std::iter::from_fn(|| events.try_next()).filter_map(state_of).collect();
         assert!(matches!(told.last(), None | Some(ConnectionState::Disconnected)), "{kind}: {told:?}");
         for pair in told.windows(2) {
-            use ConnectionState::{Connected, Connecting, Disconnected};
+            use ConnectionState::{Connected, Connecting, Disconnected, Reconnecting};
+            // A DELETE that was given up may arrive late, and ends the streams of a shared endpoint.
             let possible = matches!(
                 (&pair[0], &pair[1]),
-                (Connecting, Connected | Disconnected)
-                    | (Connected, Disconnected)
+                (Connecting, Connected | Disconnected | Reconnecting { .. })
+                    | (Connected, Disconnected | Reconnecting { .. })
+                    | (Reconnecting { .. }, Connected | Disconnected | Reconnecting { .. })
                     | (Disconnected, Connecting)
             );
             assert!(possible, "{kind}: {told:?}");

@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 
 use super::EndListener;
 use super::book::SessionBook;
-use crate::Event;
 use crate::client::event::Queue;
 use crate::client::log::LogQueue;
 use crate::client::stream::LogEntry;
+use crate::{ConnectionState, Event};
 
 /// How many sessions are remembered that this client has never named itself.
 pub(super) const STRANGERS: usize = 1024;
@@ -22,6 +22,8 @@ pub(super) struct State {
     pub(super) logs: Vec<Arc<LogQueue>>,
     pub(super) sessions: HashMap<Arc<str>, SessionBook>,
     pub(super) listeners: Vec<Weak<dyn EndListener>>,
+    /// The state of the connection that was published last.
+    pub(super) connection: Option<ConnectionState>,
     /// The sessions that this client has never named itself, the longest known first.
     strangers: VecDeque<Arc<str>>,
     /// Whether it was told that strangers are forgotten.
