@@ -15,13 +15,6 @@ pub(crate) struct Known {
 
 /// What fails today. A cell that passes although it is named here is reported.
 pub(crate) const KNOWN: &[Known] = &[
-    Known { cells: "a_cancel_with_an_open_permission/opencode/*", whose: "SDK", why: CANCELLED },
-    Known { cells: "a_cancel_with_an_open_permission/qwen/*", whose: "SDK", why: CANCELLED },
-    Known {
-        cells: "confined_files_serve_the_agent/gemini/*",
-        whose: "SDK and gemini-cli",
-        why: "gemini reads a file before it creates it, and gives up when the client says that there is none.",
-    },
     Known {
         cells: "a_stored_session_continues_after_its_program_was_killed/codex/mock",
         whose: "SDK and codex-acp",
@@ -42,7 +35,6 @@ pub(crate) const KNOWN: &[Known] = &[
     },
 ];
 
-const CANCELLED: &str = "A cancelled turn is reported as an error or as `end_turn` where that is what the agent answers to a cancel.";
 const LOADED: &str = "gemini loses a session that is loaded within the minute in which it was created, and sends history after the response.";
 
 const REPLAYED: &str = "A session that gemini cannot load gets its recent history as text, of which the chunks of a long turn take all the room; and history that gemini sends after the response of a load is stored again.";

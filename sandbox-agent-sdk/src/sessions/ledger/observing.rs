@@ -195,19 +195,53 @@ pub(super) fn outcome_payload(outcome: &Result<TurnOutcome, Error>) -> Value {
 
 /// Whether a failure says that the session, or everything, is gone on the other side.
 pub(in crate::sessions) fn is_unknown_session(error: &Error) -> bool {
-    /// What agents say of a session that they do not have.
+    /// The code of agents for a session that they do not have.
     const NOT_FOUND: i64 = -32002;
+    /// The words of agents that use another code.
+    const GONE: [&str; 5] = ["not found", "unknown", "no previous", "no such", "does not exist"];
     match error {
         Error::AgentEnded(_) | Error::ServerRestarted { .. } | Error::NotConnected => true,
         Error::ConnectionEnded { reason, .. } => *reason != LostReason::Unauthorized,
         Error::Http(http) => matches!(http.status, 400 | 404 | 410),
         Error::Rpc { error, .. } => {
-            let words = error.message.to_lowercase();
-            error.code == NOT_FOUND
-                || (words.contains("session") && (words.contains("not found") || words.contains("unknown")))
-                || error.data.as_ref().and_then(|data| data.get("sessionId")).is_some_and(Value::is_string)
-                    && words.contains("not found")
+            let member = |name: &str| error.data.as_ref()?.get(name)?.as_str();
+            let words = format!("{} {}", error.message, member("details").unwrap_or_default()).to_lowercase();
+            let is_about_session = words.contains("session") || member("sessionId").is_some();
+            error.code == NOT_FOUND || is_about_session && GONE.iter().any(|gone| words.contains(gone))
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::is_unknown_session;
+    use crate::Error;
+    use crate::error::RpcError;
+
+    #[test]
+    fn agents_say_in_several_ways_that_they_do_not_have_a_session() {
+        let table = [
+            (-32002, "Resource not found: s1", Value::Null, true),
+            (-32603, "Session not found", Value::Null, true),
+            (-32602, "not found", json!({"sessionId": "s1"}), true),
+            (
+                -32603,
+                "Internal error",
+                json!({"details": "No previous sessions found for this project."}),
+                true,
+            ),
+            (-32603, "Internal error", json!({"details": "Request was aborted."}), false),
+            (-32603, "the model is overloaded", Value::Null, false),
+            (-32000, "session is busy", Value::Null, false),
+        ];
+        for (code, message, data, unknown) in table {
+            let mut error = RpcError::new(code, message);
+            error.data = Some(data).filter(|data| !data.is_null());
+            let error = Error::Rpc { error, status: None, executed: true };
+            assert_eq!(is_unknown_session(&error), unknown, "{error}");
+        }
     }
 }
