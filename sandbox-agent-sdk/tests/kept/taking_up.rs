@@ -342,7 +342,8 @@ async fn an_error_that_does_not_say_that_the_session_is_gone_leaves_it_as_it_is(
             let script = agent(ability).on_request(move |method, _| {
                 let is_refused = matches!(method, "session/resume" | "session/load")
                     && is_refusing.load(std::sync::atomic::Ordering::SeqCst);
-                is_refused.then(|| refusal(-32603))
+                let overloaded = || Step::Fail { code: -32603, message: "overloaded".to_owned(), data: None };
+                is_refused.then(|| vec![overloaded()])
             });
             let world = World::new(kind, script).await;
             let (_client, sessions) = world.program().await;
