@@ -81,5 +81,7 @@ mod turn_idle;
 mod turn_states;
 #[path = "client/turns.rs"]
 mod turns;
+#[path = "client/unreachable.rs"]
+mod unreachable;
 #[path = "client/usage.rs"]
 mod usage;

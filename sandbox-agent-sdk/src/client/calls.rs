@@ -63,10 +63,7 @@ impl Connection {
         let about = params.get("sessionId").and_then(Value::as_str);
         let _pending = self.pending_call(method, about);
         let request = || self.wire.request_raw(method, &params).options(options.clone());
-        match self.finish(method, None, request()).await {
-            Err(Error::Unreachable(_)) => self.finish(method, None, request()).await,
-            result => result,
-        }
+        repeated(|| self.finish(method, None, request())).await
     }
 
     /// Counts a call about a session as pending: what the agent asks meanwhile is asked of this client.
@@ -103,11 +100,7 @@ impl Connection {
             _ => {
                 self.check()?;
                 let request = || self.wire.request_raw(method, &params).options(options.clone());
-                match self.finish(method, session, request()).await {
-                    // The server was restarted, and the request has certainly not reached it.
-                    Err(Error::Unreachable(_)) => self.finish(method, session, request()).await,
-                    result => result,
-                }
+                repeated(|| self.finish(method, session, request())).await
             }
         };
         match result {
@@ -132,10 +125,7 @@ impl Connection {
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
         let request = || self.wire.request_raw(method, &params).options(options.clone());
-        match self.session_request(method, session, request()).await {
-            Err(Error::Unreachable(_)) => self.session_request(method, session, request()).await,
-            result => result,
-        }
+        repeated(|| self.session_request(method, session, request())).await
     }
 
     /// A request that fails with its session.
@@ -318,4 +308,15 @@ pub(super) async fn ended(end: &mut watch::Receiver<Option<TerminationInfo>>) ->
 /// there is gone.
 fn is_forgotten(body: &str) -> bool {
     body.contains("missing required 'agent' query parameter")
+}
+
+/// Sends a request, and once more if it certainly did not reach the server: it may have been restarted.
+async fn repeated<F>(send: impl Fn() -> F) -> Result<Value, Error>
+where
+    F: Future<Output = Result<Value, Error>>,
+{
+    match send().await {
+        Err(Error::Unreachable(_)) => send().await,
+        result => result,
+    }
 }

@@ -37,7 +37,8 @@ pub(crate) const KNOWN: &[Known] = &[
 
 const LOADED: &str = "gemini loses a session that is loaded within the minute in which it was created, and sends history after the response.";
 
-const REPLAYED: &str = "A session that gemini cannot load gets its recent history as text, of which the chunks of a long turn take all the room; and history that gemini sends after the response of a load is stored again.";
+const REPLAYED: &str =
+    "The first turn is stored twice: history that gemini sends after the response of a load is stored again.";
 
 /// Patterns of the cells of CI: each cell was green in twenty runs on a busy machine.
 pub(crate) const CI: &[&str] = &[
