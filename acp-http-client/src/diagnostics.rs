@@ -20,6 +20,8 @@ pub struct Diagnostics {
     pub streams: Vec<StreamDiagnostics>,
     /// Pending requests.
     pub pending: Vec<PendingRequest>,
+    /// Sessions with a message that is being sent, or with a turn whose end was not seen.
+    pub outboxes: usize,
     /// Open agent requests: id and method.
     pub open_agent_requests: Vec<(MessageId, String)>,
     /// Messages received on streams.
@@ -113,6 +115,7 @@ impl Diagnostics {
             state: core.state().to_string(),
             streams: streams.collect(),
             pending,
+            outboxes: core.outbox.len(),
             open_agent_requests: core.calls.list(),
             messages: count(&core.stats.messages),
             reconnects: count(&core.stats.reconnects),

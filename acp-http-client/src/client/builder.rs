@@ -18,8 +18,6 @@ use crate::{
     transport::{Sender, Transport, TransportConfig, default_client},
 };
 
-/// How many agent requests may wait for the reader of a channel. Beyond it their order is not kept.
-const CHANNEL_CAPACITY: usize = 1024;
 /// A cancel that a server handled before its prompt is lost; the second or third one comes after it.
 const CANCEL_REPEATS: u32 = 3;
 
@@ -209,7 +207,7 @@ impl AcpHttpClientBuilder {
 
     /// Delivers agent requests as a stream instead of to a handler.
     pub fn agent_requests(mut self) -> (Self, AgentRequests) {
-        let (handler, requests) = ChannelHandler::new(CHANNEL_CAPACITY);
+        let (handler, requests) = ChannelHandler::new();
         self.handler = Arc::new(handler);
         (self, requests)
     }

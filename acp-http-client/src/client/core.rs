@@ -76,8 +76,8 @@ pub(crate) struct Core {
     /// How many POSTs were begun, and how many of them certainly did not reach the server.
     posts: AtomicUsize,
     not_taken: AtomicUsize,
-    /// Whether a probe is under way.
-    pub(crate) probing: AtomicBool,
+    /// How often a probe was asked for since none was under way.
+    pub(crate) probes: AtomicUsize,
     pub(crate) tap_book: TapBook,
     pub(crate) handle: OnceLock<Weak<Handle>>,
 }
@@ -102,7 +102,7 @@ impl Core {
             answered: AtomicBool::new(false),
             posts: AtomicUsize::new(0),
             not_taken: AtomicUsize::new(0),
-            probing: AtomicBool::new(false),
+            probes: AtomicUsize::new(0),
             tap_book: TapBook::default(),
             handle: OnceLock::new(),
             options,
@@ -195,7 +195,18 @@ impl Core {
         for waiter in waiters {
             waiter.settle(Err(error.clone()));
         }
+        self.end_abandoned_turns(session);
         count
+    }
+
+    /// Ends the turns of one session, or all of them, that were cancelled and whose futures were dropped.
+    pub(crate) fn end_abandoned_turns(&self, session: Option<&str>) {
+        for number in self.outbox.cancelled_turns(session) {
+            if self.pending().get_mut(number).is_none() {
+                self.outbox.end_turn(number);
+                self.links.all().iter().for_each(|link| link.core().forget(number));
+            }
+        }
     }
 
     /// Fails the calls of a session whose stream is refused. They may have run: only their responses are lost.

@@ -18,23 +18,29 @@ const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Probes the server, unless a probe is under way or none is configured. The stream, not the response, says what
-/// follows: an echo at a number that is not above the last one proves a restart.
+/// Probes the server, if a probe is configured. The stream, not the response, says what follows: an echo at a number
+/// that is not above the last one proves a restart, and every response that was sent before the probe stands before its
+/// echo. A probe that is asked for while another is under way follows it.
 pub(crate) fn probe(core: &Arc<Core>) {
     let Some((method, params)) = core.options.probe.clone() else { return };
-    if core.probing.swap(true, Ordering::AcqRel) {
+    if core.probes.fetch_add(1, Ordering::AcqRel) > 0 {
         return;
     }
     let core = core.clone();
     core.clone().tasks.spawn(async move {
-        for _ in 0..ATTEMPTS {
-            match attempt(&core, &method, &params).await {
-                Ok(()) => break,
-                Err(error) => tracing::debug!(%error, "the probe failed"),
+        loop {
+            let asked = core.probes.load(Ordering::Acquire);
+            for _ in 0..ATTEMPTS {
+                match attempt(&core, &method, &params).await {
+                    Ok(()) => break,
+                    Err(error) => tracing::debug!(%error, "the probe failed"),
+                }
+                tokio::time::sleep(PAUSE).await;
             }
-            tokio::time::sleep(PAUSE).await;
+            if core.probes.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return;
+            }
         }
-        core.probing.store(false, Ordering::Release);
     });
 }
 

@@ -215,7 +215,7 @@ impl Run {
                     self.count(data);
                 }
                 Effect::Gap { from, to } => assert!(from <= to),
-                Effect::Restarted { .. } => {}
+                Effect::Probe | Effect::Restarted { .. } => {}
             }
         }
     }

@@ -2,8 +2,9 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -11,10 +12,11 @@ use agent_client_protocol_schema::v1::CLIENT_METHOD_NAMES;
 use bytes::Bytes;
 use futures::Stream;
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
     answers::{Answer, cancelled, to_answer},
+    queue::RequestQueue,
     typed::{AnswerFuture, AnyHandler},
 };
 use crate::{AcpHttpClient, Json, MessageId, RpcError};
@@ -83,7 +85,7 @@ impl AgentRequest {
 #[derive(Debug)]
 #[must_use = "requests that are not read get no response"]
 pub struct AgentRequests {
-    receiver: mpsc::Receiver<(AgentRequest, Responder)>,
+    queue: Arc<RequestQueue>,
 }
 
 impl AgentRequests {
@@ -92,12 +94,12 @@ impl AgentRequests {
     /// # Cancel safety
     /// No request is lost if the future is dropped.
     pub async fn recv(&mut self) -> Option<(AgentRequest, Responder)> {
-        self.receiver.recv().await
+        poll_fn(|context| self.queue.poll_pop(context)).await
     }
 
     /// The next request if one is queued.
     pub fn try_recv(&mut self) -> Option<(AgentRequest, Responder)> {
-        self.receiver.try_recv().ok()
+        self.queue.try_pop()
     }
 
     /// The same as [`recv`](Self::recv), without `StreamExt`.
@@ -109,8 +111,14 @@ impl AgentRequests {
 impl Stream for AgentRequests {
     type Item = (AgentRequest, Responder);
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.receiver.poll_recv(context)
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.queue.poll_pop(context)
+    }
+}
+
+impl Drop for AgentRequests {
+    fn drop(&mut self) {
+        self.queue.abandon();
     }
 }
 
@@ -181,47 +189,30 @@ impl fmt::Debug for Responder {
     }
 }
 
-/// Passes requests to [`AgentRequests`]. While the channel is full, each waits on a task of its own, so a slow reader
-/// blocks nothing else.
+/// Passes requests to [`AgentRequests`]. A slow reader blocks nothing else.
 pub(crate) struct ChannelHandler {
-    /// Guards the sender, which is dropped with the connection so that the stream ends.
-    sender: Mutex<Option<mpsc::Sender<(AgentRequest, Responder)>>>,
+    queue: Arc<RequestQueue>,
 }
 
 impl ChannelHandler {
-    pub(crate) fn new(capacity: usize) -> (Self, AgentRequests) {
-        let (sender, receiver) = mpsc::channel(capacity.max(1));
-        (Self { sender: Mutex::new(Some(sender)) }, AgentRequests { receiver })
-    }
-
-    fn sender(&self) -> Option<mpsc::Sender<(AgentRequest, Responder)>> {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn new() -> (Self, AgentRequests) {
+        let queue = Arc::new(RequestQueue::default());
+        (Self { queue: queue.clone() }, AgentRequests { queue })
     }
 }
 
 impl AnyHandler for ChannelHandler {
     fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture {
-        let sender = self.sender();
-        Box::pin(async move {
-            let (responder, answered) = Responder::new(&request);
-            match sender {
-                // If the reader is gone, the error contains the responder, which cancels when it is dropped.
-                Some(sender) => drop(sender.send((request, responder)).await),
-                None => drop(responder),
-            }
-            answered.await
-        })
+        let (responder, answered) = Responder::new(&request);
+        self.queue.push(request, responder);
+        Box::pin(answered)
     }
 
-    fn enqueue(&self, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
-        let Some(sender) = self.sender() else { return Err(Box::new(request)) };
-        let Ok(slot) = sender.try_reserve() else { return Err(Box::new(request)) };
-        let (responder, answered) = Responder::new(&request);
-        slot.send((request, responder));
-        Ok(Box::pin(answered))
+    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
+        Ok(self.handle(request))
     }
 
     fn end(&self) {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.queue.end();
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod answers;
 mod channel;
+mod queue;
 mod typed;
 
 pub(crate) use channel::ChannelHandler;

@@ -154,8 +154,8 @@ pub(crate) trait AnyHandler: Send + Sync {
     fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture;
 
     /// Queues the request, in the order of the wire, before it is reported as an event. It neither waits nor runs code
-    /// of the application; `Err` if it cannot, in which case the request is handled on a task of its own.
-    fn enqueue(&self, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
+    /// of the application. `Err` if there is no queue: the request is handled on a task of its own.
+    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
         Err(Box::new(request))
     }
 

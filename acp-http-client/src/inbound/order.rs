@@ -181,23 +181,22 @@ impl OrderedCore {
         out: &mut Vec<Effect>,
     ) -> Flow {
         let print = Fingerprint::of(&data);
-        let (ids, limits, deferred, floors) =
-            (&self.ids, &self.settings.limits, &self.deferred, &self.floors);
+        let (ids, limits, floors) = (&self.ids, &self.settings.limits, &self.floors);
         let fresh = |(_, data): &Item| {
             let message = Message::parse(data.clone(), limits).ok();
             let number = message.and_then(|message| match message.body {
                 Body::Response { id, .. } => ids.number(id.as_json()),
                 _ => None,
             });
-            // A response that is deferred was seen, although its request is pending still.
-            let seen = |number| deferred.iter().any(|deferred| deferred.response.number == number);
-            number.filter(|number| pending(*number) && !seen(*number)).map(|number| floors.of(number))
+            number.filter(|number| pending(*number)).map(|number| floors.of(number))
         };
         let mut sequenced = std::mem::take(&mut self.sequenced);
         let flow = self.identity.accept(id.as_ref(), print, (id.clone(), data), fresh, &mut sequenced);
         self.apply(now, &mut sequenced, out);
         self.sequenced = sequenced;
-        self.lost_at = None;
+        if self.identity.is_decided() {
+            self.lost_at = None;
+        }
         self.last_event = now;
         if let Some(last) = self.identity.last_number() {
             self.floors.seen(self.ids.peek(), last);
@@ -273,7 +272,9 @@ impl OrderedCore {
         for deferred in std::mem::take(&mut self.deferred) {
             self.settle(deferred.response, Order::Unverified, out);
         }
-        self.waiting.clear();
+        for waiting in std::mem::take(&mut self.waiting).into_iter().filter(|waiting| waiting.abandoned) {
+            out.push(Effect::Fail { number: waiting.number, why: Lost::Silence });
+        }
         self.loads.clear();
     }
 
@@ -286,10 +287,12 @@ impl OrderedCore {
                 Sequenced::Unproven => self.unconfirm(now),
                 Sequenced::Gap { from, to } => {
                     out.push(Effect::Gap { from, to });
-                    // An echo may lie in the gap: a response that is there waits for silence only, and one that is not
-                    // may never come.
+                    // An echo may lie in the gap. A response that is there is settled by a later echo.
                     for deferred in &mut self.deferred {
-                        (deferred.gapped, deferred.last) = (true, now);
+                        deferred.last = now;
+                    }
+                    if self.barrier == Barrier::Echo && !self.deferred.is_empty() {
+                        out.push(Effect::Probe);
                     }
                     self.unconfirm(now);
                 }

@@ -245,13 +245,17 @@ impl Reader {
     }
 
     fn take_event(&mut self, id: Option<EventId>, data: Bytes) -> Flow {
-        self.proof = Proof::None;
         if std::mem::replace(&mut self.noted, self.now) != self.now {
             self.link.message_arrived(self.now);
         }
         let now = self.link.moment(self.now);
         let pending = |number| self.core.pending().get_mut(number).is_some();
-        let flow = self.link.core().event(now, id, data, pending, &mut self.effects);
+        let mut core = self.link.core();
+        let flow = core.event(now, id, data, pending, &mut self.effects);
+        if core.identity().is_decided() {
+            self.proof = Proof::None;
+        }
+        drop(core);
         self.apply();
         flow
     }

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     Direction, EndReason, Error, Event, EventId, Inbound, Json, Malformed, MessageId, Meta, Notification,
     Order, Origin, Phase, Timeout, Verdict,
-    client::Core,
+    client::{Core, probe},
     events::{Stored, peek_session},
     outbound::Settled,
     rpc::{Body, MessageError, RpcOutcome},
@@ -42,6 +42,7 @@ pub(super) fn apply(core: &Arc<Core>, link: &Arc<Link>, effect: Effect) {
             tracing::warn!(from, to, stream = %link.source(), "events are missing");
             core.publish(Event::Gap { stream: link.source().clone(), from, to });
         }
+        Effect::Probe => probe(core),
         Effect::Restarted { lost_at } => {
             core.stats.restarts.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(stream = %link.source(), "the server restarted");
@@ -118,6 +119,8 @@ fn settle(
 }
 
 fn fail(core: &Arc<Core>, number: u64, why: Lost) {
+    // The end of a turn that was abandoned is not going to be seen.
+    core.outbox.end_turn(number);
     let Some(waiter) = core.pending().take(number) else { return };
     let method = waiter.method.to_string();
     let error = match why {

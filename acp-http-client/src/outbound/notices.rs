@@ -47,7 +47,7 @@ struct Notice {
 
 impl Notices {
     pub(super) fn cancel(&self, number: u64, waiter: Waiter, posting: Option<Posting>) {
-        let prompt = *waiter.method == *AGENT_METHOD_NAMES.session_prompt;
+        let prompt = waiter.is_turn();
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.len() == QUEUE {
             queue.pop_front();
@@ -84,14 +84,18 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 async fn send(core: Arc<Core>, mut notice: Notice) {
-    let number = notice.number;
+    let (number, session) = (notice.number, notice.turn.clone());
     let posting = notice.posting.take();
     let delivering = deliver(&core, notice);
     let Some(posting) = posting else { return delivering.await };
     let ending = tokio::time::timeout(core.options.timeouts.cancel, posting);
     let (_, ended) = tokio::join!(delivering, ending);
+    let link = core.links.get(&core, session.as_ref());
     if ended.is_ok() {
         core.outbox.end_turn(number);
+        link.core().forget(number);
+    } else {
+        link.input(|core, now| core.doubt(now, number));
     }
 }
 

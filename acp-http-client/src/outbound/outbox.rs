@@ -105,15 +105,12 @@ impl Outbox {
         }
     }
 
-    /// Forgets cancelled turns whose futures were dropped: their end cannot be seen.
-    pub(super) fn forget_abandoned(&self, session: &Arc<str>, is_pending: impl Fn(u64) -> bool) {
-        let turns: Vec<u64> = match self.lock().get(session) {
-            Some(lane) => lane.turns.iter().filter(|turn| turn.cancelled).map(|turn| turn.number).collect(),
-            None => return,
-        };
-        for number in turns.into_iter().filter(|number| !is_pending(*number)) {
-            self.end_turn(number);
-        }
+    /// The cancelled turns of one session, or all of them.
+    pub(crate) fn cancelled_turns(&self, session: Option<&str>) -> Vec<u64> {
+        let lanes = self.lock();
+        let lanes = lanes.iter().filter(|(name, _)| session.is_none_or(|session| ***name == *session));
+        let turns = lanes.flat_map(|(_, lane)| &lane.turns).filter(|turn| turn.cancelled);
+        turns.map(|turn| turn.number).collect()
     }
 
     pub(super) fn is_running(&self, number: u64) -> bool {
@@ -170,8 +167,7 @@ impl Outbox {
     }
 
     /// How many sessions are remembered.
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
 

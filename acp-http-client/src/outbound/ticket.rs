@@ -2,11 +2,13 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
+use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     Barrier, Error, Order,
     client::Core,
+    inbound::LinkState,
     rpc::RpcOutcome,
     transport::{PostFailure, Posted},
 };
@@ -34,6 +36,10 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
+    pub(super) fn is_turn(&self) -> bool {
+        *self.method == *AGENT_METHOD_NAMES.session_prompt
+    }
+
     /// Wakes the caller. A caller that went away is normal.
     pub(crate) fn settle(self, outcome: Result<Settled, Error>) {
         let _ = self.sender.send(outcome);
@@ -116,18 +122,31 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let Some(waiter) = self.take() else { return };
         let link = self.core.links.get(&self.core, waiter.session.as_ref());
-        link.core().forget(self.number);
         if self.sent && !self.answered && self.cancel_on_drop {
             // From now on: a prompt that follows waits for the end of this turn, and is not hit by its cancel.
             self.core.outbox.abandon(self.number);
             // Where the stream brings no response, the end of the turn is the end of its POST.
             let barrier = link.core().barrier();
             let echoed = matches!(barrier, Barrier::Echo | Barrier::SameStream);
-            if barrier == Barrier::None && self.posting.is_none() {
+            let seen_to_end = echoed || self.posting.is_some();
+            if waiter.is_turn() && seen_to_end && link.state() != LinkState::Ended {
+                let (number, since, session) =
+                    (self.number, link.moment(waiter.since), waiter.session.clone());
+                let cut = echoed && self.posting.is_some();
+                link.input(|core, now| {
+                    core.abandoned(now, since, number, session);
+                    // The POST is dropped with its ticket: it may not have arrived.
+                    if cut {
+                        core.doubt(now, number);
+                    }
+                });
+            } else {
+                link.core().forget(self.number);
                 self.core.outbox.end_turn(self.number);
             }
             self.core.notices.cancel(self.number, waiter, self.posting.take().filter(|_| !echoed));
         } else {
+            link.core().forget(self.number);
             self.core.outbox.end_turn(self.number);
         }
     }

@@ -41,6 +41,14 @@ impl<T> Identity<T> {
         matches!(self, Self::Sequence(sequence) if sequence.overlaps())
     }
 
+    /// Whether the open stream has shown whether the server is the same one, or cannot show it any more.
+    pub(crate) fn is_decided(&self) -> bool {
+        match self {
+            Self::Sequence(sequence) => sequence.is_decided(),
+            Self::Opaque(_) => true,
+        }
+    }
+
     /// Whether numbers are dense: a hole is a loss.
     pub(crate) fn is_sequence(&self) -> bool {
         matches!(self, Self::Sequence(_))

@@ -49,7 +49,22 @@ impl Prints {
         }
     }
 
+    /// Forgets these numbers, both ends included.
+    pub(super) fn forget(&mut self, from: u64, to: u64) {
+        if from <= self.highest() {
+            self.latest.retain(|(number, _)| !(from..=to).contains(number));
+        }
+    }
+
+    /// The highest number that is remembered, or 0.
+    pub(super) fn highest(&self) -> u64 {
+        self.latest.back().map_or(0, |(number, _)| *number)
+    }
+
     pub(super) fn get(&self, number: u64) -> Option<Fingerprint> {
+        if number > self.highest() {
+            return None;
+        }
         // Numbers are mostly dense, so that the place is known.
         let guess = self.latest.front().and_then(|(first, _)| number.checked_sub(*first));
         if let Some((other, print)) = guess.and_then(|guess| self.latest.get(usize::try_from(guess).ok()?))

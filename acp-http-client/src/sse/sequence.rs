@@ -1,14 +1,16 @@
 //! A numbered stream: what has been seen, what is missing, and whether the server is still the same one.
 
+mod incarnation;
 mod outcome;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
+use self::incarnation::Standing;
 use super::{Fingerprint, prints::Prints};
 
 pub(super) use outcome::Accepted;
@@ -21,9 +23,6 @@ const GAPS: usize = 64;
 const REORDER: usize = 8;
 /// After so many holes in a row that could not be filled, holes are reported without another fetch.
 const FUTILE: u32 = 3;
-/// How many events are remembered that a reopened stream delivers before it shows that the server is the same one. It is
-/// asked for an event that shows it first.
-const UNPROVEN: usize = 1024;
 /// How long a reopened stream has to fill a hole, and how long a swapped neighbour has to arrive. Neither decides what
 /// is delivered: an event of a reported gap that arrives later is delivered then.
 const REFETCH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,39 +31,60 @@ const REORDER_TIMEOUT: Duration = Duration::from_millis(50);
 /// Orders the events of one stream by their numbers and drops repeats.
 ///
 /// Numbers count from 1 without holes in each incarnation of a server. A hole is fetched again once; events behind it
-/// are held meanwhile, and given with a [`Sequenced::Gap`] before them if it stays open. A number of an earlier opening
-/// with other content proves that the server restarted. Within one opening the same number with other content is no
-/// restart but a broken promise.
+/// are held meanwhile, and given with a [`Sequenced::Gap`] before them if it stays open. Three facts decide which
+/// incarnation the open stream reads:
+/// - one opening reads one incarnation;
+/// - an event of an earlier opening that comes again shows that the server has not restarted since that opening;
+/// - a number of an earlier opening with other content shows that it has. A response under a number that was seen before
+///   its request was made shows the same.
+///
+/// Until one of them is seen, what the open stream delivers is remembered, because it comes again if the server has
+/// restarted. Within one opening the same number with other content is no restart but a broken promise.
 #[derive(Debug)]
 pub(crate) struct Sequence<T> {
     /// The lowest number of this incarnation that was seen, where the stream was read from its beginning.
     first: Option<u64>,
     last: Option<u64>,
     prints: Prints,
-    /// What came behind a hole; an event that could not be taken holds its position without an item.
-    held: BTreeMap<u64, Option<T>>,
+    /// What came behind a hole.
+    held: BTreeMap<u64, Held<T>>,
     hole: Hole,
     /// How far the stream that is open has come. What is held beyond that came on an earlier one.
     reached: u64,
-    /// The last number when the stream was opened: what is above was first seen on the open stream.
-    last_at_opening: u64,
+    /// The highest number that was seen when the stream was opened: what is above was first seen on the open stream.
+    seen_at_opening: u64,
     openings: u32,
     /// The opening that established `first`.
     first_opening: u32,
     /// Whether the open stream brought an old number with unknown content, which was dropped as a repeat.
     assumed_repeat: bool,
-    /// Whether the open stream has shown that the server is still the same one.
-    proven: bool,
-    /// Whether it was reported that it has not.
+    standing: Standing,
+    /// The number of an event that the open stream brings unless the server has dropped it or restarted.
+    overlap: Option<u64>,
+    /// Whether it was reported that the open stream has not shown that the server is the same one.
     doubted: bool,
-    /// What the open stream delivered before that: it may be of another incarnation, and then comes again.
-    unproven: Vec<(u64, Fingerprint)>,
+    /// Events of reported gaps that wait for the open stream to show that the server is the same one.
+    late: BTreeMap<u64, (Fingerprint, T)>,
+    /// What was seen since the server was last shown to be the same one, with the first opening that is known to have
+    /// read the same incarnation.
+    unproven: Option<BTreeMap<u64, (Fingerprint, u32)>>,
+    /// The first opening that is known to have read the same incarnation as the open stream.
+    since: u32,
     /// What was delivered of this incarnation before it was known to be another one.
-    early: HashMap<u64, Fingerprint>,
+    early: BTreeMap<u64, Fingerprint>,
     /// How many holes in a row were fetched again in vain.
     futile: u32,
+    /// How many restarts in a row were followed by no event in its place.
+    restarts: u32,
     gaps: VecDeque<(u64, u64)>,
     repeats: u64,
+}
+
+/// An event behind a hole. One that could not be taken holds its position without an item.
+#[derive(Debug)]
+struct Held<T> {
+    item: Option<T>,
+    opening: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,15 +106,19 @@ impl<T> Sequence<T> {
             held: BTreeMap::new(),
             hole: Hole::None,
             reached: 0,
-            last_at_opening: resume_from.unwrap_or(0),
+            seen_at_opening: resume_from.unwrap_or(0),
             openings: 0,
             first_opening: 0,
             assumed_repeat: false,
-            proven: true,
+            standing: Standing::Same,
+            overlap: None,
             doubted: false,
-            unproven: Vec::new(),
-            early: HashMap::new(),
+            late: BTreeMap::new(),
+            unproven: None,
+            since: 0,
+            early: BTreeMap::new(),
             futile: 0,
+            restarts: 0,
             gaps: VecDeque::new(),
             repeats: 0,
         }
@@ -154,8 +178,7 @@ impl<T> Sequence<T> {
     /// Whether the open stream itself brought this number with other content. A restarted server counts from 1.
     fn is_broken_promise(&self, n: u64, print: Fingerprint) -> bool {
         n > 1
-            && n > self.last_at_opening
-            && (self.last.is_some_and(|last| n <= last) || self.held.contains_key(&n))
+            && n > self.seen_at_opening
             && self.prints.get(n).is_some_and(|known| known != print && known != Fingerprint::SKIPPED)
     }
 
@@ -177,11 +200,23 @@ impl<T> Sequence<T> {
     pub(super) fn reopened(&mut self) {
         self.reached = 0;
         self.openings += 1;
-        self.last_at_opening = self.held.last_key_value().map_or(0, |(n, _)| *n).max(self.last.unwrap_or(0));
+        self.since = self.openings;
+        self.seen_at_opening = self.prints.highest().max(self.last.unwrap_or(0));
         self.assumed_repeat = false;
-        self.proven = self.last.is_none();
         self.doubted = false;
-        self.unproven.clear();
+        // They are in a gap that was reported, or come again if the server has restarted.
+        self.late.clear();
+        self.overlap = match self.last {
+            // Another incarnation is read from its beginning.
+            Some(0) => Some(self.seen_at_opening),
+            last => last.filter(|_| self.overlaps()),
+        };
+        if self.last.is_none() || self.openings == 1 {
+            self.standing = Standing::Same;
+        } else {
+            self.standing = Standing::Unknown;
+            self.unproven.get_or_insert_default();
+        }
         if self.hole != Hole::None {
             self.hole = Hole::Refetching;
         }
@@ -194,7 +229,8 @@ impl<T> Sequence<T> {
 
     /// Gives what is held without reporting holes: there never were any.
     pub(super) fn release_all(&mut self, out: &mut Vec<Sequenced<T>>) {
-        out.extend(std::mem::take(&mut self.held).into_values().flatten().map(Sequenced::Item));
+        let held = std::mem::take(&mut self.held).into_values().filter_map(|held| held.item);
+        out.extend(held.map(Sequenced::Item));
     }
 
     /// Reports the holes before this number and gives what is held behind them.
@@ -210,16 +246,22 @@ impl<T> Sequence<T> {
                     self.hole = Hole::Refetching;
                     return;
                 }
-                out.push(Sequenced::Gap { from, to: next - 1 });
-                if self.gaps.len() == GAPS {
-                    self.gaps.pop_front();
-                }
-                self.gaps.push_back((from, next - 1));
+                self.report_gap(from, next - 1, out);
             }
             self.last = Some(next - 1);
             self.release(out);
         }
         self.hole = Hole::None;
+    }
+
+    fn report_gap(&mut self, from: u64, to: u64, out: &mut Vec<Sequenced<T>>) {
+        out.push(Sequenced::Gap { from, to });
+        if self.gaps.len() == GAPS {
+            self.gaps.pop_front();
+        }
+        self.gaps.push_back((from, to));
+        // What was seen of it was not delivered: it may arrive late.
+        self.prints.forget(from, to);
     }
 
     fn accept_number(
@@ -243,18 +285,30 @@ impl<T> Sequence<T> {
         if n <= last {
             return self.accept_old(n, print, fresh, item, out);
         }
-        self.prints.insert(n, print);
+        match self.prints.get(n) {
+            // What was skipped unread has no content to compare.
+            Some(known) if known == Fingerprint::SKIPPED || print == Fingerprint::SKIPPED => {}
+            Some(known) if known == print => self.recognised(n, out),
+            Some(_) => return self.restarted(n, print, item, out),
+            None => {
+                if self.standing == Standing::Unknown && self.overlap.is_some_and(|overlap| n > overlap) {
+                    self.standing = Standing::Ahead;
+                }
+                self.note(n, print);
+            }
+        }
         let item = item.filter(|_| self.early.is_empty() || self.early.remove(&n) != Some(print));
         if n == last.saturating_add(1) {
             self.last = Some(n);
-            self.delivered(n, out);
+            self.doubt(out);
             self.held.remove(&n);
-            self.futile = 0;
+            (self.futile, self.restarts) = (0, 0);
             out.extend(item.map(Sequenced::Item));
             self.release(out);
             return Flow::Continue;
         }
-        self.held.entry(n).or_insert(item);
+        let opening = self.openings;
+        self.held.entry(n).or_insert(Held { item, opening });
         self.widen_hole(out)
     }
 
@@ -267,59 +321,29 @@ impl<T> Sequence<T> {
         out: &mut Vec<Sequenced<T>>,
     ) -> Flow {
         match self.prints.get(n) {
-            Some(known) if known == print && fresh.is_none() => {
+            Some(known) if known == print => {
                 self.repeats += 1;
-                self.proven = true;
-                self.unproven.clear();
-                return Flow::Continue;
+                self.recognised(n, out);
+                Flow::Continue
             }
             // A response has a higher number than everything that was seen before its request.
             None if self.is_late(n) && fresh.is_none_or(|seen| n > seen) => {
-                self.prints.insert(n, print);
-                self.first = self.first.map(|first| first.min(n));
-                self.delivered(n, out);
-                let item = item.filter(|_| self.early.remove(&n) != Some(print));
-                out.extend(item.map(Sequenced::Late));
-                return Flow::Continue;
+                if let Some(item) = item {
+                    self.late.insert(n, (print, item));
+                }
+                if self.standing == Standing::Same || n > self.seen_at_opening {
+                    self.give_late(out);
+                }
+                Flow::Continue
             }
             // It is older than what is remembered, and nothing says that the server is another one.
             None if fresh.is_none() && self.first.is_none_or(|first| n >= first) => {
                 self.repeats += 1;
                 self.assumed_repeat = true;
-                return Flow::Continue;
+                Flow::Continue
             }
-            _ => {}
+            _ => self.restarted(n, print, item, out),
         }
-        let reread = self.assumed_repeat;
-        self.give_up(out);
-        self.start_over(out);
-        if reread {
-            // What was dropped on this stream came from the new server: it is read from its beginning.
-            return Flow::Reopen;
-        }
-        self.accept_number(n, print, None, item, out)
-    }
-
-    /// Whether an old number was never seen: it is in a gap that was reported, or a neighbour of the first event that
-    /// swapped places with it.
-    fn is_late(&self, n: u64) -> bool {
-        self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&n))
-            || (self.openings == self.first_opening && self.first.is_some_and(|first| n < first))
-    }
-
-    fn start_over(&mut self, out: &mut Vec<Sequenced<T>>) {
-        self.first = Some(1);
-        self.first_opening = u32::MAX;
-        self.last = Some(0);
-        self.reached = 0;
-        self.last_at_opening = 0;
-        self.assumed_repeat = false;
-        self.proven = true;
-        self.early = self.unproven.drain(..).collect();
-        self.prints = Prints::default();
-        self.gaps.clear();
-        self.hole = Hole::None;
-        out.push(Sequenced::Restarted);
     }
 
     fn widen_hole(&mut self, out: &mut Vec<Sequenced<T>>) -> Flow {
@@ -355,26 +379,11 @@ impl<T> Sequence<T> {
             if self.last.is_some_and(|last| n > last.saturating_add(1)) {
                 return;
             }
-            let item = entry.remove();
+            let held = entry.remove();
             self.last = Some(n);
-            self.delivered(n, out);
-            out.extend(item.map(Sequenced::Item));
+            self.doubt(out);
+            out.extend(held.item.map(Sequenced::Item));
         }
         self.hole = Hole::None;
-    }
-
-    /// An event is given out. If nothing shows yet that the server is the same one, it is remembered.
-    fn delivered(&mut self, n: u64, out: &mut Vec<Sequenced<T>>) {
-        if self.proven {
-            return;
-        }
-        if !std::mem::replace(&mut self.doubted, true) {
-            out.push(Sequenced::Unproven);
-        }
-        if self.unproven.len() < UNPROVEN
-            && let Some(print) = self.prints.get(n)
-        {
-            self.unproven.push((n, print));
-        }
     }
 }

@@ -187,6 +187,9 @@ async fn settle(application: &Application, server: &Server) {
     if let Some(stream) = diagnostics.streams.iter().find(|stream| stream.deferred + stream.waiting > 0) {
         world.fail(format!("responses are awaited at the end: {stream:?}"));
     }
+    if diagnostics.outboxes > 0 {
+        world.fail(format!("{} outboxes are not empty at the end", diagnostics.outboxes));
+    }
     if !diagnostics.open_agent_requests.is_empty() {
         world.fail(format!("agent requests are open at the end: {:?}", diagnostics.open_agent_requests));
     }

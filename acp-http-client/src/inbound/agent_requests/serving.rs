@@ -27,7 +27,7 @@ const MAX_UPLOADS: u32 = 3;
 /// The name of the application's code in logs.
 const HANDLER: &str = "agent request handler";
 
-/// Passes a request to the handler: to its queue if it has one with room, and else on a task of its own.
+/// Passes a request to the handler: to its queue if it has one, and else on a task of its own.
 pub(in crate::inbound) fn dispatch(
     core: &Arc<Core>,
     event_id: Option<EventId>,
@@ -46,7 +46,7 @@ pub(in crate::inbound) fn dispatch(
     match core.calls.admit(&target.id, open) {
         Admission::Open(serial) => {
             let request = AgentRequest::new(target.id.clone(), target.method.clone(), params, client);
-            let handling = core.options.handler.enqueue(request);
+            let handling = core.options.handler.clone().enqueue(request);
             core.tasks.spawn(serve(core.clone(), target, serial, handling, cancelled_by));
         }
         Admission::Refused => {

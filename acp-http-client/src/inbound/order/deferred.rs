@@ -10,8 +10,6 @@ pub(super) struct Deferred {
     pub(super) arrived: Moment,
     /// The last message of its session.
     pub(super) last: Moment,
-    /// Whether its echo may lie in a gap.
-    pub(super) gapped: bool,
 }
 
 impl OrderedCore {
@@ -31,7 +29,7 @@ impl OrderedCore {
             self.first_body.get_or_insert(now);
         }
         self.waiting.retain(|waiting| waiting.number != response.number);
-        self.deferred.push(Deferred { response, arrived: now, last: now, gapped: false });
+        self.deferred.push(Deferred { response, arrived: now, last: now });
     }
 
     /// The response to one of our requests passed on the stream.
@@ -82,7 +80,6 @@ impl OrderedCore {
         let limit = deferred.arrived.max(since) + settings.order_limit;
         let silent_since = deferred.last.max(since);
         let at = match self.barrier {
-            _ if deferred.gapped => silent_since + settings.quiet,
             Barrier::Echo if !deferred.response.elsewhere => silent_since + settings.order,
             Barrier::Learn if !deferred.response.elsewhere => {
                 (silent_since + settings.order).min(self.learnt_at().unwrap_or(limit))

@@ -51,6 +51,8 @@ pub(crate) enum Effect {
         from: u64,
         to: u64,
     },
+    /// The echo of a deferred response may lie in a gap. The echo of a request that is made now stands behind it.
+    Probe,
     /// Another incarnation of the server.
     Restarted {
         lost_at: Option<Moment>,

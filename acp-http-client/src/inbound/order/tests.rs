@@ -113,6 +113,23 @@ impl Bench {
         })
     }
 
+    /// In which order a request was settled, if it was.
+    fn settled(&self, request: u64) -> Option<Order> {
+        self.out.iter().find_map(|effect| match effect {
+            Effect::Settle { number, order, .. } if *number == request => Some(*order),
+            _ => None,
+        })
+    }
+
+    /// The response to a request comes in the body of its POST.
+    fn answered(&mut self, number: u64) {
+        let outcome = Ok(bytes::Bytes::from_static(b"{}"));
+        let next_number = self.core.ids.peek();
+        let session = Some(SESSION.into());
+        let response = Response { number, session, outcome, next_number, elsewhere: false };
+        self.core.response(self.now, response);
+    }
+
     fn restarted(&self) -> bool {
         self.out.iter().any(|effect| matches!(effect, Effect::Restarted { .. }))
     }
@@ -289,4 +306,40 @@ fn a_slow_replay_does_not_end_the_backlog_and_a_long_time_without_events_does() 
     bench.pass(15 * SECOND);
     bench.update("2", "new");
     assert_eq!(bench.origins(), [Origin::Live]);
+}
+
+#[test]
+fn a_response_whose_echo_may_lie_in_a_gap_waits_for_a_later_echo_and_not_for_silence() {
+    let mut bench = Bench::introduced(&Dialect::RPC);
+    let request = bench.request();
+    bench.answered(request);
+    bench.update("4", "behind a hole");
+    bench.reopen();
+    bench.update("4", "behind a hole");
+    bench.pass(SECOND);
+    assert!(bench.out.iter().any(|effect| matches!(effect, Effect::Probe)), "the core asks for a later echo");
+    // The update before the response is late.
+    let probe = bench.request();
+    bench.pass(SECOND);
+    assert_eq!(bench.settled(request), None);
+    bench.update("5", "late");
+    bench.response("6", probe);
+    assert_eq!(bench.settled(request), Some(Order::Verified));
+    assert!(matches!(bench.out.iter().rposition(|effect| matches!(effect, Effect::Message(_))), Some(place)
+        if bench.out[place..].iter().any(|effect| matches!(effect, Effect::Settle { number, .. } if *number == request))));
+}
+
+#[test]
+fn without_a_later_echo_a_response_behind_a_gap_is_unverified_after_a_time_limit() {
+    let mut bench = Bench::introduced(&Dialect::RPC);
+    let request = bench.request();
+    bench.answered(request);
+    bench.update("4", "behind a hole");
+    bench.reopen();
+    bench.update("4", "behind a hole");
+    bench.pass(SECOND);
+    bench.pass(2 * SECOND - Duration::from_millis(1));
+    assert_eq!(bench.settled(request), None);
+    bench.pass(Duration::from_millis(1));
+    assert_eq!(bench.settled(request), Some(Order::Unverified));
 }

@@ -15,6 +15,8 @@ pub(super) struct Waiting {
     pub(super) unconfirmed: Option<Doubt>,
     /// Why its response is not going to come, if that is known.
     pub(super) hopeless: Option<Lost>,
+    /// Whether its future was dropped: only the end of its turn is waited for.
+    pub(super) abandoned: bool,
 }
 
 /// A doubt whether a response is still to come.
@@ -39,7 +41,27 @@ impl OrderedCore {
         let hopeless = old.then_some(Lost::Restart);
         // What may have been lost after the POST began may have been its response.
         let unconfirmed = self.in_doubt_at.filter(|doubt| old || *doubt >= since).map(|_| Doubt::new(now));
-        self.waiting.push(Waiting { number, session, since: now, unconfirmed, hopeless });
+        self.waiting.push(Waiting { number, session, since: now, unconfirmed, hopeless, abandoned: false });
+    }
+
+    /// The future of a turn was dropped, whose POST was open since `since` or had its status. Its response still shows
+    /// where the turn ends.
+    pub(crate) fn abandoned(&mut self, now: Moment, since: Moment, number: u64, session: Option<Arc<str>>) {
+        self.deferred.retain(|deferred| deferred.response.number != number);
+        self.loads.retain(|load| load.number != number);
+        if !self.waiting.iter().any(|waiting| waiting.number == number) {
+            self.accepted(now, since, number, session);
+        }
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.number == number) {
+            waiting.abandoned = true;
+        }
+    }
+
+    /// The response to a request may never come.
+    pub(crate) fn doubt(&mut self, now: Moment, number: u64) {
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.number == number) {
+            waiting.unconfirmed.get_or_insert(Doubt::new(now));
+        }
     }
 
     /// A POST broke after it may have been sent, `since` when it began.
@@ -49,7 +71,8 @@ impl OrderedCore {
             Barrier::None => Some(Lost::Post),
             _ => None,
         };
-        self.waiting.push(Waiting { number, session, since, unconfirmed: Some(Doubt::new(now)), hopeless });
+        let unconfirmed = Some(Doubt::new(now));
+        self.waiting.push(Waiting { number, session, since, unconfirmed, hopeless, abandoned: false });
     }
 
     pub(super) fn unconfirm(&mut self, now: Moment) {

@@ -38,7 +38,7 @@ impl Exchange {
         let number = self.ticket.number();
         let entering = async {
             if is_turn && !core.outbox.settled(&session, until).await {
-                core.outbox.forget_abandoned(&session, |number| core.pending().get_mut(number).is_some());
+                core.end_abandoned_turns(Some(&session));
                 return Err(Error::TurnStillRunning { session: session.clone().into() });
             }
             Ok(core.outbox.enter(&session).await)

@@ -1,9 +1,9 @@
 //! What comes out of a numbered stream.
 
-use super::Sequenced::{Gap, Item, Late, Restarted, Unproven};
+use super::Sequenced::{Gap, Item, Late, Unproven};
 use super::*;
 
-fn accept(
+pub(super) fn accept(
     sequence: &mut Sequence<&'static str>,
     n: u64,
     content: &'static str,
@@ -16,7 +16,7 @@ fn accept(
 }
 
 /// Feeds `(number, content)` pairs and collects what comes out, with the flow after each.
-fn feed(
+pub(super) fn feed(
     sequence: &mut Sequence<&'static str>,
     events: &[(u64, &'static str)],
 ) -> (Vec<Sequenced<&'static str>>, Vec<Flow>) {
@@ -128,28 +128,6 @@ fn an_event_of_a_declared_gap_that_comes_late_is_given_once() {
 }
 
 #[test]
-fn an_old_number_with_new_content_is_a_new_server() {
-    let mut sequence = Sequence::new(None);
-    feed(&mut sequence, &[(1, "a"), (2, "b"), (3, "c")]);
-    sequence.reopened();
-    let (out, flows) = feed(&mut sequence, &[(1, "x"), (2, "y")]);
-    assert_eq!(out, [Restarted, Item("x"), Item("y")]);
-    assert_eq!(flows, [Flow::Continue, Flow::Continue]);
-}
-
-#[test]
-fn a_new_server_that_is_ahead_is_read_from_its_beginning() {
-    let mut sequence = Sequence::new(None);
-    feed(&mut sequence, &[(1, "a"), (2, "b"), (3, "c"), (4, "d")]);
-    sequence.reopened();
-    let (out, flows) = feed(&mut sequence, &[(3, "z")]);
-    assert_eq!((out, flows), (vec![Restarted], vec![Flow::Reopen]));
-    assert_eq!(sequence.resume_point(), None);
-    let (out, _) = feed(&mut sequence, &[(1, "x"), (2, "y"), (3, "z")]);
-    assert_eq!(out, [Item("x"), Item("y"), Item("z")]);
-}
-
-#[test]
 fn an_old_number_that_is_not_remembered_is_a_repeat() {
     let mut sequence = Sequence::new(None);
     let mut out = Vec::new();
@@ -161,116 +139,6 @@ fn an_old_number_that_is_not_remembered_is_a_repeat() {
         assert_eq!(feed(&mut sequence, &[(n, "x")]).0, []);
     }
     assert_eq!(sequence.repeats(), 5000);
-}
-
-#[test]
-fn a_new_server_is_read_from_its_beginning_if_its_events_were_taken_for_repeats() {
-    let mut sequence = Sequence::new(None);
-    let mut out = Vec::new();
-    for n in 1..=5000 {
-        accept(&mut sequence, n, "x", &mut out);
-    }
-    sequence.reopened();
-    let (out, flows) = feed(&mut sequence, &[(63, "y"), (64, "y"), (65, "y")]);
-    assert_eq!(out, [Restarted]);
-    assert_eq!(flows, [Flow::Continue, Flow::Continue, Flow::Reopen]);
-    assert_eq!(sequence.resume_point(), None);
-    sequence.reopened();
-    assert_eq!(feed(&mut sequence, &[(1, "y"), (2, "y")]).0, [Item("y"), Item("y")]);
-}
-
-#[test]
-fn a_response_to_a_pending_request_under_an_old_number_proves_a_restart() {
-    for resume_from in [None, Some(90)] {
-        let mut sequence = Sequence::new(resume_from);
-        let mut out = Vec::new();
-        for n in 91..100 {
-            accept(&mut sequence, n, "x", &mut out);
-        }
-        sequence.reopened();
-        out.clear();
-        sequence.accept(Some(1), Fingerprint::of(b"x"), "x", |_| Some(99), &mut out);
-        assert_eq!(out, [Restarted, Item("x")]);
-    }
-}
-
-#[test]
-fn what_a_new_server_delivered_before_its_proof_is_not_delivered_again() {
-    let mut sequence = Sequence::new(None);
-    feed(&mut sequence, &[(1, "a"), (2, "b"), (5, "e")]);
-    sequence.reopened();
-    sequence.give_up(&mut Vec::new());
-    sequence.reopened();
-    // Number 6 continues the old count, number 4 lies in a gap; number 5 shows that all of them are new.
-    let (out, flows) = feed(&mut sequence, &[(6, "F"), (4, "D"), (5, "E")]);
-    assert_eq!(out, [Item("F"), Late("D"), Restarted]);
-    assert_eq!(flows.last(), Some(&Flow::Reopen));
-    sequence.reopened();
-    let events = [(1, "A"), (2, "B"), (3, "C"), (4, "D"), (5, "E"), (6, "F"), (7, "G")];
-    let (out, _) = feed(&mut sequence, &events);
-    assert_eq!(out, [Item("A"), Item("B"), Item("C"), Item("E"), Item("G")]);
-}
-
-#[test]
-fn what_was_delivered_before_the_proof_is_not_delivered_again_behind_a_gap() {
-    let mut sequence = Sequence::new(None);
-    feed(&mut sequence, &[(1, "a"), (5, "e"), (5, "e")]);
-    sequence.give_up(&mut Vec::new());
-    sequence.reopened();
-    assert_eq!(feed(&mut sequence, &[(2, "B")]).0, [Late("B")]);
-    let mut out = Vec::new();
-    sequence.accept(Some(3), Fingerprint::of(b"C"), "C", |_| Some(5), &mut out);
-    sequence.reopened();
-    sequence.give_up(&mut out);
-    assert_eq!(out, [Restarted, Gap { from: 1, to: 2 }, Unproven, Item("C")]);
-    assert_eq!(feed(&mut sequence, &[(2, "B")]).0, []);
-}
-
-#[test]
-fn a_late_response_in_a_gap_is_no_restart_behind_a_reopening_either() {
-    let mut sequence = Sequence::new(None);
-    feed(&mut sequence, &[(1, "a"), (3, "c")]);
-    sequence.reopened();
-    sequence.give_up(&mut Vec::new());
-    sequence.reopened();
-    let mut out = Vec::new();
-    sequence.accept(Some(2), Fingerprint::of(b"b"), "b", |_| Some(1), &mut out);
-    assert_eq!(out, [Unproven, Late("b")]);
-}
-
-#[test]
-fn a_response_in_a_gap_to_a_request_that_is_younger_proves_a_restart() {
-    let mut sequence = Sequence::new(None);
-    feed(&mut sequence, &[(1, "a"), (3, "c"), (3, "c")]);
-    sequence.give_up(&mut Vec::new());
-    sequence.reopened();
-    let mut out = Vec::new();
-    sequence.accept(Some(2), Fingerprint::of(b"b"), "b", |_| Some(3), &mut out);
-    assert_eq!(out[0], Restarted);
-}
-
-#[test]
-fn a_stream_that_continues_without_an_event_that_was_seen_is_unproven() {
-    let mut sequence = Sequence::new(None);
-    feed(&mut sequence, &[(1, "a"), (2, "b")]);
-    let mut out = Vec::new();
-    sequence.reopened();
-    accept(&mut sequence, 3, "c", &mut out);
-    accept(&mut sequence, 4, "d", &mut out);
-    assert_eq!(out, [Unproven, Item("c"), Item("d")]);
-    out.clear();
-    sequence.reopened();
-    accept(&mut sequence, 4, "d", &mut out);
-    accept(&mut sequence, 5, "e", &mut out);
-    assert_eq!(out, [Item("e")]);
-}
-
-#[test]
-fn a_number_below_the_first_is_another_server_unless_it_swapped_places_with_it() {
-    let mut sequence = Sequence::new(None);
-    assert_eq!(feed(&mut sequence, &[(7, "g"), (6, "f"), (8, "h")]).0, [Item("g"), Late("f"), Item("h")]);
-    sequence.reopened();
-    assert_eq!(feed(&mut sequence, &[(7, "g"), (1, "a")]).0, [Restarted, Item("a")]);
 }
 
 #[test]

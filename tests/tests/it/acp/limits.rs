@@ -113,6 +113,28 @@ async fn so_many_agent_requests_are_open_and_the_others_are_refused() {
 }
 
 #[tokio::test]
+async fn agent_requests_keep_their_order_with_updates_up_to_every_limit() {
+    for limit in [3, 3_000] {
+        let server = RawServer::obliging().await;
+        let limits = Limits::default().open_requests(limit);
+        let (builder, mut requests) = AcpHttpClient::builder(&server.url).limits(limits).agent_requests();
+        let client = builder.build().unwrap();
+        let mut events = client.events();
+        session(&client).await;
+        ask(&server, limit);
+        // All are there before the first one is read.
+        let seen = until_end(&mut events).await;
+        let published = seen.events.iter().filter_map(|event| match event {
+            Event::AgentRequest { id, .. } => Some(id.to_string()),
+            _ => None,
+        });
+        let queued: Vec<_> = std::iter::from_fn(|| requests.try_recv()).collect();
+        assert_eq!(queued.len(), limit);
+        assert!(queued.iter().map(|(request, _)| request.id().to_string()).eq(published));
+    }
+}
+
+#[tokio::test]
 async fn so_many_bytes_of_agent_requests_are_open_and_the_others_are_refused() {
     for (limit, refused) in [(2 * 7 - 1, 1), (2 * 7, 0), (2 * 7 + 1, 0)] {
         let server = RawServer::obliging().await;

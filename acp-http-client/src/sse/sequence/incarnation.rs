@@ -1,0 +1,146 @@
+//! Which incarnation of the server the open stream reads.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use super::{FUTILE, Fingerprint, Flow, Held, Hole, Prints, Sequence, Sequenced};
+
+/// How many events are remembered that came since the server was last shown to be the same one. A reopened stream is
+/// asked for an event that shows it first.
+const UNPROVEN: usize = 1024;
+
+/// What the open stream has shown of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Nothing yet.
+    Unknown,
+    /// It brought an event that was seen before: the server is the same one.
+    Same,
+    /// It began behind the event that it was asked for. The server no longer has what was seen before, so that nothing
+    /// can show whether it is the same one.
+    Ahead,
+}
+
+impl<T> Sequence<T> {
+    /// Whether the open stream has shown whether the server is the same one, or cannot show it any more.
+    pub(in crate::sse) fn is_decided(&self) -> bool {
+        self.standing != Standing::Unknown
+    }
+
+    /// Whether an old number was never seen: it is in a gap that was reported, or a neighbour of the first event that
+    /// swapped places with it.
+    pub(super) fn is_late(&self, n: u64) -> bool {
+        self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&n))
+            || (self.openings == self.first_opening && self.first.is_some_and(|first| n < first))
+    }
+
+    /// Remembers an event that was seen for the first time.
+    pub(super) fn note(&mut self, n: u64, print: Fingerprint) {
+        self.prints.insert(n, print);
+        if let Some(unproven) = &mut self.unproven {
+            if unproven.len() == UNPROVEN {
+                unproven.pop_first();
+            }
+            unproven.insert(n, (print, self.since));
+        }
+    }
+
+    /// An event that was seen before comes again.
+    pub(super) fn recognised(&mut self, n: u64, out: &mut Vec<Sequenced<T>>) {
+        if n > self.seen_at_opening {
+            // The open stream itself brought it before.
+            return;
+        }
+        self.standing = Standing::Same;
+        match self.unproven.as_mut().and_then(|unproven| Some((unproven.get(&n)?.1, unproven))) {
+            // The same one as in that opening, and so in all openings since then.
+            Some((since, unproven)) if since < self.since => {
+                unproven.values_mut().for_each(|(_, opening)| *opening = since.min(*opening));
+                self.since = since;
+            }
+            Some(_) => {}
+            None => self.unproven = None,
+        }
+        self.give_late(out);
+    }
+
+    /// Gives what arrived late, now that the server is known to be the same one.
+    pub(super) fn give_late(&mut self, out: &mut Vec<Sequenced<T>>) {
+        for (n, (print, item)) in std::mem::take(&mut self.late) {
+            self.note(n, print);
+            self.first = self.first.map(|first| first.min(n));
+            let item = Some(item).filter(|_| self.early.remove(&n) != Some(print));
+            out.extend(item.map(Sequenced::Late));
+        }
+    }
+
+    /// The open stream reads another incarnation, as this event shows. It is read from its beginning.
+    pub(super) fn restarted(
+        &mut self,
+        n: u64,
+        print: Fingerprint,
+        item: Option<T>,
+        out: &mut Vec<Sequenced<T>>,
+    ) -> Flow {
+        let since = self.since;
+        let unproven = self.unproven.take().unwrap_or_default();
+        // The opening that brought another event under this number, and those before it, read other incarnations.
+        let other = unproven.get(&n).map_or(0, |(_, opening)| *opening);
+        let is_current = |held: &Held<T>| held.opening >= since;
+        let mut early: BTreeMap<u64, Fingerprint> = BTreeMap::new();
+        let mut seen: Vec<(u64, Fingerprint)> =
+            std::mem::take(&mut self.late).into_iter().map(|(n, (print, _))| (n, print)).collect();
+        for (number, (print, brought_by)) in unproven {
+            if brought_by == since {
+                seen.push((number, print));
+            }
+            if brought_by > other && !self.held.get(&number).is_some_and(is_current) {
+                early.insert(number, print);
+            }
+        }
+        // What is held of this incarnation comes again.
+        self.held.retain(|_, held| !is_current(held));
+        let delivered = seen.iter().any(|(number, _)| early.contains_key(number));
+        match self.held.last_key_value() {
+            // Something newer was delivered: what is held cannot be given in its place any more.
+            Some((&to, _)) if delivered => self.report_gap(self.last.unwrap_or(0) + 1, to, out),
+            _ => self.give_up(out),
+        }
+        self.held.clear();
+        let reread = self.assumed_repeat || !seen.is_empty();
+        self.start_over(out);
+        self.early = early;
+        for (number, print) in seen {
+            self.prints.insert(number, print);
+        }
+        let flow = self.accept_number(n, print, None, item, out);
+        if reread && self.futile < FUTILE { Flow::Reopen } else { flow }
+    }
+
+    fn start_over(&mut self, out: &mut Vec<Sequenced<T>>) {
+        self.first = Some(1);
+        self.first_opening = u32::MAX;
+        self.last = Some(0);
+        self.reached = 0;
+        self.seen_at_opening = 0;
+        self.assumed_repeat = false;
+        self.standing = Standing::Same;
+        self.since = self.openings;
+        self.prints = Prints::default();
+        self.gaps.clear();
+        self.hole = Hole::None;
+        // A server that contradicts itself with each opening would be read from its beginning for ever.
+        self.restarts += 1;
+        self.futile = if self.restarts > FUTILE { FUTILE } else { 0 };
+        out.push(Sequenced::Restarted);
+    }
+
+    /// An event is given out. Reports once if nothing shows yet that the server is the same one.
+    pub(super) fn doubt(&mut self, out: &mut Vec<Sequenced<T>>) {
+        if self.standing != Standing::Same && !std::mem::replace(&mut self.doubted, true) {
+            out.push(Sequenced::Unproven);
+        }
+    }
+}
