@@ -1,5 +1,6 @@
 //! A numbered stream: what has been seen, what is missing, and whether the server is still the same one.
 
+mod holes;
 mod incarnation;
 mod outcome;
 #[cfg(test)]
@@ -10,19 +11,15 @@ use std::{
     time::Duration,
 };
 
-use self::incarnation::Standing;
+use self::{
+    holes::{FUTILE, Held, Hole, Trust},
+    incarnation::Standing,
+};
 use super::{Fingerprint, prints::Prints};
 
 pub(super) use outcome::Accepted;
 pub(crate) use outcome::{Flow, Sequenced};
 
-/// How many declared gaps are remembered, in case their events arrive late.
-const GAPS: usize = 64;
-/// How many events behind a hole are taken before the hole is reported: some servers number two producers
-/// independently, so that neighbours may swap places.
-const REORDER: usize = 8;
-/// After so many holes in a row that could not be filled, holes are reported without another fetch.
-const FUTILE: u32 = 3;
 /// How long a reopened stream has to fill a hole, and how long a swapped neighbour has to arrive. Neither decides what
 /// is delivered: an event of a reported gap that arrives later is delivered then.
 const REFETCH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -78,22 +75,6 @@ pub(crate) struct Sequence<T> {
     restarts: u32,
     gaps: VecDeque<(u64, u64)>,
     repeats: u64,
-}
-
-/// An event behind a hole. One that could not be taken holds its position without an item.
-#[derive(Debug)]
-struct Held<T> {
-    item: Option<T>,
-    opening: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hole {
-    None,
-    /// The stream is being opened again to fill it.
-    Refetching,
-    /// The reopened stream continued behind it; so many events were taken since.
-    Confirmed(usize),
 }
 
 impl<T> Sequence<T> {
@@ -211,7 +192,8 @@ impl<T> Sequence<T> {
             Some(0) => Some(self.seen_at_opening),
             last => last.filter(|_| self.overlaps()),
         };
-        if self.last.is_none() || self.openings == 1 {
+        if self.prints.highest() == 0 {
+            // Nothing was seen that could be contradicted.
             self.standing = Standing::Same;
         } else {
             self.standing = Standing::Unknown;
@@ -231,37 +213,6 @@ impl<T> Sequence<T> {
     pub(super) fn release_all(&mut self, out: &mut Vec<Sequenced<T>>) {
         let held = std::mem::take(&mut self.held).into_values().filter_map(|held| held.item);
         out.extend(held.map(Sequenced::Item));
-    }
-
-    /// Reports the holes before this number and gives what is held behind them.
-    fn believe(&mut self, end: u64, out: &mut Vec<Sequenced<T>>) {
-        if !self.held.is_empty() {
-            self.futile = self.futile.saturating_add(1);
-        }
-        while let Some((&next, _)) = self.held.first_key_value() {
-            let from = self.last.unwrap_or(0).saturating_add(1);
-            if next > from {
-                if next > end {
-                    // The open stream has yet to come to this one.
-                    self.hole = Hole::Refetching;
-                    return;
-                }
-                self.report_gap(from, next - 1, out);
-            }
-            self.last = Some(next - 1);
-            self.release(out);
-        }
-        self.hole = Hole::None;
-    }
-
-    fn report_gap(&mut self, from: u64, to: u64, out: &mut Vec<Sequenced<T>>) {
-        out.push(Sequenced::Gap { from, to });
-        if self.gaps.len() == GAPS {
-            self.gaps.pop_front();
-        }
-        self.gaps.push_back((from, to));
-        // What was seen of it was not delivered: it may arrive late.
-        self.prints.forget(from, to);
     }
 
     fn accept_number(
@@ -304,7 +255,7 @@ impl<T> Sequence<T> {
             self.held.remove(&n);
             (self.futile, self.restarts) = (0, 0);
             out.extend(item.map(Sequenced::Item));
-            self.release(out);
+            self.release(Trust::Shown, out);
             return Flow::Continue;
         }
         let opening = self.openings;
@@ -344,46 +295,5 @@ impl<T> Sequence<T> {
             }
             _ => self.restarted(n, print, item, out),
         }
-    }
-
-    fn widen_hole(&mut self, out: &mut Vec<Sequenced<T>>) -> Flow {
-        match self.hole {
-            // A server whose numbers are not dense would be asked again for every event.
-            Hole::None if self.futile >= FUTILE => {
-                self.believe(self.reached, out);
-                Flow::Continue
-            }
-            Hole::None => {
-                self.hole = Hole::Refetching;
-                Flow::Reopen
-            }
-            Hole::Refetching => {
-                self.hole = Hole::Confirmed(1);
-                Flow::Continue
-            }
-            Hole::Confirmed(count) if count < REORDER => {
-                self.hole = Hole::Confirmed(count + 1);
-                Flow::Continue
-            }
-            Hole::Confirmed(_) => {
-                self.believe(self.reached, out);
-                Flow::Continue
-            }
-        }
-    }
-
-    /// Gives the held events that follow without a hole.
-    fn release(&mut self, out: &mut Vec<Sequenced<T>>) {
-        while let Some(entry) = self.held.first_entry() {
-            let n = *entry.key();
-            if self.last.is_some_and(|last| n > last.saturating_add(1)) {
-                return;
-            }
-            let held = entry.remove();
-            self.last = Some(n);
-            self.doubt(out);
-            out.extend(held.item.map(Sequenced::Item));
-        }
-        self.hole = Hole::None;
     }
 }

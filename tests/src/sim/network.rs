@@ -271,6 +271,9 @@ impl Pump {
             let place = random.index(bytes.len() + 1);
             world.note(|| format!("network: stream {} is cut after {place} bytes of u{index}", self.name));
             world.disturb();
+            if place == bytes.len() {
+                world.bring(index);
+            }
             let _ = self.sender.send(Ok(bytes.slice(..place)));
             if random.per_mille(500) {
                 let _ = self.sender.send(Err(broken()));

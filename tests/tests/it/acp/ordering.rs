@@ -2,8 +2,15 @@
 
 use std::time::Duration;
 
+use acp_http_client::{
+    AcpHttpClient, Dialect, Order,
+    schema::v1::{ContentBlock, PromptRequest, TextContent},
+};
 use mock_server::{Echo, Fault, Step};
-use sdk_tests::{acp_server, client, numbered, prompt, session, texts, within};
+use sdk_tests::{acp_server, client, eventually, handshake, numbered, prompt, session, texts, within};
+use serde_json::{Value, json};
+
+use super::raw::{RawServer, result};
 
 fn expected(count: usize) -> Vec<String> {
     (0..count).map(|number| number.to_string()).collect()
@@ -53,4 +60,41 @@ async fn a_body_that_overtakes_the_stream_is_held_for_its_updates() {
     within("the prompt", prompt(&client, &session, "go")).await.unwrap();
     assert_eq!(server.fired("BodyBeforeUpdates"), 1);
     assert_eq!(texts(&mut events), expected(500));
+}
+
+#[tokio::test]
+async fn a_response_whose_echo_lies_in_a_gap_is_held_for_the_updates_behind_the_gap() {
+    let server = RawServer::obliging().await;
+    let send = |id: u64, message: Value| server.send(format!("id: {id}\ndata: {message}\n\n"));
+    let say = |text: &str| {
+        let update =
+            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}});
+        let params = json!({"sessionId": "s", "update": update});
+        json!({"jsonrpc": "2.0", "method": "session/update", "params": params})
+    };
+    let posted = |method: &str| {
+        let received = server.received().into_iter().map(|request| request.body);
+        received.filter(|body| body["method"] == method).next_back()
+    };
+    let echo = |request: &Value| json!({"jsonrpc": "2.0", "id": request["id"], "result": result(request)});
+    let builder = AcpHttpClient::builder(&server.url).dialect(Dialect::RPC).probe("_ping", json!({}));
+    let client = builder.build().unwrap();
+    within("the handshake", handshake(&client)).await.unwrap();
+    send(1, echo(&posted("initialize").unwrap()));
+
+    let mut events = client.events();
+    let text = ContentBlock::Text(TextContent::new("go"));
+    let turn = tokio::spawn(client.prompt(PromptRequest::new("s", vec![text])).with_order());
+    eventually("the prompt", || posted("session/prompt").is_some()).await;
+    eventually("its response", || client.diagnostics().streams.iter().any(|stream| stream.deferred > 0))
+        .await;
+    // Event 2 is lost; the echo of the response may be it.
+    send(3, say("behind the gap"));
+    eventually("the probe", || posted("_ping").is_some()).await;
+    // It was sent before the response, and is late. Only the echo of the probe shows that nothing follows.
+    send(4, say("late"));
+    send(5, echo(&posted("_ping").unwrap()));
+    let (_, order) = within("the turn", turn).await.unwrap().unwrap();
+    assert_eq!(order, Order::Verified);
+    assert_eq!(texts(&mut events), ["behind the gap", "late"]);
 }
