@@ -14,29 +14,31 @@ pub struct Timeouts {
     pub request: Option<Duration>,
     /// For the responses of single methods, see [`Timeouts::method`].
     methods: BTreeMap<String, Option<Duration>>,
-    /// For a request whose POST failed, so that it is unknown whether it ran: how long the stream may have no message
-    /// of its session before the request fails.
+    /// How long a request may wait for a response that may be lost: its POST broke, or a gap or a reopening may have
+    /// swallowed the response. Each message of its session on the stream starts this time again.
     pub confirmation: Option<Duration>,
-    /// For such a request in all, on a stream whose event ids identify nothing: a server that replays its whole buffer
-    /// to each opening keeps a session from being silent. `None` for no limit.
+    /// How long such a request waits in all on a stream whose event ids identify nothing. There, a server that replays
+    /// its buffer with each opening would start [`confirmation`](Self#structfield.confirmation) again each time. `None`
+    /// for no limit.
     pub confirmation_limit: Option<Duration>,
-    /// How long a response from a body is deferred for its echo on the event stream while its session is silent there.
-    /// An event that is arriving then is waited for as long as its bytes come. Servers that keep their contract echo
-    /// every response; this ends the wait on those that do not.
+    /// How long a response from a body waits for its echo on the event stream while its session is silent there. Then it
+    /// is returned as [`Order::Unverified`](crate::Order::Unverified). Servers that keep their contract echo every
+    /// response; this ends the wait for an echo that lies in a gap and on servers that break the contract. An event whose
+    /// bytes are still arriving extends the wait.
     pub order: Duration,
-    /// How long a response is deferred in all, on a session that is never silent. Also the time without events
-    /// after which a server that should echo the first response is taken not to do so.
+    /// How long a response waits for its echo in all, on a session that is never silent. Also the time without events
+    /// after which the client stops to expect the echo of its first response.
     pub order_limit: Duration,
-    /// The silence of a session after which all updates before a response are taken to have come, on servers that do
-    /// not echo responses: nothing else orders the two there.
+    /// The silence of a session after which a response is returned, on servers that do not echo responses. Nothing else
+    /// orders the response behind its updates there.
     pub quiet: Duration,
     /// How long the first response of a server of [unknown](crate::Barrier::Learn) behaviour may wait for an echo.
     pub learn: Duration,
     /// The silence behind the first response that ends the backlog, on servers that do not echo responses: nothing
-    /// else marks its end there. Elsewhere the first echoed response ends it, or a connection id, which says that there
-    /// is none.
+    /// else marks its end there. On other servers the first echoed response ends the backlog. With a connection id there
+    /// is no backlog.
     pub backlog_quiet: Duration,
-    /// The same on a stream that is never silent.
+    /// The time behind the first response that ends the backlog on a stream that is never silent.
     pub backlog_limit: Duration,
     /// How long a prompt waits for the end of a turn that was cancelled.
     pub cancel: Duration,

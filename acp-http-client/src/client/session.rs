@@ -13,7 +13,7 @@ use futures::{Stream, StreamExt, future::BoxFuture};
 use super::handle::AcpHttpClient;
 use crate::{Error, Event, Events, SessionId, Typed, events::peek_session};
 
-/// A light handle of a session: cheap to make and to clone. Making one sends nothing and owns nothing.
+/// A handle of a session, cheap to make and to clone. Making one sends nothing; dropping one ends nothing.
 #[derive(Clone)]
 pub struct SessionHandle {
     client: AcpHttpClient,
@@ -30,8 +30,8 @@ impl SessionHandle {
         &self.id
     }
 
-    /// Runs one turn: a stream of what happens in it, and its response. It is sent when it is first polled; dropping it
-    /// cancels the turn.
+    /// Runs one turn: a stream of its events, and its response. The prompt is sent when the turn is first polled.
+    /// Dropping the turn before its response cancels it.
     pub fn prompt(&self, content: Vec<ContentBlock>) -> PromptTurn {
         let request = self.client.prompt(PromptRequest::new(self.id.clone(), content));
         PromptTurn { events: self.events(), response: Response::Pending(request.into_future()) }
@@ -104,6 +104,9 @@ impl Stream for SessionEvents {
 }
 
 /// One turn: a stream of events that ends with its response.
+///
+/// Events of the whole connection, such as [`Event::Gap`] and [`Event::Restarted`], are included. Agent requests are
+/// reported here, and passed to the handler of the client.
 #[must_use = "a turn is sent when it is polled"]
 pub struct PromptTurn {
     events: SessionEvents,

@@ -39,12 +39,13 @@ pub enum Event {
         /// Why.
         error: Error,
     },
-    /// The server restarted: its event ids began again. Its events are read from the first.
+    /// The server restarted, and its event ids began again. Its events are read from the first one on.
     Restarted {
         /// Which stream.
         stream: EventSource,
     },
-    /// Events that the server no longer has. The missing events precede those that follow.
+    /// Events are missing, because the server no longer has them. They were sent before the events that follow here.
+    /// Load the session if you need them. An event of a gap that arrives late after all is delivered.
     Gap {
         /// Which stream.
         stream: EventSource,
