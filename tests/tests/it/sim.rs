@@ -7,7 +7,7 @@ use sdk_tests::sim::{Model, run};
 const SEEDS: u64 = 600;
 
 /// Seeds beyond those that broke an invariant once.
-const FOUND: [(Model, u64); 5] = [
+const FOUND: [(Model, u64); 9] = [
     // Events of a new incarnation, in gaps of the old one, over several openings.
     (Model::Rpc, 3_026_970),
     (Model::Rpc, 4_011_771),
@@ -16,6 +16,12 @@ const FOUND: [(Model, u64); 5] = [
     (Model::Rpc, 5_023_400),
     // A restart that only the echo of a deferred response shows.
     (Model::Rpc, 4_036_714),
+    // A turn that was dropped and whose response never comes.
+    (Model::Rpc, 9_000_467),
+    (Model::Auto, 9_000_096),
+    // History behind a quiet period, and a cut behind the last byte of an event.
+    (Model::Early, 20_104_239),
+    (Model::Auto, 40_018_985),
 ];
 
 fn simulate(model: Model) {
