@@ -73,8 +73,7 @@ async fn a_response_whose_echo_lies_in_a_gap_is_held_for_the_updates_behind_the_
         json!({"jsonrpc": "2.0", "method": "session/update", "params": params})
     };
     let posted = |method: &str| {
-        let received = server.received().into_iter().map(|request| request.body);
-        received.filter(|body| body["method"] == method).next_back()
+        server.received().into_iter().map(|request| request.body).rfind(|body| body["method"] == method)
     };
     let echo = |request: &Value| json!({"jsonrpc": "2.0", "id": request["id"], "result": result(request)});
     let builder = AcpHttpClient::builder(&server.url).dialect(Dialect::RPC).probe("_ping", json!({}));
