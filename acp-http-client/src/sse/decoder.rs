@@ -169,8 +169,9 @@ impl Decoder {
         }
         self.line.extend_from_slice(part);
         let (name, value) = split_field(&self.line);
-        let frame = if name == b"data" {
-            let seen = self.data.len() + value.len();
+        // Without its colon the name may not be complete.
+        let frame = if name == b"data" && name.len() < self.line.len() {
+            let seen = self.data.len_with(value);
             if seen <= self.limit {
                 return None;
             }
@@ -229,13 +230,9 @@ impl Decoder {
     }
 
     fn add_data(&mut self, value: Bytes) -> Option<Frame> {
-        let seen = self.data.len() + value.len();
-        if seen > self.limit {
-            self.data.push(value);
-            return Some(self.too_large(seen));
-        }
+        let seen = self.data.len_with(&value);
         self.data.push(value);
-        None
+        (seen > self.limit).then(|| self.too_large(seen))
     }
 
     fn too_large(&mut self, seen: usize) -> Frame {
@@ -266,12 +263,14 @@ impl Decoder {
 }
 
 impl Data {
-    fn len(&self) -> usize {
-        match self {
-            Data::None => 0,
+    /// How long it is with one more line.
+    fn len_with(&self, value: &[u8]) -> usize {
+        let before = match self {
+            Data::None => return value.len(),
             Data::Line(line) => line.len(),
             Data::Lines(lines) => lines.len(),
-        }
+        };
+        before + 1 + value.len()
     }
 
     fn push(&mut self, value: Bytes) {
