@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{
     EventId, Limits,
-    sse::{Decoder, Frame},
+    sse::{Decoder, Frame, RETRY_DIGITS},
 };
 
 /// Any chunking gives the same frames, which are those of a plain reading of the standard; with small limits, what is
@@ -85,7 +85,7 @@ fn plain_decode(text: &[u8]) -> Vec<Frame> {
             }
             b"id" if !value.contains(&0) => id = Some(EventId::read(value)),
             b"event" => named = !matches!(value, b"" | b"message"),
-            b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
+            b"retry" if value.len() <= RETRY_DIGITS && value.iter().all(u8::is_ascii_digit) => {
                 let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
                 frames.extend(number.map(Duration::from_millis).map(Frame::Retry));
             }

@@ -15,8 +15,10 @@ use crate::Limits;
 const HEAD_BYTES: usize = 4096;
 /// The first bytes of a line in which the end of a field name is looked for one by one.
 const FIELD_NAME_BYTES: usize = 8;
-/// The longest line that has to be stored besides the value of an id: `event: message`.
-const FIELD_BYTES: usize = 16;
+/// The longest line that has to be stored besides the value of an id: `retry: ` and its digits.
+const FIELD_BYTES: usize = 7 + RETRY_DIGITS;
+/// The digits of the largest `retry` field. A longer one is ignored, whatever its value.
+pub(crate) const RETRY_DIGITS: usize = 20;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// One item of an event stream.
@@ -345,7 +347,7 @@ fn split_field(line: &[u8]) -> (&[u8], &[u8]) {
 }
 
 fn parse_retry(value: &[u8]) -> Option<Duration> {
-    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+    if value.is_empty() || value.len() > RETRY_DIGITS || !value.iter().all(u8::is_ascii_digit) {
         return None;
     }
     std::str::from_utf8(value).ok()?.parse().ok().map(Duration::from_millis)
