@@ -51,7 +51,6 @@ fn decode(text: &[u8], sizes: &[u8], limits: &Limits) -> Vec<Frame> {
 fn outlines(frames: Vec<Frame>) -> Vec<Frame> {
     let outline = |frame| match frame {
         Frame::TooLarge { id, .. } => Some(Frame::TooLarge { id, seen: 0, head: Bytes::new() }),
-        Frame::IdTooLong { size, .. } => Some(Frame::IdTooLong { size, start: Bytes::new() }),
         Frame::Endless => None,
         other => Some(other),
     };
@@ -81,7 +80,8 @@ fn plain_decode(text: &[u8]) -> Vec<Frame> {
                 Some(data) => data.extend([b"\n", value].concat()),
             },
             b"id" if value.len() > Limits::default().id => {
-                frames.push(Frame::IdTooLong { size: value.len(), start: Bytes::copy_from_slice(value) });
+                let start = Bytes::copy_from_slice(&value[..Limits::default().id]);
+                frames.push(Frame::IdTooLong { size: value.len(), start });
             }
             b"id" if !value.contains(&0) => id = Some(EventId::read(value)),
             b"event" => named = !matches!(value, b"" | b"message"),

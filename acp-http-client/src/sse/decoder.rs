@@ -209,7 +209,7 @@ impl Decoder {
             let size = (size + end).saturating_sub(line.len() - value.len());
             // A type as long as this is not `message`.
             self.named |= name == b"event";
-            return (name == b"id").then(|| id_too_long(value, size));
+            return (name == b"id").then(|| id_too_long(value, size, self.id_limit));
         }
         self.line.extend_from_slice(&self.chunk[..end]);
         let line = std::mem::take(&mut self.line).freeze();
@@ -313,7 +313,7 @@ impl Field {
         let (name, value) = split_field(line);
         match name {
             b"data" => Self::Data(line.len() - value.len()),
-            b"id" if value.len() > id_limit => Self::IdTooLong(id_too_long(value, value.len())),
+            b"id" if value.len() > id_limit => Self::IdTooLong(id_too_long(value, value.len(), id_limit)),
             b"id" if value.contains(&0) => Self::Nothing,
             b"id" => Self::Id(EventId::read(value)),
             b"event" => Self::Event { named: !matches!(value, b"" | b"message") },
@@ -323,8 +323,9 @@ impl Field {
     }
 }
 
-fn id_too_long(value: &[u8], size: usize) -> Frame {
-    Frame::IdTooLong { size, start: Bytes::copy_from_slice(value.truncated(HEAD_BYTES)) }
+/// Shows as much of an id as is allowed.
+fn id_too_long(value: &[u8], size: usize, limit: usize) -> Frame {
+    Frame::IdTooLong { size, start: Bytes::copy_from_slice(value.truncated(limit)) }
 }
 
 fn joined(mut lines: BytesMut, value: &[u8]) -> BytesMut {
