@@ -1,6 +1,6 @@
 //! The lock of the hub and of its queues.
 //!
-//! Unit tests can put it under the random schedules of `shuttle`, see [`explore`].
+//! Unit tests can put it under the random schedules of `shuttle`, see `explore`.
 
 pub(crate) use std::sync::PoisonError;
 #[cfg(not(test))]
