@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{
     EventId, Limits,
-    sse::{Decoder, Frame},
+    sse::{Decoder, Frame, RETRY_DIGITS},
 };
 
 /// Any chunking gives the same frames, which are those of a plain reading of the standard; with small limits, what is
@@ -51,7 +51,6 @@ fn decode(text: &[u8], sizes: &[u8], limits: &Limits) -> Vec<Frame> {
 fn outlines(frames: Vec<Frame>) -> Vec<Frame> {
     let outline = |frame| match frame {
         Frame::TooLarge { id, .. } => Some(Frame::TooLarge { id, seen: 0, head: Bytes::new() }),
-        Frame::IdTooLong { size, .. } => Some(Frame::IdTooLong { size, start: Bytes::new() }),
         Frame::Endless => None,
         other => Some(other),
     };
@@ -81,11 +80,12 @@ fn plain_decode(text: &[u8]) -> Vec<Frame> {
                 Some(data) => data.extend([b"\n", value].concat()),
             },
             b"id" if value.len() > Limits::default().id => {
-                frames.push(Frame::IdTooLong { size: value.len(), start: Bytes::copy_from_slice(value) });
+                let start = Bytes::copy_from_slice(&value[..Limits::default().id]);
+                frames.push(Frame::IdTooLong { size: value.len(), start });
             }
             b"id" if !value.contains(&0) => id = Some(EventId::read(value)),
             b"event" => named = !matches!(value, b"" | b"message"),
-            b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
+            b"retry" if value.len() <= RETRY_DIGITS && value.iter().all(u8::is_ascii_digit) => {
                 let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
                 frames.extend(number.map(Duration::from_millis).map(Frame::Retry));
             }

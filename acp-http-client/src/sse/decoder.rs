@@ -15,8 +15,10 @@ use crate::Limits;
 const HEAD_BYTES: usize = 4096;
 /// The first bytes of a line in which the end of a field name is looked for one by one.
 const FIELD_NAME_BYTES: usize = 8;
-/// The longest line that has to be stored besides the value of an id: `event: message`.
-const FIELD_BYTES: usize = 16;
+/// The longest line that has to be stored besides the value of an id: `retry: ` and its digits.
+const FIELD_BYTES: usize = 7 + RETRY_DIGITS;
+/// The digits of the largest `retry` field. A longer one is ignored, whatever its value.
+pub(crate) const RETRY_DIGITS: usize = 20;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// One item of an event stream.
@@ -169,8 +171,9 @@ impl Decoder {
         }
         self.line.extend_from_slice(part);
         let (name, value) = split_field(&self.line);
-        let frame = if name == b"data" {
-            let seen = self.data.len() + value.len();
+        // Without its colon the name may not be complete.
+        let frame = if name == b"data" && name.len() < self.line.len() {
+            let seen = self.data.len_with(value);
             if seen <= self.limit {
                 return None;
             }
@@ -206,7 +209,7 @@ impl Decoder {
             let size = (size + end).saturating_sub(line.len() - value.len());
             // A type as long as this is not `message`.
             self.named |= name == b"event";
-            return (name == b"id").then(|| id_too_long(value, size));
+            return (name == b"id").then(|| id_too_long(value, size, self.id_limit));
         }
         self.line.extend_from_slice(&self.chunk[..end]);
         let line = std::mem::take(&mut self.line).freeze();
@@ -229,13 +232,9 @@ impl Decoder {
     }
 
     fn add_data(&mut self, value: Bytes) -> Option<Frame> {
-        let seen = self.data.len() + value.len();
-        if seen > self.limit {
-            self.data.push(value);
-            return Some(self.too_large(seen));
-        }
+        let seen = self.data.len_with(&value);
         self.data.push(value);
-        None
+        (seen > self.limit).then(|| self.too_large(seen))
     }
 
     fn too_large(&mut self, seen: usize) -> Frame {
@@ -266,12 +265,14 @@ impl Decoder {
 }
 
 impl Data {
-    fn len(&self) -> usize {
-        match self {
-            Data::None => 0,
+    /// How long it is with one more line.
+    fn len_with(&self, value: &[u8]) -> usize {
+        let before = match self {
+            Data::None => return value.len(),
             Data::Line(line) => line.len(),
             Data::Lines(lines) => lines.len(),
-        }
+        };
+        before + 1 + value.len()
     }
 
     fn push(&mut self, value: Bytes) {
@@ -312,7 +313,7 @@ impl Field {
         let (name, value) = split_field(line);
         match name {
             b"data" => Self::Data(line.len() - value.len()),
-            b"id" if value.len() > id_limit => Self::IdTooLong(id_too_long(value, value.len())),
+            b"id" if value.len() > id_limit => Self::IdTooLong(id_too_long(value, value.len(), id_limit)),
             b"id" if value.contains(&0) => Self::Nothing,
             b"id" => Self::Id(EventId::read(value)),
             b"event" => Self::Event { named: !matches!(value, b"" | b"message") },
@@ -322,8 +323,9 @@ impl Field {
     }
 }
 
-fn id_too_long(value: &[u8], size: usize) -> Frame {
-    Frame::IdTooLong { size, start: Bytes::copy_from_slice(value.truncated(HEAD_BYTES)) }
+/// Shows as much of an id as is allowed.
+fn id_too_long(value: &[u8], size: usize, limit: usize) -> Frame {
+    Frame::IdTooLong { size, start: Bytes::copy_from_slice(value.truncated(limit)) }
 }
 
 fn joined(mut lines: BytesMut, value: &[u8]) -> BytesMut {
@@ -346,7 +348,7 @@ fn split_field(line: &[u8]) -> (&[u8], &[u8]) {
 }
 
 fn parse_retry(value: &[u8]) -> Option<Duration> {
-    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+    if value.is_empty() || value.len() > RETRY_DIGITS || !value.iter().all(u8::is_ascii_digit) {
         return None;
     }
     std::str::from_utf8(value).ok()?.parse().ok().map(Duration::from_millis)

@@ -13,6 +13,8 @@ mod tail;
 
 pub(crate) use backoff::Backoff;
 pub use backoff::ReconnectPolicy;
+#[cfg(feature = "fuzzing")]
+pub(crate) use decoder::RETRY_DIGITS;
 pub(crate) use decoder::{Decoder, Frame};
 pub use event_id::EventId;
 pub(crate) use fingerprint::Fingerprint;

@@ -22,7 +22,8 @@ mod weight;
 /// What the queue is locked with. `tests/interleavings.rs` puts its own in their place.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicBool, Ordering};
-    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    pub(super) use crate::client::sync::{Mutex, MutexGuard, PoisonError};
 }
 
 pub(crate) use queue::Queue;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use serde_json::Value;
 use tokio::sync::watch;
@@ -16,6 +16,7 @@ use self::taking_up::TakingUp;
 use super::log::LogQueue;
 use super::session::TurnState;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
+use super::sync::{Mutex, MutexGuard, PoisonError};
 use super::turn::TurnItem;
 use crate::client::event::{Class, Queue};
 use crate::client::limits::Limits;
@@ -30,6 +31,8 @@ use crate::{
 
 mod book;
 mod books;
+#[cfg(test)]
+mod interleavings;
 mod open_request;
 mod pending_call;
 mod progress;
@@ -203,9 +206,12 @@ impl Hub {
         }
     }
 
-    /// Gives out an event that has a place in the stream.
+    /// Publishes an event that has a position in the stream.
     pub(crate) fn publish_at(&self, event: &Event, at: At<'_>) -> usize {
-        let mut state = self.lock();
+        self.publish_in(&mut self.lock(), event, at)
+    }
+
+    fn publish_in(&self, state: &mut State, event: &Event, at: At<'_>) -> usize {
         if let Some(observer) = self.observer.get() {
             observer.happened(event, at.place);
         }
@@ -285,10 +291,12 @@ impl Hub {
 
     /// Tells of a change of the connection.
     pub(crate) fn connection(&self, state: ConnectionState) {
-        let before = self.lock().connection.replace(state.clone());
+        // Under one lock, so that the state that is published last is the last one.
+        let mut books = self.lock();
+        let before = books.connection.replace(state.clone());
         // A stream that is reopened while the connection is made reports that it is connected as well.
         if before.as_ref() != Some(&state) {
-            self.publish(&Event::Connection(state));
+            self.publish_in(&mut books, &Event::Connection(state), At::default());
         }
     }
 

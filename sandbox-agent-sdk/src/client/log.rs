@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
@@ -11,6 +11,7 @@ use futures::task::AtomicWaker;
 use super::lifecycle::Inner;
 use super::reading::StreamReader;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
+use super::sync::{Mutex, MutexGuard, PoisonError};
 use crate::Event;
 use crate::event::{Gap, Origin};
 
@@ -142,7 +143,7 @@ struct State {
     ended: bool,
 }
 
-enum Item {
+pub(super) enum Item {
     Entry(Box<LogEntry>),
     Hole(Hole),
 }
@@ -185,7 +186,7 @@ impl LogQueue {
         self.waker.wake();
     }
 
-    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Item>> {
+    pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Item>> {
         self.waker.register(context.waker());
         let mut state = self.lock();
         match state.items.pop_front() {

@@ -49,6 +49,7 @@ pub(crate) mod state;
 mod stopping;
 pub mod stream;
 mod supports;
+mod sync;
 mod turn;
 mod wiring;
 

@@ -3,7 +3,9 @@
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::limits::Limits;
 use sandbox_agent_sdk::session::ListSessions;
-use sandbox_agent_sdk::{Error, Event, NewSession, PermissionPolicy, SandboxAgentClient, ServerKind};
+use sandbox_agent_sdk::{
+    Error, Event, NewSession, PermissionPolicy, PermissionRequest, SandboxAgentClient, ServerKind,
+};
 use serde_json::{Value, json};
 
 use super::permissions::permission;
@@ -133,6 +135,27 @@ async fn a_list_ends_with_a_typed_error_after_so_many_pages() {
 }
 
 #[tokio::test]
+async fn a_list_is_read_up_to_the_bytes_of_its_limit_and_not_above() {
+    const PAGES: usize = 3;
+    let server = MockServer::builder().agent("mock", agent(pages(PAGES))).start().await;
+    let read = async |limits: Limits| {
+        let client = client(&server, ServerKind::PerAgent, limits.expansion(1));
+        within(client.list_sessions(ListSessions::all()).all()).await
+    };
+    // All pages are of one size, and the error says what the first one takes.
+    let error = read(Limits::default().list_pages(1)).await.unwrap_err();
+    let Error::ListTooLong { pages: 1, bytes: page, .. } = error else { panic!("{error:?}") };
+    let whole = PAGES * page;
+    for (limit, fits) in [(whole - 1, false), (whole, true), (whole + 1, true)] {
+        match read(Limits::default().session_list(limit)).await {
+            Ok(sessions) => assert!(fits && sessions.len() == PAGES, "{limit} of {whole}"),
+            Err(Error::ListTooLong { pages: PAGES, .. }) => assert!(!fits, "{limit} of {whole}"),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_list_of_endless_large_pages_ends_with_a_typed_error() {
     let page = |number: usize| {
         let entry = json!({"sessionId": format!("s{number}"), "title": "x".repeat(10_000)});
@@ -143,6 +166,37 @@ async fn a_list_of_endless_large_pages_ends_with_a_typed_error() {
     let client = client(&server, ServerKind::PerAgent, limits);
     let error = within(client.list_sessions(ListSessions::all()).all()).await.unwrap_err();
     assert!(matches!(error, Error::ListTooLong { pages: 9..=10, .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn so_many_agent_requests_may_be_open_and_further_ones_are_refused() {
+    const LIMIT: usize = 2;
+    for kind in KINDS {
+        let ask = Step::AskPermission(Permission::new(ToolCall::new("t", "Run")));
+        let server = MockServer::builder().agent("mock", Script::steps(vec![ask])).start().await;
+        let client = client(&server, kind, Limits::default().open_requests(LIMIT));
+        let mut events = client.events().deciding();
+        let (mut turns, mut requests) = (Vec::new(), Vec::new());
+        // Below the limit and at it.
+        for _ in 0..LIMIT {
+            turns.push(session(&client).await.prompt("go"));
+            requests.push(permission(&mut events).await);
+        }
+        let above = session(&client).await;
+        assert_eq!(within(above.prompt("go").text()).await.unwrap(), "permission: error", "{kind}");
+        assert!(requests.iter().all(PermissionRequest::is_open), "{kind}");
+        let first = requests.remove(0);
+        first.allow_once().unwrap();
+        drop(first);
+        assert_eq!(within(turns.remove(0).text()).await.unwrap(), "permission: allow_once");
+        // There is room again.
+        turns.push(above.prompt("go"));
+        requests.push(permission(&mut events).await);
+        requests.iter().for_each(|request| request.allow_once().unwrap());
+        for turn in turns {
+            assert_eq!(within(turn.text()).await.unwrap(), "permission: allow_once");
+        }
+    }
 }
 
 #[tokio::test]

@@ -37,6 +37,8 @@ async fn everything_that_happens_in_a_turn_can_be_passed_on_as_json() {
     let written: Value = json!(asked);
     assert_eq!((&written["type"], &written["sessionId"]), (&json!("permission"), &json!(session.id())));
     assert_eq!(written["toolCall"]["toolCallId"], "t");
+    let Event::Permission(request) = &asked else { panic!("{asked:?}") };
+    assert_eq!(written["id"], request.id(), "a browser names the request that it decides");
     assert_eq!(written["options"][0]["kind"], "allow_once");
     let Event::Permission(request) = asked else { panic!("{asked:?}") };
     request.allow_once().unwrap();

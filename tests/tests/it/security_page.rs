@@ -1,7 +1,8 @@
-//! `SECURITY.md` names tests that exist.
+//! `SECURITY.md` names tests that exist, and every limit.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
+    fmt::Debug,
     fs,
     path::{Path, PathBuf},
 };
@@ -24,9 +25,37 @@ fn functions(directory: &Path, names: &mut HashSet<String>) {
     }
 }
 
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// The fields of a struct, as its `Debug` shows them.
+fn fields(of: &impl Debug) -> BTreeSet<String> {
+    let shown = format!("{of:#?}");
+    shown.lines().filter_map(|line| Some(line.trim().split_once(": ")?.0.to_owned())).collect()
+}
+
+/// The names in the first column of the table with this header.
+fn rows(page: &str, header: &str) -> BTreeSet<String> {
+    let table = page.lines().skip_while(|line| !line.contains(header)).skip(2);
+    let rows = table.take_while(|line| line.starts_with('|'));
+    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_limit_is_on_the_page_with_its_tests() {
+    let page = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let protocol = fields(&acp_http_client::Limits::default());
+    assert!(protocol.contains("message"), "{protocol:?}");
+    assert_eq!(rows(&page, "field of `acp_http_client::Limits`"), protocol);
+    let sdk = fields(&sandbox_agent_sdk::limits::Limits::default());
+    assert_eq!(rows(&page, "field of `sandbox_agent_sdk::limits::Limits`"), sdk);
+}
+
 #[test]
 fn every_test_on_the_page_exists() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
+    let root = root();
     let mut names = HashSet::new();
     for directory in [
         "tests/tests",

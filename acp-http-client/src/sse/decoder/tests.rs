@@ -139,6 +139,40 @@ fn data_at_the_limit_passes_in_any_chunking_and_one_byte_more_does_not() {
 }
 
 #[test]
+fn line_ends_between_lines_of_data_count() {
+    // Two lines and the end between them; a field whose name begins with `data` is none.
+    for (input, size) in [("data: ab\ndata: c\n\n", 4), ("data: a\ndata\ndatum\ndatas: x\n\n", 2)] {
+        for chunk in 1..=input.len() {
+            for (limit, fits) in [(size - 1, false), (size, true), (size + 1, true)] {
+                let mut frames = decode(input.as_bytes(), chunk, limit);
+                frames.retain(|frame| *frame != Frame::Endless);
+                assert_eq!(frames.len(), 1, "{frames:?}");
+                let passed = matches!(&frames[0], Frame::Event { data, .. } if data.len() == size);
+                let reported = matches!(frames[0], Frame::TooLarge { .. });
+                assert_eq!((passed, reported), (fits, !fits), "{limit} in chunks of {chunk}: {frames:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_retry_field_is_read_up_to_twenty_digits_in_any_chunking() {
+    for (digits, expected) in [(19, true), (20, true), (21, false), (100, false)] {
+        let input = format!("retry: {:0>digits$}\n", 250);
+        for chunk in 1..=input.len() {
+            let mut decoder = Decoder::new(&Limits::default().id(0));
+            let mut frames = Vec::new();
+            for part in input.as_bytes().chunks(chunk) {
+                decoder.push(Bytes::copy_from_slice(part));
+                frames.extend(std::iter::from_fn(|| decoder.next_frame()));
+            }
+            let retry = expected.then_some(Frame::Retry(Duration::from_millis(250)));
+            assert_eq!(frames, Vec::from_iter(retry), "{digits} digits in chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
 fn an_id_over_the_limit_is_reported_and_its_event_is_not_lost() {
     for (size, fits) in [(ID_LIMIT - 1, true), (ID_LIMIT, true), (ID_LIMIT + 1, false), (500, false)] {
         let id = "i".repeat(size);

@@ -23,7 +23,7 @@ impl Event {
             }
             Self::Permission(request) => (
                 "permission",
-                json!({"sessionId": request.session_id(), "toolCall": request.tool_call(),
+                json!({"id": request.id(), "sessionId": request.session_id(), "toolCall": request.tool_call(),
                     "options": request.options(), "request": request.raw()}),
             ),
             Self::UnclaimedRequest(request) => (
@@ -32,15 +32,17 @@ impl Event {
             ),
             Self::PermissionDecided(decided) => (
                 "permissionDecided",
-                json!({"sessionId": decided.request.session_id(), "request": decided.request.raw(),
+                json!({"id": decided.request.id(), "sessionId": decided.request.session_id(),
+                    "request": decided.request.raw(),
                     "by": format!("{:?}", decided.by).to_lowercase()}),
             ),
             Self::RequestRejected { session_id, method, reason } => {
                 ("requestRejected", json!({"sessionId": session_id, "method": method, "reason": reason}))
             }
-            Self::Question(request) => {
-                ("question", json!({"sessionId": request.session_id(), "request": request.raw()}))
-            }
+            Self::Question(request) => (
+                "question",
+                json!({"id": request.id(), "sessionId": request.session_id(), "request": request.raw()}),
+            ),
             Self::QuestionCompleted { id } => ("questionCompleted", json!({ "id": id })),
             Self::Connection(state) => ("connection", connection(state)),
             Self::Reconnected { checked } => ("reconnected", json!({ "checked": checked })),

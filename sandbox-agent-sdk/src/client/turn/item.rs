@@ -29,7 +29,7 @@ pub(crate) enum TurnItem {
 
 impl TurnItem {
     /// Refuses a request that the reader of the turn does not decide; gives anything else back.
-    pub(super) fn or_refuse(self) -> Option<Update> {
+    pub(in crate::client) fn or_refuse(self) -> Option<Update> {
         match self {
             Self::Update(update) => return Some(update),
             Self::Permission(request) => request.release(),

@@ -136,14 +136,16 @@ async fn ids_over_the_limit_are_malformed_and_nothing_else_is_lost() {
         let message = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
         server.send(format!("id: {}\ndata: {message}\n\n", "e".repeat(size)));
     }
-    server.event(&json!({"jsonrpc": "2.0", "id": 1, "method": "m".repeat(1 << 20)}));
-    server.event(
-        &json!({"jsonrpc": "2.0", "id": 2, "method": "_x/y", "params": {"sessionId": "s".repeat(1 << 20)}}),
-    );
+    for size in [limits.id - 1, limits.id, limits.id + 1, 1 << 20] {
+        let id = |of: &str| format!("{of} {size}");
+        server.event(&json!({"jsonrpc": "2.0", "id": id("method"), "method": "m".repeat(size)}));
+        let params = json!({"sessionId": "s".repeat(size)});
+        server.event(&json!({"jsonrpc": "2.0", "id": id("session"), "method": "_x/y", "params": params}));
+    }
     server.event(&json!({"jsonrpc": "2.0", "method": "_x/end"}));
     let is_end = |event: &Event| matches!(event, Event::Notification(n) if n.method == "_x/end");
     let seen = collect_until(&mut events, "the end", is_end).await;
-    assert_eq!(malformed(&seen.events).len(), 5, "{:?}", malformed(&seen.events));
+    assert_eq!(malformed(&seen.events).len(), 7, "{:?}", malformed(&seen.events));
     assert_eq!(seen.texts(), [limits.id.to_string(), (limits.id + 1).to_string(), (1 << 20).to_string()]);
     for event in &seen.events {
         if let Event::Malformed(malformed) = event {
@@ -153,13 +155,15 @@ async fn ids_over_the_limit_are_malformed_and_nothing_else_is_lost() {
     let answers = || {
         server.received().into_iter().filter(|r| r.body["error"].is_object()).map(|r| r.body["id"].clone())
     };
-    eventually("the responses", || answers().count() >= 2).await;
-    let ids: Vec<Value> = answers().collect();
-    assert!(
-        ids.iter().all(|id| id.as_str().is_some_and(|id| id.len() <= limits.id)),
-        "{} responses",
-        ids.len()
-    );
+    let mut served: Vec<String> = [limits.id - 3, limits.id - 2].map(|size| "i".repeat(size)).into();
+    for size in [limits.id - 1, limits.id] {
+        served.extend(["method", "session"].map(|of| format!("{of} {size}")));
+    }
+    eventually("the responses", || answers().count() >= served.len()).await;
+    let mut ids: Vec<String> = answers().map(|id| id.as_str().unwrap().to_owned()).collect();
+    served.sort();
+    ids.sort();
+    assert_eq!(ids, served);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::{
 };
 
 use sandbox_agent_sdk::control::StartPhase;
-use sandbox_agent_sdk::local::{LocalError, PathProblem};
+use sandbox_agent_sdk::local::{LocalError, LocalLog, PathProblem};
 use sandbox_agent_sdk::{ConnectionState, NewSession, SandboxAgentClient};
 use sdk_tests::{eventually, within};
 
@@ -81,6 +81,29 @@ fn program(path: &Path, mode: u32, line: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, format!("#!/bin/sh\n{line}\n")).unwrap();
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn the_output_of_a_server_does_nothing_to_the_terminal() {
+    if is_inner() {
+        return block_on(async {
+            let home = Home::new(&[]);
+            // A title, a cleared screen and a line that overwrites itself.
+            let script = home.script(r"printf '\033]0;title\007\033[2Jhidden\rshown\n' >&2; exit 3");
+            let options = home.options(script).log(LocalLog::Forward);
+            let error = within("the start", options.start()).await.unwrap_err();
+            let LocalError::Died { output, .. } = &error else { panic!("{error:?}") };
+            assert!(
+                output.iter().any(|line| line.contains("\u{1b}[2J")),
+                "the raw text is there: {output:?}"
+            );
+            eprintln!("error: {error}");
+        });
+    }
+    let output = run_inner("the_output_of_a_server_does_nothing_to_the_terminal", |_| {});
+    let shown = String::from_utf8(output.stderr).unwrap();
+    assert!(shown.contains("error: ") && shown.matches("title").count() >= 2, "{shown:?}");
+    assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
 }
 
 #[test]

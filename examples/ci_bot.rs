@@ -1,0 +1,71 @@
+//! A CI bot: one prompt, a policy instead of a user, limits, and an exit code that a pipeline understands.
+//!
+//! | exit code | meaning |
+//! |---|---|
+//! | 0 | the agent has finished; its report is on standard output |
+//! | 1 | the agent stopped early: it refused, or a limit of the model was reached |
+//! | 2 | the turn failed, or took too long |
+//! | 75 | the server could not be reached, and nothing ran: try again later |
+//!
+//! Runs against an embedded server, or against `SANDBOX_AGENT_URL`. The prompt is on the command line.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use sandbox_agent_sdk::turns::CollectedTurn;
+use sandbox_agent_sdk::usage::Budget;
+use sandbox_agent_sdk::{Error, NewSession, PermissionPolicy, SandboxAgentClient, StopReason};
+use sdk_examples::Server;
+
+const DEADLINE: Duration = Duration::from_secs(15 * 60);
+/// An agent that retries a failing model says nothing for a while.
+const IDLE: Duration = Duration::from_secs(120);
+
+async fn run(prompt: String) -> Result<CollectedTurn, Error> {
+    let server = Server::find().await;
+    let mut options = SandboxAgentClient::builder(&server.url)
+        .agent(&server.agent)
+        // Nobody is there to ask: files may be changed, everything else is refused.
+        .permissions(PermissionPolicy::AcceptEdits);
+    if let Some(token) = &server.token {
+        options = options.token(token);
+    }
+    let client = options.build()?;
+    let session = client.new_session(NewSession::in_dir("/").title("ci")).await?;
+    session.set_budget(Budget::new().max_cost(2.0, "USD"));
+    let turn = session.prompt(prompt).with_deadline(DEADLINE).with_idle_timeout(IDLE);
+    let collected = turn.collect().await;
+    // A failure of this call says nothing about the work that was done.
+    if let Err(error) = client.disconnect().await {
+        eprintln!("disconnecting failed: {error}");
+    }
+    collected
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let prompt = std::env::args().nth(1).unwrap_or_else(|| "edit the changelog".to_owned());
+    match run(prompt).await {
+        Ok(turn) => {
+            println!("{}", turn.text);
+            for change in &turn.changes {
+                println!("changed {}", change.path);
+            }
+            match turn.outcome.map(|outcome| outcome.stop_reason) {
+                Some(StopReason::EndTurn) => ExitCode::SUCCESS,
+                early => {
+                    eprintln!(
+                        "stopped early: {}",
+                        early.map_or_else(String::new, |reason| reason.to_string())
+                    );
+                    ExitCode::from(1)
+                }
+            }
+        }
+        Err(error) => {
+            eprintln!("failed: {error}");
+            let again = error.is_retryable() && !error.maybe_executed();
+            ExitCode::from(if again { 75 } else { 2 })
+        }
+    }
+}
