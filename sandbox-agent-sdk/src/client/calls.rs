@@ -20,6 +20,7 @@ use crate::client::login::LoginRequired;
 use crate::error::AgentEnded;
 use crate::error::{LostReason, RpcError};
 use crate::termination::TerminationReport;
+use crate::update::Missed;
 use crate::{Error, ServerKind, TerminationInfo};
 
 /// Whether a call needs its session to be alive.
@@ -170,8 +171,13 @@ impl Connection {
         let _in_flight = InFlight::new(&self.shared.in_flight);
         let _pending = self.pending_call(method, session);
         let request_id = request.id();
-        let result = match request.await {
-            Ok(response) => self.decode(method, &response),
+        let result = match request.with_order().await {
+            Ok((response, order)) => {
+                if let Some(session) = session.filter(|_| matches!(method, PROMPT | LOAD)) {
+                    self.check_order(session, order);
+                }
+                self.decode(method, &response)
+            }
             Err(error) => Err(self.explain(method, session, error).await),
         };
         if let (Some(session), Some(id)) = (session.filter(|_| method != PROMPT), request_id)
@@ -184,6 +190,14 @@ impl Connection {
             self.hub.log(LogRecord::Settled(settlement), None, Origin::Live);
         }
         result
+    }
+
+    /// Reports that updates of a turn or a history may be missing, if the server's proof that all of them arrived is.
+    fn check_order(&self, session: &str, order: wire::Order) {
+        // Early servers never prove it.
+        if order == wire::Order::Unverified && self.kind() != ServerKind::ConnectionId {
+            self.hub.miss_in(session, Missed::Unverified);
+        }
     }
 
     /// Decodes a response within the bounds of its kind.

@@ -54,9 +54,16 @@ pub(crate) trait Observer: fmt::Debug + Send + Sync {
 /// Where an event stands in the stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct At<'a> {
-    pub(crate) position: Option<StreamPosition>,
+    pub(crate) position: Option<Numbered<'a>>,
     /// What the observer identifies it by.
     pub(crate) place: Option<&'a str>,
+}
+
+/// A numbered event of the stream. Its position is computed only for logs: the fingerprint costs time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbered<'a> {
+    pub(crate) offset: u64,
+    pub(crate) content: &'a [u8],
 }
 
 /// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
@@ -210,7 +217,9 @@ impl Hub {
             observer.happened(event, at.place);
         }
         if !state.logs.is_empty() {
-            state.log(&LogEntry::of_event(event, at.position));
+            let position =
+                at.position.map(|at| StreamPosition::of(self.incarnation(), at.offset, at.content));
+            state.log(&LogEntry::of_event(event, position));
         }
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         let mut deciders = 0;
@@ -242,13 +251,20 @@ impl Hub {
             }
             return deciders;
         };
-        if id.len() > self.longest_id && !state.sessions.contains_key(id) {
+        // Most events are of a session that is known.
+        if let Some(book) = state.sessions.get_mut(id) {
+            return self.publish_in(book, event, deciders);
+        }
+        if id.len() > self.longest_id {
             return deciders;
         }
-        let now = self.tick();
-        let book = state.known_or_stranger(id);
-        deciders = book.push(event, deciders);
-        book.learn(event, now);
+        self.publish_in(state.known_or_stranger(id), event, deciders)
+    }
+
+    /// Publishes an event to the readers of its session.
+    fn publish_in(&self, book: &mut SessionBook, event: &Event, deciders: usize) -> usize {
+        let deciders = book.push(event, deciders);
+        book.learn(event, self.tick());
         if let (Event::Update(update), true) = (event, book.is_named) {
             self.usage.observe(update);
         }
@@ -522,6 +538,11 @@ impl Hub {
         }
     }
 
+    /// Something may be missing in one session.
+    pub(super) fn miss_in(&self, id: &str, missed: Missed) {
+        self.lock().book(id).miss(id, missed);
+    }
+
     /// A queue for a turn. Until its reader shows that it does not decide, it is taken to.
     pub(super) fn turn_queue(&self) -> Arc<Queue<TurnItem>> {
         let queue = Queue::new(self.budget);
@@ -639,6 +660,11 @@ impl Hub {
     /// Whether the turn of a session makes progress, as it changes.
     pub(super) fn watch_progress(&self, id: &str) -> watch::Receiver<Progress> {
         self.lock().book(id).progress.subscribe()
+    }
+
+    /// Notifies the watchers of a session's progress about every update from now on.
+    pub(super) fn time_progress(&self, id: &str) {
+        self.lock().book(id).progress.send_modify(|progress| progress.timed = true);
     }
 
     /// Nothing will happen any more.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
-use super::hub::{At, Hub, ended_event};
+use super::hub::{At, Hub, Numbered, ended_event};
 use super::names::SESSION_UPDATE;
 use super::reading::{request_record, response_record};
 use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
@@ -164,6 +164,13 @@ impl Pump {
     pub(super) async fn run(mut self) {
         let (mut reading, mut asking) = (true, true);
         loop {
+            if self.queued.is_empty()
+                && let Some(event) = self.events.try_recv()
+            {
+                self.take(event);
+                tokio::task::coop::consume_budget().await;
+                continue;
+            }
             if !self.queued.is_empty() {
                 match self.events.try_recv() {
                     Some(event) => self.take(event),
@@ -295,10 +302,10 @@ impl Pump {
     }
 
     fn updated(&mut self, notification: &wire::Notification) {
-        let Some(size) = self.admitted(SESSION_UPDATE, &notification.params) else { return };
+        // Its size was checked where it was received.
         let place = self.place(&notification.meta, notification.params.as_bytes());
         let origin = Origin::from_wire(notification.meta.origin);
-        let event = Event::Update(Update::from_json(&notification.params, origin, size));
+        let event = Event::Update(Update::from_json(&notification.params, origin));
         self.hub.publish_at(&event, place.at());
     }
 
@@ -361,11 +368,11 @@ impl Pump {
     }
 
     /// Where an event stands in the stream, and what the observer identifies it by.
-    fn place(&self, meta: &wire::Meta, content: &[u8]) -> Place {
+    fn place<'a>(&self, meta: &wire::Meta, content: &'a [u8]) -> Place<'a> {
         let number = meta.event_id.as_ref().and_then(wire::EventId::as_number);
         let named = number.filter(|_| self.shared.is_shared && self.hub.is_observed());
         Place {
-            position: self.position(&meta.event_id, content),
+            position: number.map(|offset| Numbered { offset, content }),
             name: named.map(|number| place(number, content)),
         }
     }
@@ -493,12 +500,12 @@ impl Drop for Pump {
 }
 
 /// Where an event stands.
-struct Place {
-    position: Option<StreamPosition>,
+struct Place<'a> {
+    position: Option<Numbered<'a>>,
     name: Option<String>,
 }
 
-impl Place {
+impl Place<'_> {
     fn at(&self) -> At<'_> {
         At { position: self.position, place: self.name.as_deref() }
     }

@@ -226,12 +226,11 @@ impl Opened {
     fn notification(&self, notification: &wire::Notification) -> Event {
         let origin = Origin::Replayed;
         let method = notification.method.as_str();
-        let size = match self.limits.check(BodyKind::Message, method, notification.params.as_bytes()) {
-            Ok(size) => size,
-            Err(error) => return too_large(&error),
-        };
         if method == SESSION_UPDATE {
-            return Event::Update(Update::from_json(&notification.params, origin, size));
+            return Event::Update(Update::from_json(&notification.params, origin));
+        }
+        if let Err(error) = self.limits.check(BodyKind::Message, method, notification.params.as_bytes()) {
+            return too_large(&error);
         }
         let params: Value = match serde_json::from_str(notification.params.as_str()) {
             Ok(params) => params,

@@ -219,6 +219,7 @@ impl Turn {
     /// [`Error::Timeout`] with [`Phase::Idle`]; [`text`](Self::text) and [`collect`](Self::collect) give an
     /// [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
+        self.session.client().inner().hub.time_progress(self.session.id());
         self.limits.send_modify(|limits| limits.idle = Some(limit));
         self
     }

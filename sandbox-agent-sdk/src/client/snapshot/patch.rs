@@ -78,6 +78,16 @@ impl Patch {
 
     /// Reads a report of the agent; `None` if it is about something else.
     pub(crate) fn of_update(update: &Update) -> Option<Self> {
+        if matches!(
+            update.kind(),
+            UpdateKind::Message(_)
+                | UpdateKind::Thought(_)
+                | UpdateKind::ToolCall(_)
+                | UpdateKind::ToolCallUpdate(_)
+        ) {
+            // The most frequent ones, before an empty patch is made.
+            return None;
+        }
         let mut patch = Self::default();
         match update.kind() {
             UpdateKind::Commands(commands) => patch.commands = Some(commands.clone()),

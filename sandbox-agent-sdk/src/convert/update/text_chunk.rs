@@ -78,6 +78,14 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 impl TextChunk {
     /// Reads a piece of text; `None` if it is anything else.
     pub(super) fn read(params: &str) -> Option<Self> {
+        // Other updates are recognised without the cost of a failed parse.
+        const KIND: &[u8] = b"\"sessionUpdate\":\"";
+        let kind = memchr::memmem::find(params.as_bytes(), KIND)?;
+        let kind = &params.as_bytes()[kind + KIND.len()..];
+        let end = memchr::memchr(b'"', kind)?;
+        if !kind[..end].ends_with(b"_chunk") {
+            return None;
+        }
         let Object(params) = serde_json::from_str::<Object<Params<'_>>>(params).ok()?;
         let Params { session_id, update: Object(update), meta: notification_meta } = params;
         let Update { kind, content: Object(content), message_id, meta } = update;
