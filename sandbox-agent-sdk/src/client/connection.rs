@@ -67,6 +67,7 @@ impl Connection {
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let is_shared = endpoint.kind == ServerKind::Shared;
+        hub.set_shared(is_shared);
         let shared = Arc::new(Shared::new(is_shared, &options.limits));
         let router = RequestRouter::new(
             &client,

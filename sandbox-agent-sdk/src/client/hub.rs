@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use self::book::SessionBook;
 use self::books::State;
 pub(super) use self::open_request::OpenRequest;
-pub(super) use self::pending_call::PendingCall;
+pub(super) use self::pending_call::{Opening, PendingCall};
 pub(super) use self::progress::Progress;
 use self::taking_up::TakingUp;
 use super::log::LogQueue;
@@ -255,7 +255,7 @@ impl Hub {
         if let Some(book) = state.sessions.get_mut(id) {
             return self.publish_in(book, event, deciders);
         }
-        if id.len() > self.longest_id {
+        if id.len() > self.longest_id || !state.remembers_unknown() {
             return deciders;
         }
         self.publish_in(state.known_or_stranger(id), event, deciders)
@@ -379,6 +379,17 @@ impl Hub {
         PendingCall { hub: Arc::clone(self), id: id.into() }
     }
 
+    /// Counts a call of this client that makes a session as pending, until the guard is dropped.
+    pub(super) fn open(self: &Arc<Self>) -> Opening {
+        self.lock().openings += 1;
+        Opening(Arc::clone(self))
+    }
+
+    /// Whether other clients have sessions on the stream of the connection.
+    pub(super) fn set_shared(&self, shared: bool) {
+        self.lock().shared = shared;
+    }
+
     /// Counts an agent request of a session as open, until the guard is dropped.
     pub(super) fn open_request(&self, id: &str) -> Option<OpenRequest> {
         self.lock().sessions.get(id).map(|book| OpenRequest::new(&book.progress))
@@ -451,8 +462,16 @@ impl Hub {
     pub(crate) fn end_session_at(&self, id: &str, report: TerminationReport, at: At<'_>) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
-            if id.len() > self.longest_id && !state.sessions.contains_key(id) {
-                return report.into_info();
+            if !state.sessions.contains_key(id) {
+                if id.len() > self.longest_id {
+                    return report.into_info();
+                }
+                if !state.remembers_unknown() {
+                    drop(state);
+                    let info = report.into_info();
+                    self.publish_at(&ended_event(id, &info, Origin::Live), at);
+                    return info;
+                }
             }
             let book = state.known_or_stranger(id);
             if let Some(info) = &*book.ended.borrow() {

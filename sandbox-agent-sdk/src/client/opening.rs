@@ -66,7 +66,7 @@ impl SandboxAgentClient {
 
     async fn create(&self, connection: &Connection, new: &NewSession) -> Result<Session, Error> {
         let hub = &self.inner().hub;
-        let began = hub.now();
+        let (began, _opening) = (hub.now(), hub.open());
         let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
         check_directories(connection, new)?;
         let mut params = new.to_params(&agent)?;
@@ -212,7 +212,7 @@ impl SandboxAgentClient {
             let connection = client.inner().connection().await?;
             let params = client.session_params(&connection, &id, &new)?;
             let hub = &client.inner().hub;
-            let (began, agent) = (hub.now(), hub.agent_of(&id));
+            let (began, agent, _opening) = (hub.now(), hub.agent_of(&id), hub.open());
             let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
             let agent = agent.as_deref().unwrap_or_else(|| connection.agent());
             let forked = client.opened(answer, FORK, began, agent, new.given())?;

@@ -199,7 +199,11 @@ async fn a_response_without_proof_of_its_order_makes_the_turn_incomplete() {
         let error = within(session.prompt("go").text()).await;
         let Err(Error::IncompleteTurn(turn)) = &error else { panic!("{kind}: {error:?}") };
         assert_eq!((turn.collected.text.as_str(), &turn.missing[..]), ("all", &[Missed::Unverified][..]));
-        assert_eq!(within(session.prompt("go").text()).await.unwrap(), "all", "{kind}: the next turn is whole");
+        assert_eq!(
+            within(session.prompt("go").text()).await.unwrap(),
+            "all",
+            "{kind}: the next turn is whole"
+        );
     }
 }
 

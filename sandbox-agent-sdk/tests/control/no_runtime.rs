@@ -17,12 +17,12 @@ fn every_call_without_a_runtime_is_an_error() {
     let calls = async {
         let mut errors = every_call(&server).await;
         errors.extend(server.processes().connect_terminal("p").await.err());
-        errors.extend(server.processes().follow("p", FollowOptions::new()).next().await.and_then(Result::err));
+        errors
+            .extend(server.processes().follow("p", FollowOptions::new()).next().await.and_then(Result::err));
         errors
     };
     // Nothing wakes it: what is not an error at once would never be one.
-    let polled =
-        catch_unwind(AssertUnwindSafe(|| pin!(calls).poll(&mut Context::from_waker(Waker::noop()))));
+    let polled = catch_unwind(AssertUnwindSafe(|| pin!(calls).poll(&mut Context::from_waker(Waker::noop()))));
     let Ok(Poll::Ready(errors)) = polled else { panic!("a call panicked or waits") };
     assert_eq!(errors.len(), CALLS + 2);
     for error in errors {

@@ -20,8 +20,12 @@ use super::memory::{KIB, allocated};
 /// An idle client may cost so much more than an open stream of reqwest, however many share its endpoint.
 const IDLE: isize = 60 * KIB;
 
+/// So many sessions of other clients may cost a client so much in all.
+const SESSIONS: usize = 150;
+const OTHERS: isize = 64 * KIB;
+
 pub(super) async fn an_idle_client_costs_little_more_than_a_bare_stream() {
-    for count in [1, 20, 200] {
+    for count in [1, 100] {
         let server = Arc::new(Server::default());
         let url = server.clone().start().await;
         // Connections of POSTs are closed, so that only the streams are left.
@@ -60,6 +64,22 @@ pub(super) async fn an_idle_client_costs_little_more_than_a_bare_stream() {
         let ours = (allocated() - before) / count as isize;
         eprintln!("an idle client ({count} on one endpoint): {ours} bytes, a bare stream: {bare} bytes");
         assert!(ours - bare <= IDLE, "{count} clients: {ours} bytes each, a bare stream {bare}");
+
+        let mut readers: Vec<_> = clients.iter().map(SandboxAgentClient::events).collect();
+        let before = allocated();
+        for number in 0..SESSIONS {
+            (0..3).for_each(|_| server.update(number));
+            // Every client has seen every update.
+            for events in &mut readers {
+                for _ in 0..3 {
+                    within("an update", events.next()).await.unwrap();
+                }
+            }
+        }
+        server.settled(count).await;
+        let others = (allocated() - before) / count as isize;
+        eprintln!("{SESSIONS} sessions of others ({count} clients): {others} bytes for each client");
+        assert!(others <= OTHERS, "{count} clients: the sessions of others cost each {others} bytes");
         drop(clients);
         server.settled(0).await;
     }
@@ -125,15 +145,23 @@ impl Server {
         let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         let id = serde_json::from_str::<Value>(body).unwrap_or_default()["id"].clone();
         let answer = json!({"jsonrpc": "2.0", "id": id, "result": {"protocolVersion": 1}}).to_string();
-        self.echo(&answer);
+        self.send(&answer);
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
         socket.write_all(format!("{head}content-length: {}\r\n\r\n{answer}", answer.len()).as_bytes()).await
     }
 
-    fn echo(&self, answer: &str) {
+    /// Sends an update of another client's session.
+    fn update(&self, session: usize) {
+        let content = json!({"type": "text", "text": "some words of another client's agent"});
+        let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+        let params = json!({"sessionId": format!("session {session}"), "update": update});
+        self.send(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string());
+    }
+
+    fn send(&self, message: &str) {
         let mut last = self.last.lock().unwrap();
         last.0 += 1;
-        last.1 = format!("id: {}\ndata: {answer}\n\n", last.0).into();
+        last.1 = format!("id: {}\ndata: {message}\n\n", last.0).into();
         // Without a stream there is nobody to send it to.
         let _ = self.events.send(last.1.clone());
     }

@@ -28,6 +28,10 @@ pub(super) struct State {
     strangers: VecDeque<Arc<str>>,
     /// Whether it was told that strangers are forgotten.
     crowded: bool,
+    /// Whether other clients have sessions on the same stream.
+    pub(super) shared: bool,
+    /// How many calls of this client that make sessions are pending.
+    pub(super) openings: usize,
     /// How many sessions there may be before the next look at which can be forgotten.
     room: usize,
 }
@@ -49,6 +53,21 @@ impl State {
             self.strangers.retain(|stranger| **stranger != *id);
         }
         book
+    }
+
+    /// Whether a session that this client does not know is remembered: it may be the one that a pending call makes. On a
+    /// shared endpoint all others belong to other clients.
+    pub(super) fn remembers_unknown(&self) -> bool {
+        !self.shared || self.openings > 0
+    }
+
+    /// A call that makes sessions has ended. After the last one, the sessions of other clients are forgotten.
+    pub(super) fn end_opening(&mut self) {
+        self.openings = self.openings.saturating_sub(1);
+        if !self.remembers_unknown() {
+            self.strangers.clear();
+            self.sessions.retain(|_, book| book.is_named);
+        }
     }
 
     /// The book of a session that the server names: the answer that tells this client of it may still be on its way.

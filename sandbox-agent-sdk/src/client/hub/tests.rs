@@ -58,6 +58,22 @@ fn sessions_of_strangers_and_idle_ones_do_not_pile_up() {
 }
 
 #[test]
+fn sessions_of_other_clients_are_remembered_only_while_a_session_is_being_made() {
+    let hub = std::sync::Arc::new(Hub::new(1 << 20));
+    hub.set_shared(true);
+    hub.publish(&update("other", "hi"));
+    hub.end_session("other", TerminationReport::from_agent_exited(&json!({"success": true, "code": 0})));
+    assert!(hub.lock().sessions.is_empty());
+    let opening = hub.open();
+    hub.publish(&update("ours", "early"));
+    hub.publish(&update("other", "hi"));
+    let mut events = hub.subscribe_session("ours");
+    drop(opening);
+    assert!(matches!(events.try_next(), Some(Event::Update(_))));
+    assert_eq!(hub.lock().sessions.len(), 1, "only the session that was named is left");
+}
+
+#[test]
 fn the_first_end_counts_until_the_session_is_taken_up_again() {
     let hub = Hub::new(1 << 20);
     let mut events = hub.subscribe();
