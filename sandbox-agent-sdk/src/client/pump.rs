@@ -1,8 +1,8 @@
 //! The one task that turns messages into events.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use acp_http_client as wire;
 use serde_json::Value;
@@ -12,101 +12,29 @@ use tokio::time::{Duration, Instant};
 use super::hub::{At, Hub, Numbered, ended_event};
 use super::names::SESSION_UPDATE;
 use super::reading::{request_record, response_record};
-use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
+use super::router::RequestRouter;
 use super::stream::StreamPosition;
-use super::supports::Learned;
 use crate::client::event::{Gap, Origin};
-use crate::client::limits::{BodyKind, Limits};
+use crate::client::limits::BodyKind;
 use crate::convert::partial_json::readable_members;
 use crate::convert::retries::{CLAUDE_MESSAGE, retry_notice};
 use crate::convert::termination::TerminationReport;
 use crate::convert::update::Missed;
 use crate::error::{AgentUnparsed, LostReason};
-use crate::requests::Admission;
 use crate::requests::ELICITATION_COMPLETE;
 use crate::{ConnectionState, Error, Event, TerminationInfo, Update};
 
+mod exit;
+mod shared;
+
+pub(super) use exit::Exit;
+use shared::OUTPUT_CHARS;
+pub(super) use shared::Shared;
+
 /// How many commands may wait for the pump.
 pub(super) const COMMANDS: usize = 64;
-/// How long the last words of an agent may come behind the notice of its end: servers write the two side by side.
-const TRAILING: Duration = Duration::from_millis(50);
-/// How many lines that are no messages are kept, and how much of each.
-const OUTPUT_LINES: usize = 16;
-const OUTPUT_CHARS: usize = 1024;
 /// How much of a message that cannot be decoded is shown.
 const MALFORMED_CHARS: usize = 256;
-
-/// What the pump of a connection shares with the calls that are made over it.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// Whether other clients use the same endpoint and see the same stream.
-    pub(super) is_shared: bool,
-    /// Whether `_adapter/agent_exited` is about the one agent behind the endpoint.
-    exit_notices_trusted: AtomicBool,
-    /// How many calls wait for an answer.
-    pub(super) in_flight: AtomicUsize,
-    /// Guards how the agent ended, once it has and the connection with it; held for a copy. Details may follow.
-    ended: Mutex<Option<TerminationInfo>>,
-    /// Whether this client has begun to end the agent.
-    pub(super) stop_requested: AtomicBool,
-    /// Agent requests that belong to other clients, as far as is known.
-    pub(super) unclaimed: UnclaimedTable,
-    /// The sessions with agent requests that this client answers.
-    pub(super) owned: Arc<OwnedSessions>,
-    /// What the open agent requests take.
-    pub(super) admission: Arc<Admission>,
-    pub(super) limits: Limits,
-    /// What was found out about methods that need not be there.
-    pub(super) learned: Learned,
-    /// Guards what the agent printed last that is no message; held for a push or a copy.
-    output: Mutex<VecDeque<String>>,
-}
-
-impl Shared {
-    pub(super) fn new(is_shared: bool, limits: &Limits) -> Self {
-        Self {
-            is_shared,
-            exit_notices_trusted: AtomicBool::new(!is_shared),
-            in_flight: AtomicUsize::new(0),
-            ended: Mutex::default(),
-            stop_requested: AtomicBool::new(false),
-            unclaimed: UnclaimedTable::new(limits.unclaimed_requests),
-            owned: Arc::default(),
-            admission: Arc::new(Admission::new(limits.open_request_bytes)),
-            limits: limits.clone(),
-            learned: Learned::default(),
-            output: Mutex::default(),
-        }
-    }
-
-    /// Several agents may be behind a shared endpoint, and any of them can print such a notice. Servers with several
-    /// agents advertise extensions and report ends by session; the adapter has one agent and advertises none.
-    pub(super) fn trust_exit_notices(&self, trusted: bool) {
-        self.exit_notices_trusted.store(trusted, Ordering::Release);
-    }
-
-    /// How the agent ended, if it has.
-    pub(super) fn ended(&self) -> Option<TerminationInfo> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_ended(&self, info: TerminationInfo) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
-    }
-
-    fn printed(&self, line: &str) {
-        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        if output.len() == OUTPUT_LINES {
-            output.pop_front();
-        }
-        output.push_back(line.chars().take(OUTPUT_CHARS).collect());
-    }
-
-    /// What the agent printed last that is no message.
-    pub(super) fn output(&self) -> Vec<String> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
-    }
-}
 
 /// What calls ask of the pump.
 pub(super) enum Command {
@@ -142,22 +70,6 @@ pub(super) struct Pump {
     pub(super) last_event: Option<wire::EventId>,
     /// Whether the stream was lost and has not come back.
     pub(super) away: bool,
-}
-
-/// An end of the agent that is being put together.
-#[derive(Debug, Default)]
-pub(super) struct Exit {
-    report: Option<TerminationReport>,
-    /// Whether the notice has come on the stream, behind what the agent said before its end.
-    noticed: bool,
-    /// Whether a call that was waiting has failed with it.
-    answered: bool,
-    deadline: Option<Instant>,
-    waiting: Vec<oneshot::Sender<TerminationInfo>>,
-    /// The sessions that ended with it, once that is published.
-    published: Option<Vec<Arc<str>>>,
-    /// Whether everything that was worth waiting for is known.
-    is_finished: bool,
 }
 
 impl Pump {
@@ -418,69 +330,6 @@ impl Pump {
             }
             _ => {}
         }
-    }
-
-    /// Takes note of a sign that the agent has ended. The first one that is certain is published at once.
-    fn report(&mut self, report: TerminationReport, told: Option<oneshot::Sender<TerminationInfo>>) {
-        if let (true, Some(info)) = (self.exit.is_finished, self.shared.ended()) {
-            if let Some(told) = told {
-                // A caller that went away needs no answer.
-                let _ = told.send(info);
-            }
-            return;
-        }
-        // The notice with the exit code follows a failed write.
-        let is_certain = !report.is_failed_write();
-        match told {
-            Some(told) => {
-                self.exit.answered = true;
-                self.exit.waiting.push(told);
-            }
-            None => self.exit.noticed = true,
-        }
-        let requested = self.shared.stop_requested.load(Ordering::Acquire);
-        let report = if requested { report.merge(TerminationReport::requested()) } else { report };
-        let report = match self.exit.report.take() {
-            Some(before) => before.merge(report),
-            None => report,
-        };
-        // The code comes with the notice, what the agent wrote to stderr with the failure of a call that waits.
-        let waits = self.shared.in_flight.load(Ordering::Acquire) > 0;
-        let complete = self.exit.noticed && (report.has_stderr() || self.exit.answered || !waits);
-        self.exit.report = Some(report);
-        let patience = if complete || requested { TRAILING } else { self.patience };
-        let deadline = Instant::now() + patience;
-        self.exit.deadline = Some(self.exit.deadline.map_or(deadline, |before| before.min(deadline)));
-        if is_certain {
-            self.publish_exit();
-        }
-    }
-
-    /// Publishes that the agent has ended, with what is known of it by now.
-    fn publish_exit(&mut self) {
-        let Some(report) = self.exit.report.clone().filter(|_| self.exit.published.is_none()) else { return };
-        let info = report.clone().into_info();
-        self.shared.set_ended(info.clone());
-        self.exit.published = Some(self.hub.end_all(&report));
-        if !self.shared.stop_requested.load(Ordering::Acquire) {
-            self.hub.connection(ConnectionState::AgentEnded(Box::new(info)));
-        }
-    }
-
-    /// What is known about the end of the agent is all there will be: the connection ends.
-    fn finish_exit(&mut self) {
-        self.publish_exit();
-        let finished = Exit { is_finished: self.exit.report.is_some(), ..Exit::default() };
-        let Exit { report, waiting, published, .. } = std::mem::replace(&mut self.exit, finished);
-        let Some(report) = report else { return };
-        let info = report.clone().into_info();
-        self.shared.set_ended(info.clone());
-        self.hub.complete_ends(&published.unwrap_or_default(), &report);
-        for told in waiting {
-            // A caller that went away needs no answer.
-            let _ = told.send(info.clone());
-        }
-        self.wire.control().end(Error::ended(None, info, true));
     }
 }
 
