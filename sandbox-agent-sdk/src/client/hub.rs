@@ -1,4 +1,4 @@
-//! Who listens, which turn runs, which session has ended.
+//! Publishes events and holds the state of sessions.
 
 use std::fmt;
 #[cfg(feature = "sessions")]
@@ -67,21 +67,21 @@ pub(crate) struct Numbered<'a> {
     pub(crate) content: &'a [u8],
 }
 
-/// Gives events to whoever listens and keeps the books on sessions. Nothing here waits.
+/// Publishes events and holds the state of sessions. Nothing here waits.
 ///
-/// It outlives connections, so that subscribers hear of disconnecting and connecting again.
+/// It outlives connections, so subscriptions continue when the client reconnects.
 #[derive(Debug)]
 pub(crate) struct Hub {
     budget: usize,
-    /// The longest id of a session that is remembered because the server names it.
+    /// The longest id of a session that is stored because the server names it.
     longest_id: usize,
     /// Guards subscribers and sessions; held for a look-up and for pushing into queues.
     state: Mutex<State>,
     /// Counts the incarnations of the server's stream.
     incarnation: AtomicU64,
-    /// Counts what is told of sessions, so that what is newer can be told from what is older.
+    /// A logical clock: it orders responses and updates about sessions.
     clock: AtomicU64,
-    /// What sessions use.
+    /// The usage of sessions.
     pub(crate) usage: UsageBook,
     /// Who keeps what happens, if somebody does.
     observer: OnceLock<Arc<dyn Observer>>,
@@ -105,14 +105,14 @@ impl Hub {
         }
     }
 
-    /// The events of the client from now on.
+    /// Subscribes to the events of the client.
     pub(crate) fn subscribe(&self) -> Events {
         let queue = Arc::new(Queue::new(self.budget));
         self.lock().subscribers.push(Arc::clone(&queue));
         Events::new(queue)
     }
 
-    /// The log of the client from now on.
+    /// Opens a log of the client.
     pub(super) fn open_log(&self) -> Arc<LogQueue> {
         let queue = Arc::new(LogQueue::new(self.budget));
         self.lock().logs.push(Arc::clone(&queue));
@@ -139,7 +139,7 @@ impl Hub {
         self.incarnation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The events of one session: what came while nobody listened, and what comes from now on.
+    /// Subscribes to the events of a session, beginning with the stored ones.
     pub(crate) fn subscribe_session(&self, id: &str) -> Events {
         let queue = Arc::new(Queue::new(self.budget));
         let mut state = self.lock();
@@ -178,14 +178,14 @@ impl Hub {
         book.subscribers.extend(moved);
     }
 
-    /// The history of a session that is about to be loaded. It is no subscription: nobody there answers anything.
+    /// Collects the history of a session that is about to be loaded. It decides no requests.
     pub(super) fn collect_history(&self, id: &str) -> Arc<Queue<Update>> {
         let queue = Arc::new(Queue::new(self.budget));
         self.lock().book(id).histories.push(Arc::clone(&queue));
         queue
     }
 
-    /// Publishes an event, and says how many readers decide about requests.
+    /// Publishes an event, and returns how many readers decide requests.
     pub(crate) fn publish(&self, event: &Event) -> usize {
         self.publish_at(event, At::default())
     }
@@ -224,7 +224,7 @@ impl Hub {
             queue.push(event.copy_for(deciding));
         }
         if let Event::UnclaimedRequest(request) = event {
-            // It is of no session that is followed here unless there is a book of it.
+            // The session is followed here only if it is known.
             let book = request.session_id().and_then(|id| state.sessions.get_mut(id));
             if let Some(book) = book {
                 book.push(event, 0);
@@ -253,7 +253,7 @@ impl Hub {
         if id.len() > self.longest_id || !state.remembers_unknown() {
             return deciders;
         }
-        self.publish_in(state.known_or_stranger(id), event, deciders)
+        self.publish_in(state.known_or_unnamed(id), event, deciders)
     }
 
     /// Publishes an event to the readers of its session.
@@ -278,7 +278,7 @@ impl Hub {
         let _ = self.observer.set(observer);
     }
 
-    /// Tells of a change of the connection.
+    /// Publishes a change of the connection.
     pub(crate) fn connection(&self, state: ConnectionState) {
         let before = self.lock().connection.replace(state.clone());
         // A stream that is reopened while the connection is made reports that it is connected as well.
@@ -287,7 +287,7 @@ impl Hub {
         }
     }
 
-    /// The time by this hub's own clock: what is told from now on is told later.
+    /// Returns the time of the logical clock.
     pub(crate) fn now(&self) -> u64 {
         self.clock.load(Ordering::Acquire)
     }
@@ -302,7 +302,7 @@ impl Hub {
         self.lock().sessions.values().all(|book| *book.turn_state.borrow() == TurnState::Idle)
     }
 
-    /// Nothing will happen any more.
+    /// Ends every subscription, log and turn.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         for queue in state.subscribers.drain(..) {

@@ -1,4 +1,4 @@
-//! The one task that turns messages into events.
+//! The event loop of a connection: the task that turns messages into events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,28 +31,28 @@ pub(super) use exit::Exit;
 use shared::OUTPUT_CHARS;
 pub(super) use shared::Shared;
 
-/// How many commands may wait for the pump.
+/// How many commands may wait for the event loop.
 pub(super) const COMMANDS: usize = 64;
 /// How much of a message that cannot be decoded is shown.
 const MALFORMED_CHARS: usize = 256;
 
-/// What calls ask of the pump.
+/// A command to the event loop.
 pub(super) enum Command {
-    /// To be told when everything that has arrived was given out.
+    /// Responds when everything that has arrived was published.
     Barrier(oneshot::Sender<()>),
-    /// To put the account of an agent's end together now, if there is one.
+    /// Completes the report of an agent's end now, if there is one.
     Settle(oneshot::Sender<()>),
     #[cfg(feature = "sessions")]
     /// To do something between two events, and to tell which was the last one.
     Between(Box<dyn FnOnce() + Send>, oneshot::Sender<Option<String>>),
-    /// To take note of a sign that the agent has ended, and to tell how.
+    /// Reports a sign that the agent has ended, and responds with how it ended.
     Report(Box<TerminationReport>, oneshot::Sender<TerminationInfo>),
 }
 
-/// Reads everything a connection brings, in order, and gives it to the hub.
+/// Reads everything from a connection, in order, and publishes it.
 ///
-/// Because there is one such task, events have one order, an end is told of once, and a call that waits at the
-/// barrier knows that everything which came before its answer was delivered.
+/// There is one such task, so events have one order, an end is published once, and a call that waits at the barrier
+/// knows that everything before its response was delivered.
 pub(super) struct Pump {
     pub(super) wire: wire::AcpHttpClient,
     pub(super) events: wire::Events,
@@ -63,12 +63,12 @@ pub(super) struct Pump {
     pub(super) hub: Arc<Hub>,
     pub(super) shared: Arc<Shared>,
     pub(super) router: RequestRouter,
-    /// How long the rest of an account of the agent's end may take.
+    /// How long the details of the agent's end may take.
     pub(super) patience: Duration,
     pub(super) exit: Exit,
-    /// The last event that was given out.
+    /// The last event that was published.
     pub(super) last_event: Option<wire::EventId>,
-    /// Whether the stream was lost and has not come back.
+    /// Whether the stream is lost and not reopened yet.
     pub(super) away: bool,
 }
 
@@ -96,7 +96,7 @@ impl Pump {
             }
             let deadline = self.exit.deadline;
             tokio::select! {
-                // What has arrived comes first, so that a barrier is behind it.
+                // Events come first, so that a barrier is behind those that have arrived.
                 biased;
                 event = self.events.recv(), if reading => match event {
                     Some(event) => {
@@ -122,7 +122,7 @@ impl Pump {
                         // A caller that went away needs no answer.
                         let _ = told.send(self.last_event.as_ref().map(|id| id.as_text().into_owned()));
                     }
-                    Some(Command::Report(report, told)) => self.report(*report, Some(told)),
+                    Some(Command::Report(report, reply)) => self.report(*report, Some(reply)),
                     None => return,
                 },
                 () = wait_until(deadline) => self.finish_exit(),
@@ -183,7 +183,7 @@ impl Pump {
         }
     }
 
-    /// Routes a request in its place between the updates: it was queued before its event was published.
+    /// Routes a request in order between the updates: it was queued before its event was published.
     fn route_request(&mut self, id: &wire::MessageId) {
         while let Some(queued) = self.requests.try_recv() {
             self.queued.push_back(queued);
@@ -194,7 +194,7 @@ impl Pump {
         }
     }
 
-    /// What a message takes in memory, if that is within its limit. What is not is reported.
+    /// Returns the decoded size of a message, if it is within the limit. Reports a message over the limit.
     fn admitted(&self, method: &str, raw: &wire::Json) -> Option<usize> {
         match self.shared.limits.check(BodyKind::Message, method, raw.as_bytes()) {
             Ok(size) => Some(size),
@@ -264,8 +264,8 @@ impl Pump {
         }
     }
 
-    /// A notification that the parser refuses, because it is nested too deep, say. That a session has ended is known
-    /// from its outermost members.
+    /// Reports a notification that cannot be parsed, for example because it is nested too deep. The end of a session is
+    /// still recognised by the outermost fields.
     fn unreadable(&mut self, notification: &wire::Notification, error: &serde_json::Error) {
         let method = &notification.method;
         let reason = format!("the parameters of `{method}` cannot be read: {error}");
@@ -301,7 +301,7 @@ impl Pump {
             Some((id, report)) if origin == Origin::Live => {
                 self.hub.end_session_at(&id, report, at);
             }
-            // An old end says nothing about the session as it is now: it may have been taken up again since.
+            // An old end says nothing about the current state: the session may have been opened again.
             Some((id, report)) => {
                 self.hub.publish_at(&ended_event(&id, &report.into_info(), origin), at);
             }
@@ -371,7 +371,7 @@ pub(super) fn place(number: u64, content: &[u8]) -> String {
     format!("{number}-{:x}-{hash:016x}", content.len())
 }
 
-/// Why a connection was lost; `None` if it was given up by this program.
+/// Why a connection was lost; `None` if this program closed it.
 pub(super) fn lost_reason(reason: &wire::EndReason) -> Option<LostReason> {
     match Error::terminated(reason) {
         Error::ConnectionEnded { reason: LostReason::Dropped, .. } => None,

@@ -32,14 +32,13 @@ use limits::TurnLimits;
 use outcome::Outcome;
 pub use outcome::{StopReason, TurnOutcome};
 
-/// One turn: a stream of the agent's reports, and an outcome.
+/// A turn: a stream of updates, and an outcome.
 ///
-/// The stream ends when the turn is over, after every report that came before its end. What a crash leaves behind
-/// is delivered too, and the outcome is an error then. Dropping a turn that is not over cancels it, unless the
-/// [`DropPolicy`](crate::DropPolicy) says otherwise.
+/// The stream ends after the last update of the turn. After a crash it has the updates before the crash, and the outcome
+/// is an error. Dropping a running turn cancels it, unless the [`DropPolicy`](crate::DropPolicy) says otherwise.
 ///
-/// [`next_event`](Self::next_event) gives the agent's requests as well, in order; its caller decides them. With every
-/// other method the turn does not decide: requests go to the
+/// [`next_event`](Self::next_event) returns agent requests too, in order; its caller decides them. With every other
+/// method the turn decides nothing: requests go to the
 /// [permission handler](crate::ClientOptions::permission_handler) or to deciding subscriptions, or are refused.
 #[must_use = "a turn that is dropped is cancelled"]
 pub struct Turn {
@@ -48,20 +47,20 @@ pub struct Turn {
     outcome: watch::Receiver<Option<Outcome>>,
     limits: watch::Sender<TurnLimits>,
     reading: Reading,
-    /// Tells the task that runs the turn when it is no longer held.
+    /// Its drop notifies the task of the turn.
     _held: oneshot::Sender<()>,
 }
 
 /// How a turn is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reading {
-    /// It was not read yet.
+    /// Not read yet.
     NotYet,
-    /// Only its reports: its reader does not decide about requests.
+    /// Updates only: the reader does not decide requests.
     Reports,
-    /// All its events: its reader decides.
+    /// All events: the reader decides requests.
     Events,
-    /// The last event was given.
+    /// The last event was returned.
     Ended,
 }
 
@@ -105,7 +104,7 @@ impl Turn {
         Self { session, queue, outcome, limits, reading: Reading::NotYet, _held: held }
     }
 
-    /// The session it belongs to.
+    /// Returns the session of the turn.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
@@ -117,7 +116,7 @@ impl Turn {
         self.outcome.clone()
     }
 
-    /// Cancels the turn if it is not over within this time from now.
+    /// Cancels the turn if it does not end within this time from now.
     ///
     /// Its outcome is then an [`Error::Timeout`] with [`Phase::Deadline`]; [`text`](Self::text) and
     /// [`collect`](Self::collect) give an [`Error::IncompleteTurn`] with what was received.
@@ -126,10 +125,10 @@ impl Turn {
         self
     }
 
-    /// Cancels the turn if nothing is reported in it for this long.
+    /// Cancels the turn if it has no update for this long.
     ///
-    /// Agents that retry a failing model may be silent for minutes. Every update of the session counts, and the time
-    /// does not run while the agent waits for a permission, an answer or a tool of this client. The outcome is then an
+    /// Agents that retry a failing model may be silent for minutes. Every update of the session restarts the time. It
+    /// does not run while the agent waits for a response of this client. The outcome is then an
     /// [`Error::Timeout`] with [`Phase::Idle`]; [`text`](Self::text) and [`collect`](Self::collect) give an
     /// [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
@@ -138,7 +137,7 @@ impl Turn {
         self
     }
 
-    /// The next report, or `None` when the turn is over.
+    /// Returns the next update, or `None` after the last one.
     ///
     /// # Cancel safety
     /// Nothing is lost if the future is dropped.
@@ -146,10 +145,10 @@ impl Turn {
         StreamExt::next(self).await
     }
 
-    /// The next event: a report, a permission request, a question, or the end of the turn, in order. `None` after the
-    /// end.
+    /// Returns the next event in order: an update, a permission request, a question, or the end of the turn. `None`
+    /// after the end.
     ///
-    /// The caller decides the agent's requests: one that is dropped without an answer is cancelled.
+    /// The caller decides agent requests: one that is dropped without an answer is cancelled.
     ///
     /// # Cancel safety
     /// Nothing is lost if the future is dropped.
@@ -168,11 +167,11 @@ impl Turn {
         Some(outcome.into())
     }
 
-    /// Waits for the end of the turn. Reports that were not read can be read afterwards.
+    /// Waits for the end of the turn. Unread updates can be read afterwards.
     ///
     /// # Errors
-    /// [`Error::AgentEnded`] if the agent or the session ended before its answer,
-    /// [`Error::TurnInProgress`] if another turn is running, and what else can go wrong.
+    /// [`Error::AgentEnded`] if the agent or the session ended before the response,
+    /// [`Error::TurnInProgress`] if another turn is running, and the errors of every call.
     pub async fn outcome(&mut self) -> Result<TurnOutcome, Error> {
         self.read_reports();
         self.ended().await
@@ -185,7 +184,7 @@ impl Turn {
         }
     }
 
-    /// Waits for the end of the turn and gives the agent's message as one text.
+    /// Waits for the end of the turn and returns the text of the agent's message.
     ///
     /// # Errors
     /// As [`collect`](Self::collect).
@@ -193,11 +192,11 @@ impl Turn {
         self.collect().await.map(|collected| collected.text)
     }
 
-    /// Waits for the end of the turn and gives everything it brought: text, thoughts, tool calls, changes of files.
+    /// Waits for the end of the turn and returns everything in it: text, thoughts, tool calls, file changes.
     ///
     /// # Errors
-    /// [`Error::IncompleteTurn`] if something is missing or a limit of the turn was reached; it has what was received.
-    /// Else as [`outcome`](Self::outcome).
+    /// [`Error::IncompleteTurn`] if updates are missing or a limit of the turn was reached; it contains what was received.
+    /// Otherwise as [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
         let mut collected = CollectedTurn::default();
         while let Some(update) = self.next().await {
@@ -227,7 +226,7 @@ impl Turn {
         }
     }
 
-    /// The turn from the agent's own history, if that has all of it.
+    /// Returns the turn from the agent's own history, if that is complete.
     async fn reloaded(&self, collected: &CollectedTurn) -> Option<CollectedTurn> {
         let reloaded = match self.session.reload().await {
             Ok(reloaded) => reloaded,
@@ -258,7 +257,7 @@ impl Turn {
         self.session.cancel().await
     }
 
-    /// The turn is read by a method that does not give requests: what waits for a decision here is refused.
+    /// The turn is read by a method that returns no requests, so requests that wait here are refused.
     fn read_reports(&mut self) {
         if self.reading == Reading::NotYet {
             self.reading = Reading::Reports;
@@ -288,7 +287,7 @@ impl Stream for Turn {
     }
 }
 
-/// The session is being cancelled from this moment on, so that the next prompt waits for that.
+/// Marks the session as cancelling, so that the next prompt waits.
 impl Drop for Turn {
     fn drop(&mut self) {
         let inner = self.session.client().inner();
@@ -296,7 +295,7 @@ impl Drop for Turn {
         if is_running {
             inner.hub.drop_turn(self.session.id(), &self.queue, inner.options.drop_policy);
         }
-        // Requests that wait here are not decided any more.
+        // Requests that wait here are cancelled.
         self.queue.abandon();
     }
 }
@@ -308,7 +307,7 @@ impl fmt::Debug for Turn {
     }
 }
 
-/// Whether a limit of the turn has ended it.
+/// Whether a limit of the turn caused an error.
 fn is_limit(error: &Error) -> bool {
     matches!(error, Error::Timeout(timeout) if matches!(timeout.phase, Phase::Deadline | Phase::Idle))
 }

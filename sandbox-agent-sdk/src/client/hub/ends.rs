@@ -12,14 +12,14 @@ use crate::event::{Origin, SessionEnded};
 use crate::termination::TerminationReport;
 use crate::{Event, TerminationInfo};
 
-/// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
+/// Is called when a session has ended, without any lock of the hub. It must not wait.
 pub(in crate::client) trait EndListener: fmt::Debug + Send + Sync {
-    /// The session has ended, and nobody is taking it up.
+    /// The session has ended, and no call is loading or resuming it.
     fn session_ended(&self, id: &str);
 }
 
 impl Hub {
-    /// Tells of the ends of sessions from now on, for as long as the listener lives.
+    /// Registers a listener for the ends of sessions, for as long as it lives.
     pub(in crate::client) fn listen(&self, listener: &Arc<impl EndListener + 'static>) {
         let listener: Weak<dyn EndListener> = Arc::downgrade(listener) as Weak<dyn EndListener>;
         let mut state = self.lock();
@@ -27,7 +27,7 @@ impl Hub {
         state.listeners.push(listener);
     }
 
-    /// Nobody is there any more in a session.
+    /// Notifies the listeners that a session has ended.
     pub(super) fn tell_end(&self, id: &str) {
         let listeners: Vec<_> = self.lock().listeners.iter().filter_map(Weak::upgrade).collect();
         for listener in listeners {
@@ -35,7 +35,7 @@ impl Hub {
         }
     }
 
-    /// A session is being taken up, whether it has ended or not: somebody is there who may ask, until the guard is gone.
+    /// Marks a session as being loaded or resumed, until the guard is dropped.
     pub(in crate::client) fn take_up(self: &Arc<Self>, id: &str) -> TakingUp {
         let now = self.now();
         let mut state = self.lock();
@@ -46,12 +46,12 @@ impl Hub {
         TakingUp { hub: Arc::clone(self), id: id.into() }
     }
 
-    /// Whether the session has ended and nobody is taking it up: what it asks comes from nobody.
+    /// Whether the session has ended and no call is loading or resuming it.
     pub(in crate::client) fn is_deserted(&self, id: &str) -> bool {
         self.lock().sessions.get(id).is_some_and(SessionBook::is_deserted)
     }
 
-    /// The session is active again: it was made, loaded or resumed.
+    /// Marks a session as active: it was created, loaded or resumed.
     pub(crate) fn revive(&self, id: &str) {
         let mut state = self.lock();
         let book = state.book(id);
@@ -61,32 +61,32 @@ impl Hub {
         book.ended.send_replace(None);
     }
 
-    /// This client is about to ask for the end of a session.
+    /// This client is about to request the end of a session.
     pub(crate) fn request_stop(&self, id: &str) {
         self.lock().book(id).stop_requested = true;
     }
 
-    /// The wish for the end of a session was not granted.
+    /// The request to end a session failed.
     pub(crate) fn withdraw_stop(&self, id: &str) {
         self.lock().book(id).stop_requested = false;
     }
 
-    /// How a session ended, if it has.
+    /// Returns how a session ended.
     pub(crate) fn ended(&self, id: &str) -> Option<TerminationInfo> {
         self.lock().sessions.get(id).and_then(|book| book.ended.borrow().clone())
     }
 
-    /// Hears of the end of a session.
+    /// Watches the end of a session.
     pub(crate) fn watch_end(&self, id: &str) -> watch::Receiver<Option<TerminationInfo>> {
         self.lock().book(id).ended.subscribe()
     }
 
-    /// Ends one session. The first end counts, and is the only one that is told of.
+    /// Ends a session. Only the first end counts and is published.
     pub(crate) fn end_session(&self, id: &str, report: TerminationReport) -> TerminationInfo {
         self.end_session_at(id, report, At::default())
     }
 
-    /// Ends one session by a notice that has a place in the stream.
+    /// Ends a session by a notification of the stream.
     pub(crate) fn end_session_at(&self, id: &str, report: TerminationReport, at: At<'_>) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
@@ -101,7 +101,7 @@ impl Hub {
                     return info;
                 }
             }
-            let book = state.known_or_stranger(id);
+            let book = state.known_or_unnamed(id);
             if let Some(info) = &*book.ended.borrow() {
                 if let (Some(observer), Some(place)) = (self.observer.get(), at.place) {
                     observer.passed(place);
@@ -123,7 +123,7 @@ impl Hub {
         info
     }
 
-    /// The call that takes up a session says that it has ended. If it had ended before, this is another end.
+    /// The call that loads or resumes a session reports its end. If it had ended before, this is another end.
     pub(in crate::client) fn end_again(&self, id: &str, report: TerminationReport) -> TerminationInfo {
         {
             let mut state = self.lock();
@@ -135,8 +135,8 @@ impl Hub {
         self.end_session(id, report)
     }
 
-    /// Ends every session of this client that is there or that a call waits for, as all sessions of an agent do that
-    /// is gone. One that was only named, and may never have been, does not end. Returns those that ended.
+    /// Ends every session of this client that exists or that a call waits for, because the agent is gone. Returns them.
+    /// A session that was only named does not end, because it may not exist.
     pub(crate) fn end_all(&self, report: &TerminationReport) -> Vec<Arc<str>> {
         let mut ids: Vec<Arc<str>> = {
             let state = self.lock();
@@ -152,7 +152,7 @@ impl Hub {
         ids
     }
 
-    /// More is known about the end of these sessions: that is published if it says more.
+    /// Publishes further details about the end of these sessions.
     pub(in crate::client) fn complete_ends(&self, ids: &[Arc<str>], report: &TerminationReport) {
         for id in ids {
             let completed = {

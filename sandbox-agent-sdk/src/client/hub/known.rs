@@ -8,12 +8,12 @@ use crate::client::snapshot::{Patch, SnapshotCell};
 use crate::update::ToolCall;
 
 impl Hub {
-    /// This client creates the session, or names it. That does not make its requests ours.
+    /// This client creates or names the session. That does not make its requests ours.
     pub(crate) fn adopt(&self, id: &str) -> Arc<SnapshotCell> {
         Arc::clone(&self.lock().book(id).snapshot)
     }
 
-    /// Takes in what the answer to a call tells of a session; `began` is when the call did.
+    /// Applies the response to a call about a session; `began` is when the call began.
     pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
         if let Some(observer) = self.observer.get() {
             observer.answered(id, &patch);
@@ -21,45 +21,45 @@ impl Hub {
         self.adopt(id).answer(patch, began, self.tick());
     }
 
-    /// Takes in what the answer tells that made the session.
+    /// Applies the response that created the session.
     pub(crate) fn begun(&self, id: &str, patch: Patch, began: u64) {
         self.adopt(id).begin(patch, began, self.tick());
     }
 
-    /// The session belongs to this agent.
+    /// Sets the agent of a session.
     pub(crate) fn assign(&self, id: &str, agent: &str) {
         self.lock().book(id).agent = Some(agent.into());
         self.usage.assign(id, agent);
     }
 
-    /// This client has opened a session so.
+    /// Stores how this client opened a session.
     pub(in crate::client) fn opened(&self, id: &str, with: OpenSession) {
         self.lock().book(id).opened_with = Some(Arc::new(with));
     }
 
-    /// How this client has opened a session, if it has.
+    /// Returns how this client opened a session.
     pub(in crate::client) fn opened_with(&self, id: &str) -> Option<Arc<OpenSession>> {
         self.lock().sessions.get(id)?.opened_with.clone()
     }
 
-    /// The agent a session belongs to, if this client knows.
+    /// Returns the agent of a session, if known.
     pub(crate) fn agent_of(&self, id: &str) -> Option<Arc<str>> {
         self.lock().sessions.get(id)?.agent.clone()
     }
 
-    /// The session has answered a call, so it is there.
+    /// The session has responded, so it exists.
     pub(crate) fn confirm(&self, id: &str) {
         let mut state = self.lock();
         let book = state.book(id);
         book.open = book.ended.borrow().is_none();
     }
 
-    /// Nobody holds the session, so its end is nobody's concern.
+    /// The session has no handle, so its end is not reported with the agent's.
     pub(crate) fn disown(&self, id: &str) {
         self.lock().book(id).open = false;
     }
 
-    /// Whether this client knows that the session is there, or was.
+    /// Whether this client knows that the session exists or existed.
     pub(crate) fn is_there(&self, id: &str) -> bool {
         self.lock().sessions.get(id).is_some_and(|book| book.open || book.ended.borrow().is_some())
     }
@@ -91,14 +91,14 @@ impl Hub {
         self.lock().sessions.get(id).is_some_and(|book| book.pending_calls > 0)
     }
 
-    /// Whether nobody was warned of this session yet; `None` if this client has never named it.
+    /// Returns whether no warning was logged for this session yet; `None` if this client has not named it.
     pub(in crate::client) fn warn_of(&self, id: &str) -> Option<bool> {
         let mut state = self.lock();
         let book = state.sessions.get_mut(id).filter(|book| book.is_named)?;
         Some(!std::mem::replace(&mut book.warned, true))
     }
 
-    /// The tool call of a session that was reported under this id.
+    /// Returns a tool call of a session by its id.
     pub(in crate::client) fn tool_call(&self, session: &str, id: &str) -> Option<ToolCall> {
         self.lock().sessions.get(session)?.tool_calls.get(id)
     }

@@ -10,7 +10,7 @@ use crate::{Event, Update, UpdateKind};
 /// The update that reports what a session is doing, in the draft of version 2 of the protocol.
 const STATE_UPDATE: &str = "state_update";
 
-/// What is known of the progress of a session's turn.
+/// The progress of a session's turn.
 #[derive(Debug, Clone, Default)]
 pub(in crate::client) struct Progress {
     /// Whether a watcher measures how long the session is silent, so that every update is a change.

@@ -14,26 +14,26 @@ use crate::update::Missed;
 use crate::{DropPolicy, Error, TurnOutcome};
 
 impl Hub {
-    /// Something may be missing in every session, as far as is known.
+    /// Records that something may be missing in every session.
     pub(in crate::client) fn miss(&self, missed: Missed) {
         for (id, book) in &mut self.lock().sessions {
             book.miss(id, missed);
         }
     }
 
-    /// Something may be missing in one session.
+    /// Records that something may be missing in one session.
     pub(in crate::client) fn miss_in(&self, id: &str, missed: Missed) {
         self.lock().book(id).miss(id, missed);
     }
 
-    /// A queue for a turn. Until its reader shows that it does not decide, it is taken to.
+    /// Creates the queue of a turn. Its reader counts as deciding until it shows otherwise.
     pub(in crate::client) fn turn_queue(&self) -> Arc<Queue<TurnItem>> {
         let queue = Queue::new(self.budget);
         queue.set_deciding(true);
         Arc::new(queue)
     }
 
-    /// Starts a turn, if none is running; else says what the session is doing.
+    /// Starts a turn if none is running, and returns the state before.
     pub(in crate::client) fn begin_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>) -> TurnState {
         let mut state = self.lock();
         let book = state.book(id);
@@ -48,17 +48,17 @@ impl Hub {
         before
     }
 
-    /// The prompt of the turn is sent: what the agent reports from now on belongs to it.
+    /// The prompt of the turn was sent: updates belong to the turn from now on.
     pub(in crate::client) fn prompt_sent(&self, id: &str) {
         self.lock().book(id).is_prompted = true;
     }
 
-    /// What is missing of the turn that is running.
+    /// Returns what is missing in the running turn.
     pub(in crate::client) fn turn_missed(&self, id: &str) -> Vec<Missed> {
         self.lock().book(id).turn_missed.clone()
     }
 
-    /// The reader of a turn does not decide about requests. Gives those that waited for it.
+    /// The reader of a turn does not decide requests. Returns those that waited for it.
     pub(in crate::client) fn stop_deciding(&self, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
         // Requests are published under the same lock, so that none comes between.
         let _state = self.lock();
@@ -66,7 +66,7 @@ impl Hub {
         queue.take_class(Class::Request)
     }
 
-    /// The turn is being cancelled; what it still reports goes where it went before.
+    /// The turn is being cancelled. Its updates are still delivered to it.
     pub(crate) fn cancelling_turn(&self, id: &str) {
         let mut state = self.lock();
         let running = |turn: &mut TurnState| {
@@ -79,7 +79,7 @@ impl Hub {
         state.book(id).turn_state.send_if_modified(running);
     }
 
-    /// The reader of a turn is gone: if it is the one that is running, it is left, or being cancelled from now on.
+    /// The reader of a turn was dropped. If the turn runs, it continues or is cancelled by the policy.
     pub(in crate::client) fn drop_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>, policy: DropPolicy) {
         let mut state = self.lock();
         let Some(book) = state.sessions.get_mut(id) else { return };
@@ -91,12 +91,12 @@ impl Hub {
         }
     }
 
-    /// Nobody reads the turn any more, but it goes on.
+    /// The reader of the turn was dropped; the turn continues.
     pub(crate) fn leave_turn(&self, id: &str) {
         self.lock().book(id).turn = None;
     }
 
-    /// Everything that a turn reported was given out, and this is how it ended.
+    /// Publishes the outcome of a turn, after all its updates.
     pub(crate) fn turn_outcome(
         &self,
         id: &str,
@@ -114,7 +114,7 @@ impl Hub {
         }
     }
 
-    /// The turn is over: its queue ends, and the next one may begin.
+    /// Ends the turn and its queue; the next turn may begin.
     pub(crate) fn end_turn(&self, id: &str) {
         let mut state = self.lock();
         let book = state.book(id);
@@ -124,12 +124,12 @@ impl Hub {
         book.end_turn();
     }
 
-    /// What a session is doing, as it changes.
+    /// Watches the turn state of a session.
     pub(crate) fn watch_turn(&self, id: &str) -> watch::Receiver<TurnState> {
         self.lock().book(id).turn_state.subscribe()
     }
 
-    /// Whether the turn of a session makes progress, as it changes.
+    /// Watches the progress of a session's turn.
     pub(in crate::client) fn watch_progress(&self, id: &str) -> watch::Receiver<Progress> {
         self.lock().book(id).progress.subscribe()
     }

@@ -10,45 +10,45 @@ use super::Pump;
 use crate::convert::termination::TerminationReport;
 use crate::{ConnectionState, Error, TerminationInfo};
 
-/// How long the last words of an agent may come behind the notice of its end: servers write the two side by side.
+/// How long updates of the agent may follow the notification of its end: servers write both concurrently.
 const TRAILING: Duration = Duration::from_millis(50);
 
-/// An end of the agent that is being put together.
+/// The end of the agent, while its reports are joined.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Exit {
     report: Option<TerminationReport>,
-    /// Whether the notice has come on the stream, behind what the agent said before its end.
+    /// Whether the notification has arrived on the stream, behind the updates before the end.
     noticed: bool,
-    /// Whether a call that was waiting has failed with it.
+    /// Whether a pending call has failed with it.
     answered: bool,
     pub(super) deadline: Option<Instant>,
     waiting: Vec<oneshot::Sender<TerminationInfo>>,
     /// The sessions that ended with it, once that is published.
     published: Option<Vec<Arc<str>>>,
-    /// Whether everything that was worth waiting for is known.
+    /// Whether all details are known, or no longer awaited.
     is_finished: bool,
 }
 
 impl Pump {
-    /// Takes note of a sign that the agent has ended. The first one that is certain is published at once.
+    /// Adds a sign that the agent has ended. The first certain one is published at once.
     pub(super) fn report(
         &mut self,
         report: TerminationReport,
-        told: Option<oneshot::Sender<TerminationInfo>>,
+        reply: Option<oneshot::Sender<TerminationInfo>>,
     ) {
         if let (true, Some(info)) = (self.exit.is_finished, self.shared.ended()) {
-            if let Some(told) = told {
-                // A caller that went away needs no answer.
-                let _ = told.send(info);
+            if let Some(reply) = reply {
+                // The caller may be gone.
+                let _ = reply.send(info);
             }
             return;
         }
         // The notice with the exit code follows a failed write.
         let is_certain = !report.is_failed_write();
-        match told {
-            Some(told) => {
+        match reply {
+            Some(reply) => {
                 self.exit.answered = true;
-                self.exit.waiting.push(told);
+                self.exit.waiting.push(reply);
             }
             None => self.exit.noticed = true,
         }
@@ -70,7 +70,7 @@ impl Pump {
         }
     }
 
-    /// Publishes that the agent has ended, with what is known of it by now.
+    /// Publishes that the agent has ended, with the details so far.
     fn publish_exit(&mut self) {
         let Some(report) = self.exit.report.clone().filter(|_| self.exit.published.is_none()) else { return };
         let info = report.clone().into_info();
@@ -81,7 +81,7 @@ impl Pump {
         }
     }
 
-    /// What is known about the end of the agent is all there will be: the connection ends.
+    /// Ends the connection: no further details about the end of the agent are awaited.
     pub(super) fn finish_exit(&mut self) {
         self.publish_exit();
         let finished = Exit { is_finished: self.exit.report.is_some(), ..Exit::default() };
@@ -90,9 +90,9 @@ impl Pump {
         let info = report.clone().into_info();
         self.shared.set_ended(info.clone());
         self.hub.complete_ends(&published.unwrap_or_default(), &report);
-        for told in waiting {
-            // A caller that went away needs no answer.
-            let _ = told.send(info.clone());
+        for reply in waiting {
+            // The caller may be gone.
+            let _ = reply.send(info.clone());
         }
         self.wire.control().end(Error::ended(None, info, true));
     }

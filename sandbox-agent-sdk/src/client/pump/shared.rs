@@ -10,18 +10,18 @@ use crate::client::router::{OwnedSessions, UnclaimedTable};
 use crate::client::supports::Learned;
 use crate::requests::Admission;
 
-/// How many lines that are no messages are kept, and how much of each.
+/// How many unparsed lines are stored, and how much of each.
 const OUTPUT_LINES: usize = 16;
 pub(super) const OUTPUT_CHARS: usize = 1024;
 
-/// What the pump of a connection shares with the calls that are made over it.
+/// What the event loop of a connection shares with the calls over it.
 #[derive(Debug)]
 pub(in crate::client) struct Shared {
     /// Whether other clients use the same endpoint and see the same stream.
     pub(in crate::client) is_shared: bool,
     /// Whether `_adapter/agent_exited` is about the one agent behind the endpoint.
     pub(super) exit_notices_trusted: AtomicBool,
-    /// How many calls wait for an answer.
+    /// How many calls are pending.
     pub(in crate::client) in_flight: AtomicUsize,
     /// Guards how the agent ended, once it has and the connection with it; held for a copy. Details may follow.
     ended: Mutex<Option<TerminationInfo>>,
@@ -34,9 +34,9 @@ pub(in crate::client) struct Shared {
     /// What the open agent requests take.
     pub(in crate::client) admission: Arc<Admission>,
     pub(in crate::client) limits: Limits,
-    /// What was found out about methods that need not be there.
+    /// Which optional methods exist, as found out by calls.
     pub(in crate::client) learned: Learned,
-    /// Guards what the agent printed last that is no message; held for a push or a copy.
+    /// Guards the last unparsed lines of the agent; held for a push or a copy.
     output: Mutex<VecDeque<String>>,
 }
 
@@ -80,7 +80,7 @@ impl Shared {
         output.push_back(line.chars().take(OUTPUT_CHARS).collect());
     }
 
-    /// What the agent printed last that is no message.
+    /// Returns the last unparsed lines of the agent.
     pub(in crate::client) fn output(&self) -> Vec<String> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }

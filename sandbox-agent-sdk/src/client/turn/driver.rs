@@ -26,7 +26,7 @@ use crate::termination::TerminationReport;
 use crate::update::Missed;
 use crate::{DropPolicy, Error};
 
-/// What servers say of a prompt to a session that has ended.
+/// The error of servers for a prompt to a session that has ended.
 const ALREADY_ENDED: &str = "session already ended";
 
 /// Runs with the id of a prompt before it is sent.
@@ -108,7 +108,7 @@ impl Driver {
         let connection = self.inner.connection().await?;
         let began = self.inner.hub.now();
         let outcome = self.prompt(&connection, dropped).await;
-        // Whatever came before the end belongs to the turn.
+        // Everything before the end belongs to the turn.
         connection.barrier().await;
         let cancelled = *self.inner.hub.watch_turn(&self.session).borrow() == TurnState::Cancelling;
         let outcome = match outcome {
@@ -138,7 +138,7 @@ impl Driver {
         self.before_send.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// What is missing of the turn: what the connection lost, and what its reader did not read in time.
+    /// Returns what is missing in the turn: lost on the connection, or not read in time.
     fn missing(&self) -> Vec<Missed> {
         let mut missing = self.inner.hub.turn_missed(&self.session);
         let dropped = self.queue.dropped();
@@ -163,7 +163,7 @@ impl Driver {
         connection: &Connection,
         mut dropped: oneshot::Receiver<()>,
     ) -> Result<Value, Error> {
-        // The protocol has a message of its own for turns that are not wanted any more.
+        // Turns are cancelled by a message of their own.
         let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
         let params = std::mem::take(&mut self.params);
         let session = self.session.clone();

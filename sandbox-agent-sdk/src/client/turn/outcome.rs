@@ -10,66 +10,65 @@ use crate::update::Missed;
 use crate::usage::{BudgetEvent, TurnUsage};
 
 open_enum! {
-    /// Why a turn ended.
+    /// The reason why a turn ended.
     pub enum StopReason {
-        /// The agent has said what it had to say.
+        /// The agent completed its answer.
         EndTurn = "end_turn",
-        /// The model's limit of tokens was reached.
+        /// The token limit of the model was reached.
         MaxTokens = "max_tokens",
-        /// The limit of requests in one turn was reached.
+        /// The limit of requests per turn was reached.
         MaxTurnRequests = "max_turn_requests",
-        /// The agent refused to go on.
+        /// The agent refused to continue.
         Refusal = "refusal",
-        /// It was cancelled.
+        /// The turn was cancelled.
         Cancelled = "cancelled",
     }
 }
 
-/// How a turn ended.
+/// The outcome of a turn.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TurnOutcome {
-    /// Why.
+    /// Why the turn ended.
     pub stop_reason: StopReason,
-    /// What is missing of the reports, as far as is known: the connection lost them, or they were not read in time.
+    /// What is known to be missing from the updates: lost on the way, or not read in time.
     pub missing: Vec<Missed>,
-    /// The response as it came, or the report that ended the turn where the response says only that the prompt was
-    /// accepted. An error
-    /// response to a turn that was cancelled is in its member `error`.
+    /// The raw response, or the update that ended the turn if the response only accepts the prompt. The error response
+    /// to a cancelled turn is in its field `error`.
     pub raw: Value,
-    /// What the turn used, as far as the agent reports it.
+    /// What the turn used, as reported by the agent.
     pub usage: Box<TurnUsage>,
-    /// The budget that was spent in the turn, if that is why it was cancelled.
+    /// The exceeded budget, if that is why the turn was cancelled.
     pub budget: Option<Box<BudgetEvent>>,
 }
 
 impl TurnOutcome {
-    /// Reads the response to a prompt.
+    /// Parses the response to a prompt.
     pub(super) fn read(raw: Value, missing: Vec<Missed>) -> Self {
         let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
         let stop_reason = StopReason::from(reason);
         Self { stop_reason, missing, raw, usage: Box::default(), budget: None }
     }
 
-    /// The outcome of a turn that this client has cancelled, whatever the response says.
+    /// The outcome of a turn that this client cancelled, for any response.
     pub(super) fn cancelled(raw: Value, missing: Vec<Missed>) -> Self {
         Self { stop_reason: StopReason::Cancelled, ..Self::read(raw, missing) }
     }
 
-    /// The member `_meta` of the response.
+    /// Returns the `_meta` field of the response.
     #[must_use]
     pub fn meta(&self) -> Option<&Value> {
         self.raw.get("_meta")
     }
 
-    /// Whether every report of the turn was received.
+    /// Returns whether every update of the turn was received.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
     }
 
-    /// What the outcome amounts to as a result, to be classified for a thread.
+    /// Converts the outcome to a result, to classify it for a thread.
     #[must_use]
     pub fn to_result(&self) -> AgentResult {
         AgentResult::from_stop_reason(self.stop_reason.as_str())
