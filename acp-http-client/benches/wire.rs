@@ -70,7 +70,7 @@ fn main() {
             }
         });
     }
-    let url = server::start(UPDATES);
+    let url = server::start(UPDATES, &server::chunk("some words "));
     let wanted = |name: &str| arguments.iter().all(|argument| argument == "instructions" || argument == name);
     for (name, bare, sides, count) in COMPARISONS.iter().filter(|comparison| wanted(comparison.0)) {
         if arguments.iter().any(|argument| argument == "instructions") {

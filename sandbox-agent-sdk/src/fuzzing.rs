@@ -19,7 +19,7 @@ use crate::update::{Update, UpdateKind};
 /// An update keeps its JSON, and is safe to print.
 pub fn update(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let update = Update::from_json(&json(&text), Origin::Live, text.len());
+    let update = Update::from_json(&json(&text), Origin::Live);
     assert!(!update.to_string().contains(is_unsafe), "a terminal acts on {:?}", update.to_string());
     let written = serde_json::to_value(&update).expect("an update can be written");
     assert_eq!(written["sessionId"], update.session_id());
@@ -32,7 +32,7 @@ pub fn update(data: &[u8]) {
         assert_eq!(update.raw(), expected);
         assert_eq!(&written["update"], expected);
         // What is read at once, what is read by way of a value, and what is read again are the same.
-        let again = Update::from_json(&json(&written.to_string()), Origin::Live, 0);
+        let again = Update::from_json(&json(&written.to_string()), Origin::Live);
         assert_eq!(format!("{:?}", again.kind()), format!("{:?}", update.kind()));
         let general = Update::read(read, Origin::Live, 0);
         assert_eq!(format!("{:?}", general.kind()), format!("{:?}", update.kind()));

@@ -18,6 +18,8 @@ mod files;
 mod health;
 #[path = "control/limits.rs"]
 mod limits;
+#[path = "control/no_runtime.rs"]
+mod no_runtime;
 #[path = "control/parts.rs"]
 mod parts;
 #[path = "control/processes.rs"]

@@ -1,6 +1,8 @@
 //! What only a process of its own can show: tasks, file descriptors and memory that come and go.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "alone/clients.rs"]
+mod clients;
 #[path = "alone/memory.rs"]
 mod memory;
 
@@ -39,6 +41,7 @@ fn tasks() -> usize {
 async fn nothing_is_left_behind() {
     memory::an_idle_connection_costs_little_more_than_a_bare_stream().await;
     memory::the_traffic_of_others_costs_a_client_no_memory().await;
+    clients::an_idle_client_costs_little_more_than_a_bare_stream().await;
     a_thousand_connections_leave_nothing().await;
     ten_thousand_dropped_requests_leave_an_empty_table().await;
     an_endless_event_takes_no_more_than_its_limit().await;

@@ -1,6 +1,9 @@
 //! A server that does as little as possible, on a thread of its own.
 
-use std::sync::Arc;
+use std::{
+    fmt::Write,
+    sync::{Arc, Mutex},
+};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -9,48 +12,81 @@ use tokio::{
     sync::broadcast,
 };
 
-/// Starts it and gives its URL. A prompt streams this many updates to every open stream, and then its answer.
-pub(crate) fn start(updates: usize) -> String {
+/// Starts it and returns its URL. A prompt streams the update this many times to every open stream. Every response is
+/// echoed on the streams.
+pub(crate) fn start(count: usize, update: &Value) -> String {
+    let params = json!({"sessionId": "s-1", "update": update});
+    let update = json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string();
     let (url, started) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             url.send(format!("http://{}", listener.local_addr().unwrap())).unwrap();
-            let (streams, _) = broadcast::channel(16);
-            let flood: Arc<str> = (2..updates + 2).map(update).collect::<String>().into();
+            let log = Log { last: Mutex::default(), streams: broadcast::channel(16).0 };
+            let flood = Arc::new(Flood { update, count, log });
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
                 socket.set_nodelay(true).unwrap();
-                tokio::spawn(serve(socket, streams.clone(), flood.clone(), updates));
+                tokio::spawn(serve(socket, flood.clone()));
             }
         });
     });
     started.recv().unwrap()
 }
 
-fn update(id: usize) -> String {
-    let text = json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s-1", "update": {
-        "sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "some words "}}}});
-    format!("event: message\nid: {id}\ndata: {text}\n\n")
+/// The update that is streamed for a prompt: a chunk of the agent's message.
+pub(crate) fn chunk(text: &str) -> Value {
+    json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
 }
 
-async fn serve(mut socket: TcpStream, streams: broadcast::Sender<Arc<str>>, flood: Arc<str>, updates: usize) {
+/// What a prompt is answered with.
+struct Flood {
+    update: String,
+    count: usize,
+    log: Log,
+}
+
+/// The events of the server.
+struct Log {
+    /// Guards the number and the text of the last event; held for sending.
+    last: Mutex<(usize, Arc<str>)>,
+    streams: broadcast::Sender<Arc<str>>,
+}
+
+impl Log {
+    /// Numbers events and sends them to every stream. A stream that opens later begins with the last of them.
+    fn send<'a>(&self, events: impl Iterator<Item = &'a str>) {
+        let mut last = self.last.lock().unwrap();
+        let mut text = String::new();
+        let mut begin = 0;
+        for event in events {
+            last.0 += 1;
+            begin = text.len();
+            write!(text, "event: message\nid: {}\ndata: {event}\n\n", last.0).unwrap();
+        }
+        last.1 = text[begin..].into();
+        let _ = self.streams.send(text.into());
+    }
+
+    fn subscribe(&self) -> (Arc<str>, broadcast::Receiver<Arc<str>>) {
+        let last = self.last.lock().unwrap();
+        (last.1.clone(), self.streams.subscribe())
+    }
+}
+
+async fn serve(mut socket: TcpStream, flood: Arc<Flood>) {
     let mut buffer = Vec::new();
     while let Some((head, body)) = request(&mut socket, &mut buffer).await {
         if head.starts_with("GET") {
-            return stream(socket, streams.subscribe()).await;
+            return stream(socket, &flood.log).await;
         }
         let message: Value = serde_json::from_slice(&body).unwrap_or_default();
         let answer =
             json!({"jsonrpc": "2.0", "id": message["id"], "result": {"stopReason": "end_turn"}}).to_string();
-        if message["method"] == "session/prompt" {
-            let _ = streams.send(flood.clone());
-            let _ = streams.send(format!("event: message\nid: {}\ndata: {answer}\n\n", updates + 2).into());
-        } else if message["method"] == "initialize" {
-            // The stream may open a moment later: what it begins with tells the client that it is there.
-            let _ = streams.send("".into());
-        }
+        let updates = if message["method"] == "session/prompt" { flood.count } else { 0 };
+        let updates = std::iter::repeat_n(flood.update.as_str(), updates);
+        flood.log.send(updates.chain([answer.as_str()]));
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
         let response = format!("{head}content-length: {}\r\n\r\n{answer}", answer.len());
         if socket.write_all(response.as_bytes()).await.is_err() {
@@ -59,9 +95,9 @@ async fn serve(mut socket: TcpStream, streams: broadcast::Sender<Arc<str>>, floo
     }
 }
 
-async fn stream(mut socket: TcpStream, mut events: broadcast::Receiver<Arc<str>>) {
+async fn stream(mut socket: TcpStream, log: &Log) {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
-    let first = "event: message\nid: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"_bench/open\"}\n\n";
+    let (first, mut events) = log.subscribe();
     if socket.write_all(format!("{head}{first}").as_bytes()).await.is_err() {
         return;
     }

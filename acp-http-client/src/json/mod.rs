@@ -66,8 +66,9 @@ pub(crate) fn decode(text: &[u8], limit: usize) -> Result<Value, JsonError> {
 /// Checks that JSON text takes at most about `limit` bytes of memory once it is read, also as another type than a value.
 /// Whether it is JSON at all is not checked.
 pub(crate) fn check_size(text: &[u8], limit: usize) -> Result<(), JsonError> {
-    // No byte takes more than a value, so that only large text is read twice.
-    if text.len().saturating_mul(size_of::<Value>()) <= limit {
+    // A value needs two bytes of text, itself and what separates it from the next, so that only large text is read twice.
+    let values = text.len() / 2 + 1;
+    if values.saturating_mul(size_of::<Value>()).saturating_add(text.len()) <= limit {
         return Ok(());
     }
     // A value begins the text or follows one of these; a member with its value takes less than eight values.

@@ -22,7 +22,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Logs out of the agent. What comes next needs another [login](Self::authenticate).
+    /// Logs out of the agent. Later calls need another [login](Self::authenticate).
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent cannot log out, [`Error::Rpc`] if it refuses.
@@ -38,7 +38,7 @@ impl SandboxAgentClient {
 }
 
 impl Session {
-    /// Deletes it from the agent's list: [`SandboxAgentClient::delete_session`].
+    /// Deletes the session from the agent's list: [`SandboxAgentClient::delete_session`].
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent cannot delete sessions.

@@ -20,14 +20,15 @@ use crate::client::login::LoginRequired;
 use crate::error::AgentEnded;
 use crate::error::{LostReason, RpcError};
 use crate::termination::TerminationReport;
+use crate::update::Missed;
 use crate::{Error, ServerKind, TerminationInfo};
 
 /// Whether a call needs its session to be alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
-    /// The agent answers it, so it fails with the session.
+    /// The agent responds, so the call fails with the session.
     Session,
-    /// The server answers it, or it takes up the session again.
+    /// The server responds, or the call opens the session.
     Nothing,
 }
 
@@ -66,12 +67,12 @@ impl Connection {
         repeated(|| self.finish(method, None, request())).await
     }
 
-    /// Counts a call about a session as pending: what the agent asks meanwhile is asked of this client.
+    /// Counts a call about a session as pending: agent requests of the session are addressed to this client meanwhile.
     fn pending_call(&self, method: &str, session: Option<&str>) -> Option<PendingCall> {
         session.filter(|_| is_answered_by_agent(method)).map(|session| self.hub.pending_call(session))
     }
 
-    /// A call that not every server has: one that turned out not to be there is not sent again.
+    /// Makes a call that not every server supports. A method that is known to be missing is not sent.
     pub(super) async fn optional(
         &self,
         method: &str,
@@ -142,12 +143,12 @@ impl Connection {
         let mut end = self.hub.watch_end(session);
         let mut call = std::pin::pin!(self.finish(method, Some(session), request));
         let result = tokio::select! {
-            // An answer that is there counts for more than an end that came with it.
+            // A response takes precedence over an end that arrives with it.
             biased;
             result = &mut call => result,
             info = ended(&mut end) => match self.shared.ended() {
                 None => return Err(Error::ended(Some(session), info, true)),
-                // The end of the agent fails the call as well, as soon as all is known about it.
+                // The end of the agent fails the call too, as soon as its details are known.
                 Some(_) => call.await.map_err(|error| match (error.termination(), self.shared.ended()) {
                     (None, Some(info)) => Error::ended(None, info, true),
                     _ => error,
@@ -166,12 +167,17 @@ impl Connection {
         session: Option<&str>,
         request: wire::Request<wire::Json>,
     ) -> Result<Value, Error> {
-        // It counts until its failure was explained: the end of the agent is put together from such failures.
+        // It counts until its failure was explained: the end of the agent is joined from such failures.
         let _in_flight = InFlight::new(&self.shared.in_flight);
         let _pending = self.pending_call(method, session);
         let request_id = request.id();
-        let result = match request.await {
-            Ok(response) => self.decode(method, &response),
+        let result = match request.with_order().await {
+            Ok((response, order)) => {
+                if let Some(session) = session.filter(|_| matches!(method, PROMPT | LOAD)) {
+                    self.check_order(session, order);
+                }
+                self.decode(method, &response)
+            }
             Err(error) => Err(self.explain(method, session, error).await),
         };
         if let (Some(session), Some(id)) = (session.filter(|_| method != PROMPT), request_id)
@@ -186,7 +192,15 @@ impl Connection {
         result
     }
 
-    /// Decodes a response within the bounds of its kind.
+    /// Reports that updates of a turn or a history may be missing, if the order of the response was not verified.
+    fn check_order(&self, session: &str, order: wire::Order) {
+        // Early servers never verify it.
+        if order == wire::Order::Unverified && self.kind() != ServerKind::ConnectionId {
+            self.hub.miss_in(session, Missed::Unverified);
+        }
+    }
+
+    /// Decodes a response within the limits of its kind.
     fn decode(&self, method: &str, response: &wire::Json) -> Result<Value, Error> {
         let kind = match method {
             LIST | EXTENDED_LIST => BodyKind::SessionPage,
@@ -200,7 +214,7 @@ impl Connection {
         })
     }
 
-    /// Sends a message that has no answer.
+    /// Sends a notification.
     pub(super) async fn notify(&self, method: &str, params: &Value) -> Result<(), Error> {
         self.check()?;
         match self.wire.notify(method, params).await {
@@ -209,10 +223,10 @@ impl Connection {
         }
     }
 
-    /// Cancels the turn of a session: what the agent has asked is answered as cancelled first, then it is told.
+    /// Cancels the turn of a session. Its open agent requests are answered as cancelled first.
     pub(super) async fn cancel(&self, session: &str) -> Result<(), Error> {
         self.hub.cancelling_turn(session);
-        // What other clients are asked in this session is not ours to cancel.
+        // Requests to other clients in this session are left to them.
         self.shared.unclaimed.release(session);
         let notification = wire::schema::v1::CancelNotification::new(session.to_owned());
         match self.wire.cancel(notification).await {
@@ -221,7 +235,7 @@ impl Connection {
         }
     }
 
-    /// What a failure means: the end of the agent has many faces.
+    /// Converts an error of the connection; many of them mean the end of the agent.
     pub(super) async fn explain(&self, method: &str, session: Option<&str>, error: wire::Error) -> Error {
         if let wire::Error::Rpc { error: rpc, .. } = &error
             && let Some(report) = rpc.data.as_ref().and_then(TerminationReport::from_error_data)
@@ -269,7 +283,7 @@ impl Connection {
         Error::LoginRequired(Box::new(LoginRequired { methods, error: rpc }))
     }
 
-    /// The server says in its answer that the session, or the agent, has ended.
+    /// The response says that the session or the agent has ended.
     async fn ended_with_answer(
         &self,
         method: &str,
@@ -278,7 +292,7 @@ impl Connection {
         error: wire::Error,
     ) -> Error {
         let info = match session {
-            // The notice came before the answer and counts, if there was one.
+            // The notification came before the response, and counts.
             Some(session) => {
                 self.barrier().await;
                 match method {
@@ -299,13 +313,12 @@ impl Connection {
 pub(super) async fn ended(end: &mut watch::Receiver<Option<TerminationInfo>>) -> TerminationInfo {
     match end.wait_for(Option::is_some).await.map(|info| info.clone()) {
         Ok(Some(info)) => info,
-        // The books are closed with the client, and everything ends then.
+        // The client was dropped, and everything ends.
         _ => std::future::pending().await,
     }
 }
 
-/// The released server makes an agent for whoever names one, and says so to whoever does not: the one that was
-/// there is gone.
+/// Whether a released server no longer has the agent: it requires the name of an agent to start one.
 fn is_forgotten(body: &str) -> bool {
     body.contains("missing required 'agent' query parameter")
 }

@@ -6,21 +6,21 @@ use crate::ServerKind;
 use crate::client::login::LoginMethod;
 use crate::extensions::Extensions;
 
-/// What was learnt when the connection was made: what the server and the agent can do.
+/// What the server and the agent can do, as reported when the connection was opened.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// The kind of server.
     pub server: ServerKind,
-    /// The agent, by the name under which it was asked for.
+    /// The requested name of the agent.
     pub agent: String,
-    /// What the agent calls itself.
+    /// The name that the agent reports.
     pub agent_name: Option<String>,
-    /// What to call the agent in a user interface.
+    /// The display name of the agent.
     pub agent_title: Option<String>,
     /// The version of the agent.
     pub agent_version: Option<String>,
-    /// What the server can do beyond the ordinary.
+    /// The extensions of the server.
     pub extensions: Extensions,
     /// Whether sessions can be loaded, with their history.
     pub load_session: bool,
@@ -34,25 +34,25 @@ pub struct Capabilities {
     pub close_session: bool,
     /// Whether the agent deletes sessions from its list.
     pub delete_session: bool,
-    /// Whether sessions can have directories besides the one they work in.
+    /// Whether sessions can have additional directories.
     pub additional_directories: bool,
     /// Whether the agent can log out.
     pub logout: bool,
-    /// Whether sessions can have tool servers that are reached over HTTP.
+    /// Whether sessions can use MCP servers over HTTP.
     pub mcp_http: bool,
-    /// Whether sessions can have tool servers that are reached over server-sent events.
+    /// Whether sessions can use MCP servers over server-sent events.
     pub mcp_sse: bool,
-    /// Whether prompts may hold images.
+    /// Whether prompts may contain images.
     pub images: bool,
-    /// Whether prompts may hold recordings.
+    /// Whether prompts may contain audio.
     pub audio: bool,
-    /// Whether prompts may hold embedded resources.
+    /// Whether prompts may contain embedded resources.
     pub embedded_resources: bool,
     /// The ids of [`login_methods`](Self::login_methods).
     pub auth_methods: Vec<String>,
-    /// The ways to log in that the agent offers.
+    /// The login methods of the agent.
     pub login_methods: Vec<LoginMethod>,
-    /// The whole response, as it came.
+    /// The raw response.
     pub raw: Value,
 }
 

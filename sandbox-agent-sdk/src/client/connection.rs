@@ -24,7 +24,7 @@ use crate::session::SessionMetadata;
 use crate::termination::TerminationReport;
 use crate::{ClientOptions, ConnectionState, Error, ServerKind, TerminationInfo};
 
-/// What is left for closing the connection at least, however long everything before it took.
+/// The minimum time for closing the connection, however long the steps before it took.
 const CLOSE_AT_LEAST: Duration = Duration::from_millis(100);
 /// The version of the conversation that this crate speaks.
 const VERSION: u64 = 1;
@@ -39,11 +39,11 @@ pub(crate) struct Connection {
     agent: String,
     wiring: Wiring,
     commands: mpsc::Sender<Command>,
-    /// Guards what the agent can do, which may change when it is started anew; held for a copy.
+    /// Guards the capabilities, which may change when the agent restarts; held for a copy.
     capabilities: Mutex<Option<Arc<Capabilities>>>,
     /// What answers the agent's requests; it ends with the connection.
     handlers: Arc<ConnectionHandlers>,
-    /// Owns the pump, which ends with the connection.
+    /// Owns the event loop, which ends with the connection.
     _pump: JoinSet<()>,
 }
 
@@ -67,6 +67,7 @@ impl Connection {
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let is_shared = endpoint.kind == ServerKind::Shared;
+        hub.set_shared(is_shared);
         let shared = Arc::new(Shared::new(is_shared, &options.limits));
         let router = RequestRouter::new(
             &client,
@@ -107,7 +108,7 @@ impl Connection {
         })
     }
 
-    /// Introduces this client to the agent, which starts it if need be.
+    /// Sends `initialize`, which starts the agent if it does not run.
     pub(super) async fn initialize(&self) -> Result<Arc<Capabilities>, Error> {
         let (name, version) = &self.options.client_info;
         let offers = client_capabilities(&self.options, self.handlers.capabilities());
@@ -118,7 +119,7 @@ impl Connection {
         });
         let metadata = SessionMetadata::new().with_agent(&self.agent);
         metadata.write_into(&mut params).map_err(|error| Error::config(error.to_string()))?;
-        // Where others are heard too, it has to be known what was said before this client came.
+        // On a shared endpoint, the order tells the backlog from live events.
         let options = wire::RequestOptions::new().ordered(self.kind == ServerKind::Shared);
         let answer = self.call_with("initialize", params, options).await?;
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
@@ -180,7 +181,7 @@ impl Connection {
         &self.agent
     }
 
-    /// Where it stands.
+    /// Returns its state.
     pub(super) fn state(&self) -> ConnectionState {
         if let Some(info) = self.shared.ended() {
             return ConnectionState::AgentEnded(Box::new(info));
@@ -201,7 +202,7 @@ impl Connection {
     }
 
     #[cfg(feature = "sessions")]
-    /// Whether nobody waits for an answer.
+    /// Whether no call is pending.
     pub(super) fn is_quiet(&self) -> bool {
         self.shared.in_flight.load(Ordering::Acquire) == 0
     }
@@ -223,7 +224,7 @@ impl Connection {
         }
     }
 
-    /// Waits until everything that has arrived was given out.
+    /// Waits until everything that has arrived was published.
     pub(super) async fn barrier(&self) {
         self.ask_pump(Command::Barrier).await;
     }
@@ -231,12 +232,12 @@ impl Connection {
     async fn ask_pump(&self, command: fn(oneshot::Sender<()>) -> Command) {
         let (done, told) = oneshot::channel();
         if self.commands.send(command(done)).await.is_ok() {
-            // A pump that is gone has nothing to give out.
+            // An event loop that has ended has nothing to publish.
             let _ = told.await;
         }
     }
 
-    /// Takes note of a sign that the agent has ended, and tells how.
+    /// Reports a sign that the agent has ended, and returns how it ended.
     pub(super) async fn report(&self, report: TerminationReport) -> TerminationInfo {
         let (told, info) = oneshot::channel();
         let alone = report.clone();
@@ -248,9 +249,9 @@ impl Connection {
 
     /// Ends the connection, within a bound. Where the agent ends with it, so do its sessions.
     ///
-    /// What the agent has asked is answered as cancelled before: on a server where it lives on, it would wait for ever.
+    /// Open agent requests are answered as cancelled before, because an agent that continues would wait forever.
     pub(super) async fn close(&self) {
-        // An end to which the agent came by itself before is told as what it is.
+        // An end of the agent before this one is published as what it is.
         self.ask_pump(Command::Settle).await;
         let lost = match self.wire.state() {
             wire::ConnectionState::Terminated(reason) => lost_reason(&reason).is_some(),
@@ -284,10 +285,10 @@ impl Connection {
                 Err(_) => tracing::debug!("closing the connection takes too long"),
             }
         }
-        // What has arrived is told before the end of the connection is.
+        // Events that have arrived are published before the end of the connection.
         self.barrier().await;
         if self.kind == ServerKind::PerAgent {
-            // What ended with a server that is gone was not asked to, and nobody says how it ended.
+            // Sessions that ended with the server were not requested to end, and how they ended is unknown.
             let report = if lost { TerminationReport::default() } else { TerminationReport::requested() };
             self.hub.end_all(&report);
         }

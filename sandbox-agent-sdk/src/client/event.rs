@@ -1,4 +1,4 @@
-//! What happens, as a program hears of it.
+//! The events of a client.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ mod serialize;
 mod stream;
 mod weight;
 
-/// What the queue is locked with. `tests/interleavings.rs` puts its own in their place.
+/// The locks of the queue. `tests/interleavings.rs` replaces them.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,35 +30,32 @@ pub(crate) use queue::Queue;
 pub use stream::Events;
 pub(crate) use weight::{Class, Weight};
 
-/// Something that happened: to the connection, to an agent, in a session.
+/// An event of the connection, of an agent or of a session.
 ///
-/// New kinds of events appear in new versions; a `match` needs an arm for them.
-///
-/// An event is serialised as an object with a `type`, such as `{"type": "update", …}`, to be sent to a browser, say.
+/// Serializes to an object with a `type`, such as `{"type": "update", …}`, for example for a browser.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
-    /// The agent reported on its work.
+    /// An update of a session.
     Update(Update),
-    /// A session ended. There is one such event for each end, whatever the server tells of it and how often. It is
-    /// published at the first sign of the end.
+    /// A session ended. There is one such event per end, published at its first certain sign.
     SessionEnded(Box<SessionEnded>),
-    /// More became known about the end of a session after it was published: the last lines of stderr, for example.
+    /// Details about the end of a session that arrived after it was published, such as the last lines of stderr.
     TerminationDetails(Box<SessionEnded>),
-    /// The agent printed something that is no message.
+    /// The agent printed a line that is not a message.
     #[non_exhaustive]
     AgentUnparsed {
-        /// What it printed.
+        /// The line.
         unparsed: AgentUnparsed,
-        /// Whether it is new.
+        /// Whether it is live.
         origin: Origin,
     },
-    /// The agent asks for a permission. The event keeps the request open only in a [deciding](Events::deciding)
-    /// subscription.
+    /// The agent requests a permission. Only in a [deciding](Events::deciding) subscription does the event keep the
+    /// request open.
     Permission(PermissionRequest),
     /// A permission request was decided by the policy, by the handler, or refused because there is neither.
     PermissionDecided(PermissionDecided),
-    /// The agent asks a question. The event keeps the question open only in a [deciding](Events::deciding) subscription.
+    /// The agent asks a question. Only in a [deciding](Events::deciding) subscription does the event keep it open.
     Question(QuestionRequest),
     /// On a shared endpoint, an agent request that belongs to no pending call of this client. It is answered only if
     /// the application [claims](UnclaimedRequest::claim) it.
@@ -72,27 +69,27 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// The user is done with what a question has sent them elsewhere for.
+    /// The user has completed the page of a question.
     #[non_exhaustive]
     QuestionCompleted {
         /// The id of the [question](crate::requests::QuestionKind::Url).
         id: String,
     },
-    /// The connection changed its state.
+    /// The state of the connection changed.
     Connection(ConnectionState),
-    /// A lost event stream is open again.
+    /// A lost event stream was reopened.
     #[non_exhaustive]
     Reconnected {
-        /// Whether it is known what was missed meanwhile: it was fetched, or is told of as a [`Event::Gap`]. On
-        /// servers that do not number their events it is not.
+        /// Whether every missed event was fetched or reported as [`Event::Gap`]. `false` on servers that do not number
+        /// their events.
         checked: bool,
     },
-    /// The server began anew: it was restarted, or lost what it knew.
+    /// The server restarted, or lost its state.
     ServerRestarted,
-    /// Events that the server no longer has. They would have come before whatever follows.
+    /// Events are missing here that the server no longer has.
     Gap(Gap),
-    /// This subscriber did not read, its budget was spent, and so many events were dropped here. A request of the agent
-    /// among them that nobody else was given is cancelled.
+    /// This subscriber fell behind its budget, and this many events were dropped here. An agent request among them that
+    /// no other subscriber received is cancelled.
     Lagged(u64),
     #[cfg(feature = "sessions")]
     /// Events of a session that is kept could not be stored. Its [`session_id`](Unrecorded::session_id) is the one under
@@ -118,39 +115,38 @@ pub enum Event {
     },
     /// A [budget](crate::usage::Budget) is nearly spent, is spent, or cannot be checked.
     Budget(Box<BudgetEvent>),
-    /// The server sent something that cannot be read, and it was skipped.
+    /// A message of the server could not be parsed and was skipped.
     #[non_exhaustive]
     Malformed {
-        /// What is wrong with it.
+        /// The parse error.
         reason: String,
         /// Its beginning.
         start: String,
-        /// Whether a message of the agent is missing because of it: one over a limit, say. A line that the agent printed
-        /// and that is no message takes nothing away.
+        /// Whether a message of the agent is missing because of it, for example one over a limit.
         lost: bool,
     },
-    /// An answer to a request of the agent could not be delivered.
+    /// The response to an agent request could not be delivered.
     #[non_exhaustive]
     AnswerLost {
-        /// What the agent had asked.
+        /// The method of the agent request.
         method: String,
-        /// Why; [`Error::maybe_executed`] says whether it may have arrived all the same.
+        /// The error; [`Error::maybe_executed`] says whether the response may have arrived.
         error: Error,
     },
     /// A notification that this version has no type for.
     #[non_exhaustive]
     Other {
-        /// Its name.
+        /// The method.
         method: String,
-        /// Its content.
+        /// The parameters.
         params: Value,
-        /// Whether it is new.
+        /// Whether it is live.
         origin: Origin,
     },
 }
 
 impl Event {
-    /// Whether it is new, or older than this connection.
+    /// Returns whether the event is live, replayed or history.
     #[must_use]
     pub fn origin(&self) -> Origin {
         match self {
@@ -161,7 +157,7 @@ impl Event {
         }
     }
 
-    /// A copy for a subscription: one that does not decide gets requests that it does not keep open.
+    /// Copies the event for a subscription. For one that does not decide, requests in it do not stay open.
     pub(crate) fn copy_for(&self, deciding: bool) -> Self {
         match self {
             Self::Permission(request) if !deciding => Self::Permission(request.observed()),
@@ -170,7 +166,7 @@ impl Event {
         }
     }
 
-    /// The session it belongs to, if it belongs to one.
+    /// Returns the session of the event, if it has one.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         match self {
@@ -191,29 +187,29 @@ impl Event {
     }
 }
 
-/// A session that ended.
+/// The end of a session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct SessionEnded {
-    /// Which.
+    /// The session.
     pub session_id: String,
-    /// How.
+    /// How it ended.
     pub termination: TerminationInfo,
-    /// Whether it is new.
+    /// Whether it is live.
     pub origin: Origin,
 }
 
-/// Whether an event tells of something new.
+/// Whether an event is live or old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Origin {
-    /// It happened while this client was there (or was away for a moment and caught up).
+    /// It happened while this client was connected, or was fetched after a reconnect.
     Live,
-    /// It is older than this connection; the server had kept it.
+    /// It is older than this connection, from the server's replay buffer.
     Replayed,
-    /// It is the history of a session that is being loaded.
+    /// It is part of the history of a session that is being loaded.
     History,
 }
 
@@ -237,7 +233,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Events that are missing, by the numbers the server gave them.
+/// A range of missing events, by the server's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Gap {
@@ -248,7 +244,7 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// How many events are missing.
+    /// Returns the number of missing events.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.to.saturating_sub(self.from).saturating_add(1)

@@ -1,26 +1,26 @@
-//! What a program may want to know before it offers something to its users.
+//! Optional features of servers and agents.
 
 use crate::extensions::Extension;
 
-/// Something that not every server, or not every agent, can do.
+/// A feature that not every server or agent has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Feature {
     /// Load a session with its history.
     LoadSession,
-    /// Resume a session, without its history or else with it.
+    /// Resume a session, with or without its history.
     ResumeSession,
-    /// Make a copy of a session.
+    /// Fork a session.
     ForkSession,
     /// List the sessions.
     ListSessions,
-    /// Leave a session without ending it.
+    /// Detach from a session without ending it.
     DetachSession,
     /// End a session.
     TerminateSession,
     /// Delete a session from the agent's list.
     DeleteSession,
-    /// Give a session directories besides the one it works in.
+    /// Give a session additional directories.
     AdditionalDirectories,
     /// Log out of the agent.
     Logout,
@@ -36,11 +36,11 @@ pub enum Feature {
     SetMetadata,
     /// Images in prompts.
     Images,
-    /// Recordings in prompts.
+    /// Audio in prompts.
     Audio,
     /// Embedded resources in prompts.
     EmbeddedResources,
-    /// An ability that servers tell of by name.
+    /// An extension that servers advertise by name.
     Extension(Extension),
 }
 
@@ -50,20 +50,20 @@ impl From<Extension> for Feature {
     }
 }
 
-/// Whether something can be done, as far as is known.
+/// Whether a feature is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Support {
-    /// It was said that it can be done, or it has been done.
+    /// It is advertised, or a call has succeeded.
     Yes,
-    /// It was said that it cannot be done, or it was tried in vain.
+    /// It is advertised as missing, or a call was refused.
     No,
-    /// Nothing was said. The first try will tell.
+    /// Nothing is advertised. The first call shows it.
     Unknown,
 }
 
 impl Support {
-    /// Whether it is worth a try: a user interface offers what this says of.
+    /// Returns whether the feature may work, so that a user interface should offer it.
     #[must_use]
     pub fn is_possible(self) -> bool {
         self != Self::No

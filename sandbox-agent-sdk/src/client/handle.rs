@@ -1,4 +1,4 @@
-//! The handle a program holds.
+//! The client handle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +14,11 @@ use crate::requests::Requests;
 use crate::sessions::Sessions;
 use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
-/// Talks to an agent behind a Sandbox Agent server.
+/// A client of an agent behind a Sandbox Agent server.
 ///
-/// It is cheap to clone, and every clone is the same client: it holds at most one connection. By default it starts
-/// connecting as soon as it is made, and the first call waits for that. When the last clone is dropped (sessions
-/// and turns count as clones), everything local ends at once and the server is not told;
-/// [`disconnect`](Self::disconnect) tells it.
+/// It is cheap to clone; all clones share at most one connection. By default it connects in the background when it is
+/// built, and the first call waits for the connection. Dropping the last clone (sessions and turns count as clones)
+/// ends all local tasks without a message to the server; [`disconnect`](Self::disconnect) closes the connection.
 #[derive(Clone)]
 pub struct SandboxAgentClient {
     handle: Arc<Handle>,
@@ -37,25 +36,25 @@ impl Drop for Handle {
 }
 
 impl SandboxAgentClient {
-    /// Makes a client, which starts connecting in the background unless the options say otherwise.
+    /// Builds a client, which connects in the background unless [`auto_connect`](ClientOptions::auto_connect) is off.
     ///
     /// # Errors
-    /// [`Error::Config`] if an option cannot be used, if the client shall connect by itself and no agent is named,
-    /// or if there is no runtime for it to connect on.
+    /// [`Error::Config`] if an option is invalid. To connect in the background, an agent and a tokio runtime are
+    /// required.
     pub fn new(options: ClientOptions) -> Result<Self, Error> {
         let agent = options.agent.clone().filter(|agent| !agent.trim().is_empty());
         if options.auto_connect && agent.is_none() {
-            return Err(Error::config("connecting by itself needs the name of an agent"));
+            return Err(Error::config("connecting in the background needs the name of an agent"));
         }
         if options.auto_connect && tokio::runtime::Handle::try_current().is_err() {
-            return Err(Error::config("connecting by itself needs a tokio runtime"));
+            return Err(Error::config("connecting in the background needs a tokio runtime"));
         }
         let http = match &options.http {
             Some(http) => http.clone(),
             None => crate::client::network::http_client_builder_for(&options.base_url)
                 .connect_timeout(std::time::Duration::from_secs(10))
                 .build()
-                .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,
+                .map_err(|error| Error::config(format!("the HTTP client cannot be built: {error}")))?,
         };
         let control = control_plane(&options, &http)?;
         let auto_connect = options.auto_connect;
@@ -73,7 +72,7 @@ impl SandboxAgentClient {
         Ok(client)
     }
 
-    /// Starts setting up a client for the server at this URL.
+    /// Creates the options of a client for the server at this URL.
     pub fn builder(base_url: impl Into<String>) -> ClientOptions {
         ClientOptions::new(base_url)
     }
@@ -86,12 +85,12 @@ impl SandboxAgentClient {
         &self.handle.inner
     }
 
-    /// Connects to the agent of the options, and tells what the server and the agent can do.
+    /// Connects to the agent of the options, and returns what the server and the agent can do.
     ///
-    /// A server that is not up yet is waited for. Dropping the future gives the attempt up.
+    /// Waits for a server that is not up yet. Dropping the future cancels the attempt.
     ///
     /// # Errors
-    /// [`Error::AlreadyConnected`] while there is a connection or one is being made.
+    /// [`Error::AlreadyConnected`] if the client is connected or connecting.
     /// [`Error::Disconnected`] if [`disconnect`](Self::disconnect) was called meanwhile.
     pub fn connect(&self) -> BoxFuture<'static, Result<Arc<Capabilities>, Error>> {
         match self.inner().options.agent.clone() {
@@ -100,7 +99,7 @@ impl SandboxAgentClient {
         }
     }
 
-    /// Connects to an agent of this name.
+    /// Connects to the agent with this name.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -115,7 +114,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Waits for an attempt; if the wait is given up, so is the attempt.
+    /// Waits for an attempt. Dropping the future cancels the attempt.
     async fn wait_for(&self, attempt: Arc<Attempt>) -> Result<Arc<Capabilities>, Error> {
         struct GiveUp<'a>(&'a Inner, &'a Arc<Attempt>);
         impl Drop for GiveUp<'_> {
@@ -130,10 +129,10 @@ impl SandboxAgentClient {
         outcome
     }
 
-    /// Ends the connection, or the attempt to make one. Calls that wait fail with [`Error::Disconnected`].
+    /// Closes the connection, or cancels the attempt to connect. Pending calls fail with [`Error::Disconnected`].
     ///
-    /// It is bounded by the timeout for it and may be called at any time and any number of times. Where every
-    /// connection has an agent of its own, the agent and its sessions end too; elsewhere they live on.
+    /// It takes at most [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect), and may be called
+    /// repeatedly. On a released server the agent and its sessions end too; on other servers they continue.
     ///
     /// # Errors
     /// [`Error::Store`] if what happened in sessions that are kept could not be stored. A server that does not confirm
@@ -150,16 +149,15 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Starts the agent anew, after it has ended or to begin afresh.
+    /// Restarts the agent.
     ///
-    /// Where every connection has an agent of its own, the old agent is ended, with all its sessions, and a new one
-    /// is started under a new name. Elsewhere the agent is shared: it is started if it is not running, and left
-    /// alone if it is. Sessions that have ended stay so until they are [loaded](Self::load_session) or
-    /// [resumed](Self::resume_session). Of several tasks that call this after the same end, one starts the agent and
-    /// all get it.
+    /// On a released server this ends the agent with all its sessions and starts a new one. On other servers the agent
+    /// is shared: it is started only if it is not running. Sessions that have ended remain so until they are
+    /// [loaded](Self::load_session) or [resumed](Self::resume_session). If several tasks call this after the same end,
+    /// the agent is restarted once for all of them.
     ///
     /// # Errors
-    /// [`Error::NotConnected`] if there is no connection to an agent, dead or alive.
+    /// [`Error::NotConnected`] if the client was not connected.
     pub fn restart_agent(&self) -> BoxFuture<'static, Result<Arc<Capabilities>, Error>> {
         let client = self.clone();
         // The agent that is meant is the one there is now, not one that is started while this waits.
@@ -180,28 +178,28 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Where the connection stands.
+    /// Returns the state of the connection.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
         self.inner().state()
     }
 
-    /// What the server and the agent can do, while there is a connection.
+    /// Returns what the server and the agent can do; `None` without a connection.
     #[must_use]
     pub fn capabilities(&self) -> Option<Arc<Capabilities>> {
         self.inner().present()?.capabilities()
     }
 
-    /// Whether the server or the agent can do something, as far as is known: from what they say, and from what has
-    /// been tried over this connection. A user interface offers what [is possible](Support::is_possible).
+    /// Returns whether the server or the agent supports a feature, from what they advertise and what calls have shown.
     ///
-    /// Nothing is sent. Without a connection nothing is known.
+    /// Sends nothing. A user interface offers what [is possible](Support::is_possible). Without a connection the support
+    /// is unknown.
     #[must_use]
     pub fn supports(&self, feature: impl Into<Feature>) -> Support {
         self.inner().present().map_or(Support::Unknown, |connection| connection.supports(feature.into()))
     }
 
-    /// How the agent ended, if it has and the connection with it.
+    /// Returns how the agent ended, if that ended the connection.
     #[must_use]
     pub fn termination(&self) -> Option<TerminationInfo> {
         match self.state() {
@@ -210,34 +208,35 @@ impl SandboxAgentClient {
         }
     }
 
-    /// Everything that happens from now on: to the connection, and in all sessions.
+    /// Subscribes to the events of the connection and of all sessions, from now on.
     pub fn events(&self) -> Events {
         self.inner().hub.subscribe()
     }
 
-    /// Everything that happens from a position of the server's stream on, or from now on: in one order, with positions
-    /// and settlements, and without loss. See [`stream`](crate::stream).
+    /// Opens a lossless log of all events, from a stream position or from now on. See [`stream`](crate::stream).
     ///
-    /// Unlike [`events`](Self::events) it is for layers that must not miss anything, such as a store.
+    /// It has everything in one order, with stream positions and settlements. It is for layers that must not miss
+    /// anything, such as a store; [`events`](Self::events) may drop events.
     pub fn events_from(&self, from: impl Into<Option<StreamPosition>>) -> EventLog {
         EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
     }
 
-    /// Reads the server's stream again: what follows a position, up to the event of the number `to` or up to the
-    /// present. It has the events of all sessions and all clients of the endpoint.
+    /// Reads a part of the server's stream again, from a position up to the event with the number `to`, or up to now.
+    ///
+    /// It has the events of all sessions and all clients of the endpoint.
     pub fn read(&self, from: StreamPosition, to: impl Into<Option<u64>>) -> StreamReader {
         StreamReader::new(Arc::clone(self.inner()), from, to.into())
     }
 
-    /// The handlers of the agent's requests: files, terminals, and those of the application.
+    /// Returns the registry of request handlers: files, terminals, and the application's own.
     #[must_use]
     pub fn requests(&self) -> &Requests {
         &self.inner().requests
     }
 
-    /// A handle of a session by its id. Nothing is sent, and the session need not exist.
+    /// Creates a handle to a session by its id. Sends nothing; the session need not exist.
     ///
-    /// Subscribe to [`Session::events`] before a session is loaded to see its history as it comes.
+    /// To receive the history while it arrives, subscribe to [`Session::events`] before loading the session.
     #[must_use]
     pub fn session(&self, session_id: impl Into<String>) -> Session {
         Session::of(self.clone(), session_id.into())
@@ -250,37 +249,37 @@ impl SandboxAgentClient {
         Sessions::of(self.clone())
     }
 
-    /// What the server offers besides its agents' conversations. It works without a connection.
+    /// Returns the control plane of the server. It needs no connection.
     #[must_use]
     pub fn control(&self) -> &ControlPlane {
         &self.inner().control
     }
 
-    /// The page of the server on which people watch its agents. The token is not in it.
+    /// Returns the URL of the server's inspector page. It does not contain the token.
     #[must_use]
     pub fn inspector_url(&self) -> String {
         self.control().inspector_url()
     }
 
-    /// Whether the server is up. It works without a connection.
+    /// Checks the health of the server. It needs no connection.
     #[must_use]
     pub fn health(&self) -> HealthCheck {
         self.control().health()
     }
 
-    /// The agents that the server can run. It works without a connection.
+    /// Lists and installs agents. It needs no connection.
     #[must_use]
     pub fn agents(&self) -> Agents {
         self.control().agents()
     }
 
-    /// The files of the server's machine. It works without a connection.
+    /// Reads and writes files of the server's machine. It needs no connection.
     #[must_use]
     pub fn files(&self) -> Files {
         self.control().files()
     }
 
-    /// What is configured for directories of the server's machine. It works without a connection.
+    /// Stores MCP servers and skills by directory. It needs no connection.
     #[must_use]
     pub fn config(&self) -> Configuration {
         self.control().config()

@@ -1,44 +1,45 @@
-//! Who listens, which turn runs, which session has ended.
+//! Publishes events and holds the state of sessions.
 
 use std::fmt;
+#[cfg(feature = "sessions")]
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
-use tokio::sync::watch;
 
 use self::book::SessionBook;
 use self::books::State;
+pub(super) use self::ends::{EndListener, ended_event};
 pub(super) use self::open_request::OpenRequest;
-pub(super) use self::pending_call::PendingCall;
+pub(super) use self::pending_call::{Opening, PendingCall};
 pub(super) use self::progress::Progress;
-use self::taking_up::TakingUp;
 use super::log::LogQueue;
+#[cfg(feature = "sessions")]
 use super::session::TurnState;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
 use super::sync::{Mutex, MutexGuard, PoisonError};
-use super::turn::TurnItem;
-use crate::client::event::{Class, Queue};
+use crate::client::event::Queue;
 use crate::client::limits::Limits;
-use crate::client::snapshot::{Patch, SnapshotCell};
-use crate::event::{Origin, SessionEnded};
-use crate::termination::TerminationReport;
-use crate::update::{Missed, ToolCall};
+use crate::client::snapshot::Patch;
+use crate::event::Origin;
+use crate::update::Missed;
 use crate::usage::UsageBook;
-use crate::{
-    ConnectionState, DropPolicy, Error, Event, Events, OpenSession, TerminationInfo, TurnOutcome, Update,
-};
+use crate::{ConnectionState, Error, Event, Events, TurnOutcome, Update};
 
 mod book;
 mod books;
+mod ends;
 #[cfg(test)]
 mod interleavings;
+mod known;
 mod open_request;
 mod pending_call;
 mod progress;
 mod taking_up;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 /// Sees everything before anybody else does, and while nothing else can happen. It must not wait, nor use the hub.
 pub(crate) trait Observer: fmt::Debug + Send + Sync {
@@ -57,32 +58,33 @@ pub(crate) trait Observer: fmt::Debug + Send + Sync {
 /// Where an event stands in the stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct At<'a> {
-    pub(crate) position: Option<StreamPosition>,
+    pub(crate) position: Option<Numbered<'a>>,
     /// What the observer identifies it by.
     pub(crate) place: Option<&'a str>,
 }
 
-/// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
-pub(super) trait EndListener: fmt::Debug + Send + Sync {
-    /// The session has ended, and nobody is taking it up.
-    fn session_ended(&self, id: &str);
+/// A numbered event of the stream. Its position is computed only for logs: the fingerprint costs time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbered<'a> {
+    pub(crate) offset: u64,
+    pub(crate) content: &'a [u8],
 }
 
-/// Gives events to whoever listens and keeps the books on sessions. Nothing here waits.
+/// Publishes events and holds the state of sessions. Nothing here waits.
 ///
-/// It outlives connections, so that subscribers hear of disconnecting and connecting again.
+/// It outlives connections, so subscriptions continue when the client reconnects.
 #[derive(Debug)]
 pub(crate) struct Hub {
     budget: usize,
-    /// The longest id of a session that is remembered because the server names it.
+    /// The longest id of a session that is stored because the server names it.
     longest_id: usize,
     /// Guards subscribers and sessions; held for a look-up and for pushing into queues.
     state: Mutex<State>,
     /// Counts the incarnations of the server's stream.
     incarnation: AtomicU64,
-    /// Counts what is told of sessions, so that what is newer can be told from what is older.
+    /// A logical clock: it orders responses and updates about sessions.
     clock: AtomicU64,
-    /// What sessions use.
+    /// The usage of sessions.
     pub(crate) usage: UsageBook,
     /// Who keeps what happens, if somebody does.
     observer: OnceLock<Arc<dyn Observer>>,
@@ -106,14 +108,14 @@ impl Hub {
         }
     }
 
-    /// The events of the client from now on.
+    /// Subscribes to the events of the client.
     pub(crate) fn subscribe(&self) -> Events {
         let queue = Arc::new(Queue::new(self.budget));
         self.lock().subscribers.push(Arc::clone(&queue));
         Events::new(queue)
     }
 
-    /// The log of the client from now on.
+    /// Opens a log of the client.
     pub(super) fn open_log(&self) -> Arc<LogQueue> {
         let queue = Arc::new(LogQueue::new(self.budget));
         self.lock().logs.push(Arc::clone(&queue));
@@ -140,7 +142,7 @@ impl Hub {
         self.incarnation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The events of one session: what came while nobody listened, and what comes from now on.
+    /// Subscribes to the events of a session, beginning with the stored ones.
     pub(crate) fn subscribe_session(&self, id: &str) -> Events {
         let queue = Arc::new(Queue::new(self.budget));
         let mut state = self.lock();
@@ -179,14 +181,14 @@ impl Hub {
         book.subscribers.extend(moved);
     }
 
-    /// The history of a session that is about to be loaded. It is no subscription: nobody there answers anything.
+    /// Collects the history of a session that is about to be loaded. It decides no requests.
     pub(super) fn collect_history(&self, id: &str) -> Arc<Queue<Update>> {
         let queue = Arc::new(Queue::new(self.budget));
         self.lock().book(id).histories.push(Arc::clone(&queue));
         queue
     }
 
-    /// Publishes an event, and says how many readers decide about requests.
+    /// Publishes an event, and returns how many readers decide requests.
     pub(crate) fn publish(&self, event: &Event) -> usize {
         self.publish_at(event, At::default())
     }
@@ -216,7 +218,9 @@ impl Hub {
             observer.happened(event, at.place);
         }
         if !state.logs.is_empty() {
-            state.log(&LogEntry::of_event(event, at.position));
+            let position =
+                at.position.map(|at| StreamPosition::of(self.incarnation(), at.offset, at.content));
+            state.log(&LogEntry::of_event(event, position));
         }
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         let mut deciders = 0;
@@ -226,7 +230,7 @@ impl Hub {
             queue.push(event.copy_for(deciding));
         }
         if let Event::UnclaimedRequest(request) = event {
-            // It is of no session that is followed here unless there is a book of it.
+            // The session is followed here only if it is known.
             let book = request.session_id().and_then(|id| state.sessions.get_mut(id));
             if let Some(book) = book {
                 book.push(event, 0);
@@ -248,33 +252,24 @@ impl Hub {
             }
             return deciders;
         };
-        if id.len() > self.longest_id && !state.sessions.contains_key(id) {
+        // Most events are of a session that is known.
+        if let Some(book) = state.sessions.get_mut(id) {
+            return self.publish_in(book, event, deciders);
+        }
+        if id.len() > self.longest_id || !state.remembers_unknown() {
             return deciders;
         }
-        let now = self.tick();
-        let book = state.known_or_stranger(id);
-        deciders = book.push(event, deciders);
-        book.learn(event, now);
+        self.publish_in(state.known_or_unnamed(id), event, deciders)
+    }
+
+    /// Publishes an event to the readers of its session.
+    fn publish_in(&self, book: &mut SessionBook, event: &Event, deciders: usize) -> usize {
+        let deciders = book.push(event, deciders);
+        book.learn(event, self.tick());
         if let (Event::Update(update), true) = (event, book.is_named) {
             self.usage.observe(update);
         }
         deciders
-    }
-
-    /// Tells of the ends of sessions from now on, for as long as the listener lives.
-    pub(super) fn listen(&self, listener: &Arc<impl EndListener + 'static>) {
-        let listener: Weak<dyn EndListener> = Arc::downgrade(listener) as Weak<dyn EndListener>;
-        let mut state = self.lock();
-        state.listeners.retain(|listener| listener.strong_count() > 0);
-        state.listeners.push(listener);
-    }
-
-    /// Nobody is there any more in a session.
-    fn tell_end(&self, id: &str) {
-        let listeners: Vec<_> = self.lock().listeners.iter().filter_map(Weak::upgrade).collect();
-        for listener in listeners {
-            listener.session_ended(id);
-        }
     }
 
     /// Whether an observer sees everything.
@@ -289,7 +284,7 @@ impl Hub {
         let _ = self.observer.set(observer);
     }
 
-    /// Tells of a change of the connection.
+    /// Publishes a change of the connection.
     pub(crate) fn connection(&self, state: ConnectionState) {
         // Under one lock, so that the state that is published last is the last one.
         let mut books = self.lock();
@@ -300,12 +295,7 @@ impl Hub {
         }
     }
 
-    /// This client creates the session, or names it. That does not make its requests ours.
-    pub(crate) fn adopt(&self, id: &str) -> Arc<SnapshotCell> {
-        Arc::clone(&self.lock().book(id).snapshot)
-    }
-
-    /// The time by this hub's own clock: what is told from now on is told later.
+    /// Returns the time of the logical clock.
     pub(crate) fn now(&self) -> u64 {
         self.clock.load(Ordering::Acquire)
     }
@@ -314,342 +304,13 @@ impl Hub {
         self.clock.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Takes in what the answer to a call tells of a session; `began` is when the call did.
-    pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
-        if let Some(observer) = self.observer.get() {
-            observer.answered(id, &patch);
-        }
-        self.adopt(id).answer(patch, began, self.tick());
-    }
-
-    /// Takes in what the answer tells that made the session.
-    pub(crate) fn begun(&self, id: &str, patch: Patch, began: u64) {
-        self.adopt(id).begin(patch, began, self.tick());
-    }
-
-    /// The session belongs to this agent.
-    pub(crate) fn assign(&self, id: &str, agent: &str) {
-        self.lock().book(id).agent = Some(agent.into());
-        self.usage.assign(id, agent);
-    }
-
-    /// This client has opened a session so.
-    pub(super) fn opened(&self, id: &str, with: OpenSession) {
-        self.lock().book(id).opened_with = Some(Arc::new(with));
-    }
-
-    /// How this client has opened a session, if it has.
-    pub(super) fn opened_with(&self, id: &str) -> Option<Arc<OpenSession>> {
-        self.lock().sessions.get(id)?.opened_with.clone()
-    }
-
-    /// The agent a session belongs to, if this client knows.
-    pub(crate) fn agent_of(&self, id: &str) -> Option<Arc<str>> {
-        self.lock().sessions.get(id)?.agent.clone()
-    }
-
-    /// The session has answered a call, so it is there.
-    pub(crate) fn confirm(&self, id: &str) {
-        let mut state = self.lock();
-        let book = state.book(id);
-        book.open = book.ended.borrow().is_none();
-    }
-
-    /// Nobody holds the session, so its end is nobody's concern.
-    pub(crate) fn disown(&self, id: &str) {
-        self.lock().book(id).open = false;
-    }
-
-    /// Whether this client knows that the session is there, or was.
-    pub(crate) fn is_there(&self, id: &str) -> bool {
-        self.lock().sessions.get(id).is_some_and(|book| book.open || book.ended.borrow().is_some())
-    }
-
-    /// Counts a call of this client about a session as pending, until the guard is dropped.
-    pub(super) fn pending_call(self: &Arc<Self>, id: &str) -> PendingCall {
-        self.lock().book(id).pending_calls += 1;
-        PendingCall { hub: Arc::clone(self), id: id.into() }
-    }
-
-    /// Counts an agent request of a session as open, until the guard is dropped.
-    pub(super) fn open_request(&self, id: &str) -> Option<OpenRequest> {
-        self.lock().sessions.get(id).map(|book| OpenRequest::new(&book.progress))
-    }
-
-    /// Whether a call of this client about a session is pending.
-    pub(super) fn has_pending_call(&self, id: &str) -> bool {
-        self.lock().sessions.get(id).is_some_and(|book| book.pending_calls > 0)
-    }
-
-    /// A session is being taken up, whether it has ended or not: somebody is there who may ask, until the guard is gone.
-    pub(super) fn take_up(self: &Arc<Self>, id: &str) -> TakingUp {
-        let now = self.now();
-        let mut state = self.lock();
-        let book = state.book(id);
-        book.taking_up += 1;
-        book.past_end |= book.ended.borrow().is_some();
-        book.snapshot.load(now);
-        TakingUp { hub: Arc::clone(self), id: id.into() }
-    }
-
-    /// Whether the session has ended and nobody is taking it up: what it asks comes from nobody.
-    pub(super) fn is_deserted(&self, id: &str) -> bool {
-        self.lock().sessions.get(id).is_some_and(SessionBook::is_deserted)
-    }
-
-    /// Whether nobody was warned of this session yet; `None` if this client has never named it.
-    pub(super) fn warn_of(&self, id: &str) -> Option<bool> {
-        let mut state = self.lock();
-        let book = state.sessions.get_mut(id).filter(|book| book.is_named)?;
-        Some(!std::mem::replace(&mut book.warned, true))
-    }
-
-    /// The session is active again: it was made, loaded or resumed.
-    pub(crate) fn revive(&self, id: &str) {
-        let mut state = self.lock();
-        let book = state.book(id);
-        book.stop_requested = false;
-        book.open = true;
-        book.past_end = false;
-        book.ended.send_replace(None);
-    }
-
-    /// This client is about to ask for the end of a session.
-    pub(crate) fn request_stop(&self, id: &str) {
-        self.lock().book(id).stop_requested = true;
-    }
-
-    /// The wish for the end of a session was not granted.
-    pub(crate) fn withdraw_stop(&self, id: &str) {
-        self.lock().book(id).stop_requested = false;
-    }
-
-    /// How a session ended, if it has.
-    pub(crate) fn ended(&self, id: &str) -> Option<TerminationInfo> {
-        self.lock().sessions.get(id).and_then(|book| book.ended.borrow().clone())
-    }
-
-    /// Hears of the end of a session.
-    pub(crate) fn watch_end(&self, id: &str) -> watch::Receiver<Option<TerminationInfo>> {
-        self.lock().book(id).ended.subscribe()
-    }
-
-    /// Ends one session. The first end counts, and is the only one that is told of.
-    pub(crate) fn end_session(&self, id: &str, report: TerminationReport) -> TerminationInfo {
-        self.end_session_at(id, report, At::default())
-    }
-
-    /// Ends one session by a notice that has a place in the stream.
-    pub(crate) fn end_session_at(&self, id: &str, report: TerminationReport, at: At<'_>) -> TerminationInfo {
-        let (info, deserted) = {
-            let mut state = self.lock();
-            if id.len() > self.longest_id && !state.sessions.contains_key(id) {
-                return report.into_info();
-            }
-            let book = state.known_or_stranger(id);
-            if let Some(info) = &*book.ended.borrow() {
-                if let (Some(observer), Some(place)) = (self.observer.get(), at.place) {
-                    observer.passed(place);
-                }
-                return info.clone();
-            }
-            let requested = book.stop_requested;
-            let report = if requested { report.merge(TerminationReport::requested()) } else { report };
-            let info = report.into_info();
-            book.ended.send_replace(Some(info.clone()));
-            book.open = false;
-            self.usage.end_process(id);
-            (info, book.is_deserted())
-        };
-        if deserted {
-            self.tell_end(id);
-        }
-        self.publish_at(&ended_event(id, &info, Origin::Live), at);
-        info
-    }
-
-    /// The call that takes up a session says that it has ended. If it had ended before, this is another end.
-    pub(super) fn end_again(&self, id: &str, report: TerminationReport) -> TerminationInfo {
-        {
-            let mut state = self.lock();
-            let book = state.book(id);
-            if std::mem::take(&mut book.past_end) {
-                book.ended.send_replace(None);
-            }
-        }
-        self.end_session(id, report)
-    }
-
-    /// Ends every session of this client that is there or that a call waits for, as all sessions of an agent do that
-    /// is gone. One that was only named, and may never have been, does not end. Returns those that ended.
-    pub(crate) fn end_all(&self, report: &TerminationReport) -> Vec<Arc<str>> {
-        let mut ids: Vec<Arc<str>> = {
-            let state = self.lock();
-            let there = |book: &SessionBook| book.open || book.is_busy();
-            let ends = |book: &SessionBook| book.is_named && there(book) && book.ended.borrow().is_none();
-            let ours = state.sessions.iter().filter(|(_, book)| ends(book));
-            ours.map(|(id, _)| Arc::clone(id)).collect()
-        };
-        ids.sort();
-        for id in &ids {
-            self.end_session(id, report.clone());
-        }
-        ids
-    }
-
-    /// More is known about the end of these sessions: that is published if it says more.
-    pub(super) fn complete_ends(&self, ids: &[Arc<str>], report: &TerminationReport) {
-        for id in ids {
-            let completed = {
-                let mut state = self.lock();
-                let book = state.book(id);
-                let report = match book.stop_requested {
-                    true => report.clone().merge(TerminationReport::requested()),
-                    false => report.clone(),
-                };
-                let info = report.into_info();
-                let says_more =
-                    |known: &Option<TerminationInfo>| known.as_ref().is_some_and(|known| *known != info);
-                let completes = says_more(&book.ended.borrow());
-                completes.then(|| {
-                    book.ended.send_replace(Some(info.clone()));
-                    info
-                })
-            };
-            if let Some(termination) = completed {
-                let ended = SessionEnded { session_id: id.to_string(), termination, origin: Origin::Live };
-                self.publish(&Event::TerminationDetails(Box::new(ended)));
-            }
-        }
-    }
-
-    /// Something may be missing in every session, as far as is known.
-    pub(super) fn miss(&self, missed: Missed) {
-        for (id, book) in &mut self.lock().sessions {
-            book.miss(id, missed);
-        }
-    }
-
-    /// A queue for a turn. Until its reader shows that it does not decide, it is taken to.
-    pub(super) fn turn_queue(&self) -> Arc<Queue<TurnItem>> {
-        let queue = Queue::new(self.budget);
-        queue.set_deciding(true);
-        Arc::new(queue)
-    }
-
-    /// Starts a turn, if none is running; else says what the session is doing.
-    pub(super) fn begin_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>) -> TurnState {
-        let mut state = self.lock();
-        let book = state.book(id);
-        let before = *book.turn_state.borrow();
-        if before == TurnState::Idle {
-            book.turn = Some(Arc::clone(queue));
-            book.turn_missed.clear();
-            book.is_prompted = false;
-            book.progress.send_modify(Progress::begin);
-            book.turn_state.send_replace(TurnState::Running);
-        }
-        before
-    }
-
-    /// The prompt of the turn is sent: what the agent reports from now on belongs to it.
-    pub(super) fn prompt_sent(&self, id: &str) {
-        self.lock().book(id).is_prompted = true;
-    }
-
-    /// What is missing of the turn that is running.
-    pub(super) fn turn_missed(&self, id: &str) -> Vec<Missed> {
-        self.lock().book(id).turn_missed.clone()
-    }
-
-    /// The reader of a turn does not decide about requests. Gives those that waited for it.
-    pub(super) fn stop_deciding(&self, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
-        // Requests are published under the same lock, so that none comes between.
-        let _state = self.lock();
-        queue.set_deciding(false);
-        queue.take_class(Class::Request)
-    }
-
-    /// The tool call of a session that was reported under this id.
-    pub(super) fn tool_call(&self, session: &str, id: &str) -> Option<ToolCall> {
-        self.lock().sessions.get(session)?.tool_calls.get(id)
-    }
-
-    /// The turn is being cancelled; what it still reports goes where it went before.
-    pub(crate) fn cancelling_turn(&self, id: &str) {
-        let mut state = self.lock();
-        let running = |turn: &mut TurnState| {
-            let running = *turn == TurnState::Running;
-            if running {
-                *turn = TurnState::Cancelling;
-            }
-            running
-        };
-        state.book(id).turn_state.send_if_modified(running);
-    }
-
-    /// The reader of a turn is gone: if it is the one that is running, it is left, or being cancelled from now on.
-    pub(super) fn drop_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>, policy: DropPolicy) {
-        let mut state = self.lock();
-        let Some(book) = state.sessions.get_mut(id) else { return };
-        if book.turn.as_ref().is_some_and(|turn| Arc::ptr_eq(turn, queue)) {
-            book.turn = None;
-            if policy == DropPolicy::Cancel {
-                book.turn_state.send_replace(TurnState::Cancelling);
-            }
-        }
-    }
-
-    /// Nobody reads the turn any more, but it goes on.
-    pub(crate) fn leave_turn(&self, id: &str) {
-        self.lock().book(id).turn = None;
-    }
-
-    /// Everything that a turn reported was given out, and this is how it ended.
-    pub(crate) fn turn_outcome(
-        &self,
-        id: &str,
-        request_id: Option<String>,
-        outcome: &Result<TurnOutcome, Error>,
-    ) {
-        let mut state = self.lock();
-        if !state.logs.is_empty() {
-            let (session_id, outcome) = (id.to_owned(), outcome.clone());
-            let ended = LogRecord::TurnEnded { session_id, request_id, outcome };
-            state.log(&LogEntry::new(ended, None, Origin::Live));
-        }
-        if let Some(observer) = self.observer.get() {
-            observer.turn_ended(id, outcome);
-        }
-    }
-
-    /// The turn is over: its queue ends, and the next one may begin.
-    pub(crate) fn end_turn(&self, id: &str) {
-        let mut state = self.lock();
-        let book = state.book(id);
-        if let Some(queue) = book.turn.take() {
-            queue.end();
-        }
-        book.end_turn();
-    }
-
     #[cfg(feature = "sessions")]
     /// Whether no turn is running.
     pub(crate) fn is_quiet(&self) -> bool {
         self.lock().sessions.values().all(|book| *book.turn_state.borrow() == TurnState::Idle)
     }
 
-    /// What a session is doing, as it changes.
-    pub(crate) fn watch_turn(&self, id: &str) -> watch::Receiver<TurnState> {
-        self.lock().book(id).turn_state.subscribe()
-    }
-
-    /// Whether the turn of a session makes progress, as it changes.
-    pub(super) fn watch_progress(&self, id: &str) -> watch::Receiver<Progress> {
-        self.lock().book(id).progress.subscribe()
-    }
-
-    /// Nothing will happen any more.
+    /// Ends every subscription, log and turn.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         for queue in state.subscribers.drain(..) {
@@ -667,12 +328,4 @@ impl Hub {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-pub(crate) fn ended_event(id: &str, info: &TerminationInfo, origin: Origin) -> Event {
-    Event::SessionEnded(Box::new(SessionEnded {
-        session_id: id.to_owned(),
-        termination: info.clone(),
-        origin,
-    }))
 }

@@ -24,7 +24,7 @@ use crate::extensions::Extension;
 use crate::session::{ListSessions, SessionInfo, SessionPage};
 use crate::{Error, ServerKind, TerminationInfo};
 
-/// The sessions of a server as a stream, page by page.
+/// A stream of the server's sessions. Pages are fetched on demand.
 #[must_use = "nothing is fetched until the stream is read"]
 pub struct SessionList {
     sessions: BoxStream<'static, Result<SessionInfo, Error>>,
@@ -44,15 +44,15 @@ impl SessionList {
         Self { sessions: sessions.fuse().boxed() }
     }
 
-    /// The next session.
+    /// Returns the next session.
     pub async fn next(&mut self) -> Option<Result<SessionInfo, Error>> {
         self.sessions.next().await
     }
 
-    /// All sessions there are.
+    /// Returns all sessions.
     ///
     /// # Errors
-    /// The first that one of them came with.
+    /// The first error of the stream.
     pub async fn all(mut self) -> Result<Vec<SessionInfo>, Error> {
         let mut all = Vec::new();
         while let Some(session) = self.next().await {
@@ -173,8 +173,7 @@ impl Pages {
     }
 }
 
-/// Where the reading of a list has been. A list that leads back to where it was, or on and on without an entry, would
-/// be read for ever.
+/// The progress of reading a list. It detects lists that repeat or have no end.
 #[derive(Debug, Default)]
 struct Trail {
     hasher: RandomState,
@@ -195,9 +194,9 @@ const EMPTY_PAGES: usize = 100;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Astray {
-    #[error("the list leads back to where it was")]
+    #[error("the list of sessions repeats a page")]
     Circle,
-    #[error("the list goes on without an entry")]
+    #[error("the list of sessions has too many empty pages in a row")]
     Nothing,
 }
 
@@ -255,7 +254,7 @@ async fn plain(inner: &Inner, connection: &Connection) -> Result<SessionPage, Er
     }
 }
 
-/// How sessions ended, from a way to list them that says so. It is an extra, and its failure is no failure.
+/// Returns how sessions ended, from the list that contains it. A failure is ignored, because this is optional.
 async fn ends(inner: &Inner, connection: &Connection) -> HashMap<String, TerminationInfo> {
     let page = match extended(connection).await {
         Err(Error::Unsupported { .. }) => plain(inner, connection).await,
@@ -265,7 +264,7 @@ async fn ends(inner: &Inner, connection: &Connection) -> HashMap<String, Termina
     sessions.filter_map(|session| Some((session.session_id, session.termination_info?))).collect()
 }
 
-/// What is known about one session, from whatever the server has to ask.
+/// Returns the record of one session, by the best method that the server has.
 pub(super) async fn find_session(inner: &Arc<Inner>, id: &str) -> Result<SessionInfo, Error> {
     let connection = inner.connection().await?;
     connection.check()?;
@@ -277,8 +276,8 @@ pub(super) async fn find_session(inner: &Arc<Inner>, id: &str) -> Result<Session
     Ok(info)
 }
 
-/// What this client has told of an end counts, so that it is told of the same way everywhere: it knows whether the
-/// end was asked for. A session that the server calls active was taken up again by somebody else.
+/// Applies this client's own record of an end, which also knows whether the end was requested. A session that the server
+/// reports as active was opened again by another client.
 fn complete(inner: &Inner, session: &mut SessionInfo) {
     if session.ended != Some(false)
         && let Some(info) = inner.hub.ended(&session.session_id)
@@ -311,7 +310,7 @@ async fn ask(inner: &Inner, connection: &Connection, id: &str) -> Result<Session
     }
 }
 
-/// Looks through the list; where there is none, what this client knows by itself has to do.
+/// Searches the list. Without a list, uses what this client knows.
 async fn search(inner: &Arc<Inner>, id: &str) -> Result<SessionInfo, Error> {
     let mut list = SessionList::new(Arc::clone(inner), ListSessions::all());
     while let Some(session) = list.next().await {

@@ -15,11 +15,11 @@ use super::sync::{Mutex, MutexGuard, PoisonError};
 use crate::Event;
 use crate::event::{Gap, Origin};
 
-/// Everything that happens from a position on, in one order and without loss.
+/// A lossless log of all events from a position on, in one order.
 ///
-/// Entries wait in memory within the [budget](crate::ClientOptions::event_budget) of a subscriber. What exceeds it is
-/// read again from the server when the reader gets there; what the server no longer has by then is a
-/// [`LogRecord::Missing`]. Nothing is lost without one.
+/// Entries wait in memory within the [budget](crate::ClientOptions::event_budget) of a subscriber. Entries beyond it are
+/// read from the server again when the reader gets there. If the server no longer has them, a [`LogRecord::Missing`]
+/// stands for them.
 #[derive(Debug)]
 #[must_use = "a log that is not read only fills its memory"]
 pub struct EventLog {
@@ -55,7 +55,7 @@ impl EventLog {
         log
     }
 
-    /// The next entry; `None` once the client is gone.
+    /// Returns the next entry, or `None` after the client was dropped.
     ///
     /// # Cancel safety
     /// Nothing is lost if the future is dropped.
@@ -94,7 +94,7 @@ impl EventLog {
         }
     }
 
-    /// The position of the last entry that has one.
+    /// Returns the position of the last entry that has one.
     #[must_use]
     pub fn position(&self) -> Option<StreamPosition> {
         self.position
@@ -212,7 +212,7 @@ impl LogQueue {
     }
 }
 
-/// Whether the server gives an entry again. What this client makes of it, such as the end of a session, it does not.
+/// Whether the server can send an entry again. Events that this client creates, such as the end of a session, it cannot.
 fn is_readable(entry: &LogEntry) -> bool {
     matches!(
         &entry.record,

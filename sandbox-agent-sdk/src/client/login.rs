@@ -1,4 +1,4 @@
-//! The ways to log in to an agent.
+//! The login methods of agents.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::error::RpcError;
 
-/// A way to log in that an agent offers, to be shown to a user.
+/// A login method of an agent, to show to a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LoginMethod {
@@ -17,7 +17,7 @@ pub struct LoginMethod {
     pub id: String,
     /// The name to show.
     pub name: String,
-    /// What it does, or what the user needs for it.
+    /// A description for the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// How it works.
@@ -32,9 +32,9 @@ pub struct LoginMethod {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LoginKind {
-    /// The agent does it when [`authenticate`](crate::SandboxAgentClient::authenticate) is called.
+    /// The agent logs in when [`authenticate`](crate::SandboxAgentClient::authenticate) is called.
     Agent,
-    /// The agent needs environment variables, which have to be set before it is started.
+    /// The agent needs environment variables, which must be set before it starts.
     #[non_exhaustive]
     Variables {
         /// The variables.
@@ -67,23 +67,23 @@ pub enum LoginKind {
 pub struct LoginVariable {
     /// Its name.
     pub name: String,
-    /// What to call it.
+    /// The display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Whether its value is a secret. It is unless the agent says otherwise.
+    /// Whether its value is a secret. Default true.
     pub secret: bool,
-    /// Whether the agent can do without it.
+    /// Whether it is optional.
     pub optional: bool,
 }
 
-/// The agent requires a login before it does what was asked.
+/// The agent requires a login for this call.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
 pub struct LoginRequired {
-    /// The ways to log in that the agent offers.
+    /// The login methods of the agent.
     pub methods: Vec<LoginMethod>,
-    /// What the agent answered.
+    /// The agent's error response.
     pub error: RpcError,
 }
 

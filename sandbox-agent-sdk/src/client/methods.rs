@@ -1,4 +1,4 @@
-//! What can be done with sessions.
+//! Calls about sessions.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::update::ConfigOption;
 use crate::{Error, Prompt};
 
 impl SandboxAgentClient {
-    /// Gives a session something to do: [`Session::prompt`](crate::Session::prompt).
+    /// Sends a prompt to a session: [`Session::prompt`](crate::Session::prompt).
     pub fn prompt(&self, session_id: impl Into<String>, prompt: impl Into<Prompt>) -> Turn {
         self.session(session_id).prompt(prompt)
     }
 
-    /// Sets the mode of a session; where the agent has an option for that instead, by the option.
+    /// Sets the mode of a session. If the agent has a mode option instead of modes, this sets that option.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent has neither.
@@ -47,7 +47,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Sets an option of a session, and tells all its options as they are then.
+    /// Sets an option of a session, and returns all its options after the change.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent has no options.
@@ -64,7 +64,7 @@ impl SandboxAgentClient {
         }
         self.about(SET_OPTION, session_id.into(), params, Needs::Session, move |about, answer| {
             let options = ConfigOption::read_all(&answer).unwrap_or_else(|| {
-                // Agents that answer nothing have done as they were told.
+                // An empty response means that the option was set as requested.
                 let mut options = about.hub.adopt(about.id).get().config_options.clone();
                 if let Some(known) = options.iter_mut().find(|known| known.id == option) {
                     known.current = value;
@@ -76,7 +76,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Sets the model of a session; where the agent has an option for that instead, by the option.
+    /// Sets the model of a session. If the agent has a model option instead of models, this sets that option.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent has neither.
@@ -100,7 +100,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// The models that a session, or the agent, can work with.
+    /// Returns the models that a session, or the agent, can use.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server does not know.
@@ -126,7 +126,7 @@ impl SandboxAgentClient {
     /// Changes the metadata of a session, key by key. A key that is `null` is stored as `null`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the server keeps no metadata.
+    /// [`Error::Unsupported`] if the server does not store metadata.
     pub fn set_metadata(
         &self,
         session_id: impl Into<String>,
@@ -139,7 +139,9 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Leaves a session without ending it: its events no longer come here. Any later call about it comes back to it.
+    /// Detaches from a session without ending it, so that its events are no longer sent to this client.
+    ///
+    /// A later call about the session attaches to it again.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server cannot do that.
@@ -147,7 +149,7 @@ impl SandboxAgentClient {
         self.about(DETACH, session_id.into(), json!({}), Needs::Nothing, |_, _| Ok(()))
     }
 
-    /// A call about a session, and what follows from its answer.
+    /// Makes a call about a session and applies its response to the session's snapshot.
     pub(super) fn about<T: Send + 'static>(
         &self,
         method: &'static str,
@@ -166,13 +168,13 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Logs in to the agent by one of [the ways it offers](crate::connection::Capabilities::auth_methods).
+    /// Logs in to the agent by one of its [login methods](crate::connection::Capabilities::auth_methods).
     ///
-    /// With an API key in the agent's environment that is done when the connection is made; see
+    /// With an API key in the agent's environment, connecting does this; see
     /// [`ClientOptions::auto_authenticate`](crate::ClientOptions::auto_authenticate).
     ///
     /// # Errors
-    /// [`Error::Rpc`] if the agent refuses, [`Error::Unsupported`] if it knows no logins.
+    /// [`Error::Rpc`] if the agent refuses, [`Error::Unsupported`] if it has no logins.
     pub fn authenticate(&self, method_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         self.authenticate_with(method_id, Map::new())
     }
@@ -196,7 +198,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// What the server knows about a session, with how it ended.
+    /// Returns the server's record of a session, including how it ended.
     ///
     /// # Errors
     /// An error that [is "not found"](Error::is_not_found) if the server does not know the session.
@@ -208,12 +210,12 @@ impl SandboxAgentClient {
         Box::pin(async move { find_session(client.inner(), &id).await })
     }
 
-    /// The sessions of the server, by the best way it has to list them. Pages are fetched as they are needed.
+    /// Lists the sessions of the server. Pages are fetched on demand.
     pub fn list_sessions(&self, which: ListSessions) -> SessionList {
         SessionList::new(Arc::clone(self.inner()), which)
     }
 
-    /// Calls any method of the agent or the server, and gives the result as it comes.
+    /// Calls any method of the agent or the server, and returns the raw result.
     ///
     /// # Errors
     /// As every call.

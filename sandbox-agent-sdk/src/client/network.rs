@@ -1,10 +1,12 @@
-//! How a server's URL decides about proxies and warnings.
+//! What a call needs of the network: a runtime, and what the URL decides about proxies and warnings.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use acp_http_client::http_client_builder;
 use url::{Host, Url};
+
+use crate::Error;
 
 /// How many hosts are remembered, so that the memory of warnings is bounded.
 const WARNED_HOSTS: usize = 256;
@@ -20,6 +22,14 @@ pub(crate) fn http_client_builder_for(base_url: &str) -> reqwest::ClientBuilder 
     match Url::parse(base_url.trim()) {
         Ok(url) if is_loopback(&url) => builder.no_proxy(),
         _ => builder,
+    }
+}
+
+/// Checks that there is a tokio runtime, without which timers and sockets panic.
+pub(crate) fn check_runtime() -> Result<(), Error> {
+    match tokio::runtime::Handle::try_current() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::config("a call needs a tokio runtime")),
     }
 }
 

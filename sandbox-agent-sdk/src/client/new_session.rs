@@ -1,4 +1,4 @@
-//! How a session is made, loaded or found.
+//! The options of sessions that are created, opened or listed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::session::SessionMetadata;
 /// The parameter for further directories.
 const DIRECTORIES: &str = "additionalDirectories";
 
-/// What a session is made of, or loaded with.
+/// The options of a new session.
 ///
 /// ```
 /// use sandbox_agent_sdk::NewSession;
@@ -35,8 +35,9 @@ pub struct NewSession {
 }
 
 impl NewSession {
-    /// A session that works in this directory of the server's machine. The path must be absolute; another one is
-    /// refused before anything is sent.
+    /// Creates options for a session in this directory of the server's machine.
+    ///
+    /// The path must be absolute; a call with another path fails before anything is sent.
     pub fn in_dir(directory: impl AsRef<Path>) -> Self {
         let directory = directory.as_ref();
         let invalid = match directory.to_str() {
@@ -55,11 +56,10 @@ impl NewSession {
         }
     }
 
-    /// A further directory of the server's machine that the session may use, by its absolute path. The working
-    /// directory stays the base of relative paths.
+    /// Adds a directory of the server's machine that the session may use, by its absolute path. Relative paths still
+    /// refer to the working directory.
     ///
-    /// Agents that do not advertise it ignore such directories, so that the call fails with
-    /// [`Error::Unsupported`] instead: [`Feature::AdditionalDirectories`](crate::connection::Feature::AdditionalDirectories).
+    /// Agents without this feature would ignore the directory, so the call fails with [`Error::Unsupported`]: [`Feature::AdditionalDirectories`](crate::connection::Feature::AdditionalDirectories).
     pub fn additional_directory(mut self, directory: impl Into<String>) -> Self {
         let directories = self.params.entry(DIRECTORIES).or_insert_with(|| json!([]));
         if let Some(directories) = directories.as_array_mut() {
@@ -73,69 +73,69 @@ impl NewSession {
         self.params.contains_key(DIRECTORIES)
     }
 
-    /// The title people see.
+    /// Sets the display title.
     pub fn title(self, title: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_title(title))
     }
 
-    /// The model to use.
+    /// Sets the model.
     pub fn model(self, model: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_model(model))
     }
 
-    /// The mode to work in.
+    /// Sets the mode.
     pub fn mode(self, mode: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_mode(mode))
     }
 
-    /// The variant of the model.
+    /// Sets the variant of the model.
     pub fn variant(self, variant: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_variant(variant))
     }
 
-    /// How hard the agent shall think: a value of its option for that, which is set as soon as there is a session.
+    /// Sets the thought level: a value of the agent's option of that category, set when the session was created.
     pub fn thought_level(mut self, level: impl Into<String>) -> Self {
         self.thought_level = Some(level.into());
         self
     }
 
-    /// The session id that would be nice to have. The server keeps the wish but chooses the id itself.
+    /// Sets the requested session id. The server stores it but assigns the id itself.
     pub fn requested_session_id(self, id: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_requested_session_id(id))
     }
 
-    /// How permissions are dealt with.
+    /// Sets the permission mode.
     pub fn permission_mode(self, mode: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_permission_mode(mode))
     }
 
-    /// The skills of the session.
+    /// Sets the skills of the session.
     pub fn skills(self, skills: impl Into<Value>) -> Self {
         self.edit(|metadata| metadata.with_skills(skills))
     }
 
-    /// The version of the agent that is asked for.
+    /// Sets the requested version of the agent.
     pub fn agent_version_requested(self, version: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_agent_version_requested(version))
     }
 
-    /// Another agent than the connection's, where the server has several behind one connection.
+    /// Sets another agent than the connection's, for servers with several agents on one connection.
     pub fn agent(self, agent: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_agent(agent))
     }
 
-    /// Any metadata of the application's own, kept by the server with the session.
+    /// Adds metadata of the application, which the server stores with the session.
     pub fn metadata(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.edit(|metadata| metadata.with(key, value))
     }
 
-    /// Metadata that was put together elsewhere, key by key.
+    /// Adds several metadata entries.
     pub fn with_metadata(mut self, metadata: SessionMetadata) -> Self {
         self.metadata.merge(metadata);
         self
     }
 
-    /// A tool server for the session.
+    /// Adds an MCP server to the session.
     pub fn mcp_server(mut self, name: impl Into<String>, server: &McpServerConfig) -> Self {
         let name = name.into();
         match mcp_server(&name, server) {
@@ -148,13 +148,13 @@ impl NewSession {
         self
     }
 
-    /// A namespace of `_meta` that is not this crate's own.
+    /// Adds a namespace to `_meta`.
     pub fn meta(mut self, namespace: impl Into<String>, value: impl Into<Value>) -> Self {
         self.meta.insert(namespace.into(), value.into());
         self
     }
 
-    /// Any other parameter.
+    /// Adds any other parameter.
     pub fn param(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.params.insert(name.into(), value.into());
         self
@@ -215,7 +215,7 @@ impl NewSession {
         self
     }
 
-    /// Refuses a description that cannot be used, before anything is sent.
+    /// Checks the options, before anything is sent.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match &self.invalid {
             Some(invalid) => Err(Error::Config(invalid.clone())),
@@ -276,7 +276,7 @@ impl fmt::Debug for NewSession {
     }
 }
 
-/// How a session is loaded or resumed.
+/// The options of a session that is loaded or resumed.
 ///
 /// ```
 /// use sandbox_agent_sdk::OpenSession;
@@ -291,12 +291,12 @@ pub struct OpenSession {
 }
 
 impl OpenSession {
-    /// The session works in this directory of the server's machine. The path must be absolute.
+    /// Creates options for a session in this directory of the server's machine. The path must be absolute.
     pub fn in_dir(directory: impl AsRef<Path>) -> Self {
         Self { new: NewSession::in_dir(directory) }
     }
 
-    /// The agent that has the session, where the server has several behind one connection.
+    /// Sets the agent of the session, for servers with several agents on one connection.
     pub fn agent(self, agent: impl Into<String>) -> Self {
         Self { new: self.new.agent(agent) }
     }
@@ -306,22 +306,22 @@ impl OpenSession {
         Self { new }
     }
 
-    /// Another directory that the session may use: [`NewSession::additional_directory`].
+    /// Adds a directory that the session may use: [`NewSession::additional_directory`].
     pub fn additional_directory(self, directory: impl Into<String>) -> Self {
         Self { new: self.new.additional_directory(directory) }
     }
 
-    /// A tool server for the session.
+    /// Adds an MCP server to the session.
     pub fn mcp_server(self, name: impl Into<String>, server: &McpServerConfig) -> Self {
         Self { new: self.new.mcp_server(name, server) }
     }
 
-    /// A namespace of `_meta` that is not this crate's own.
+    /// Adds a namespace to `_meta`.
     pub fn meta(self, namespace: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { new: self.new.meta(namespace, value) }
     }
 
-    /// Any other parameter.
+    /// Adds any other parameter.
     pub fn param(self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { new: self.new.param(name, value) }
     }
@@ -346,12 +346,12 @@ pub struct ListSessions {
 }
 
 impl ListSessions {
-    /// All of them.
+    /// Lists all sessions.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// Those that work in this directory.
+    /// Lists the sessions in this directory.
     pub fn in_dir(directory: impl AsRef<Path>) -> Self {
         Self { directory: Some(directory.as_ref().to_string_lossy().into_owned()) }
     }

@@ -1,4 +1,4 @@
-//! Making, loading, resuming and copying sessions.
+//! Creating, loading, resuming and forking sessions.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::session::SessionMetadata;
 use crate::turns::TurnState;
 use crate::{Error, NewSession, OpenSession, ServerKind};
 
-/// Whether other clients of a shared endpoint may have a turn running in a session.
+/// Whether other clients of a shared endpoint may run a turn in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Others {
     HaveNoTurn,
@@ -29,15 +29,15 @@ pub(crate) enum Others {
 }
 
 impl SandboxAgentClient {
-    /// Makes a session.
+    /// Creates a session.
     ///
-    /// Reports that come before the answer are kept for [`Session::events`]. The mode, the model and the thought level
-    /// that are asked for are set by calls of their own where the server has not set them. If the server has forgotten
-    /// the connection, a new one is made and the call is repeated once.
+    /// Updates that arrive before the response are stored for [`Session::events`]. Mode, model and thought level are set
+    /// by separate calls if the server does not set them. If the server no longer knows the connection, the client
+    /// reconnects and repeats the call once.
     ///
     /// # Errors
-    /// As every call: [`Error::NotConnected`], [`Error::AgentEnded`] and what else can go wrong on the way.
-    /// [`Error::Unsupported`] if the agent cannot set what it shall, in which case there is no session.
+    /// As every call, for example [`Error::NotConnected`] and [`Error::AgentEnded`]. [`Error::Unsupported`] if the agent
+    /// cannot set the mode, model or thought level; then no session is left behind.
     pub fn new_session(&self, new: NewSession) -> BoxFuture<'static, Result<Session, Error>> {
         let client = self.clone();
         Box::pin(async move {
@@ -53,7 +53,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// The connection after the server has forgotten the one there was. It is made once for all who ask for it.
+    /// Reconnects after the server has forgotten the connection, once for all callers.
     async fn reconnected(&self, gone: &Arc<Connection>) -> Result<Arc<Connection>, Error> {
         match self.inner().begin_again(gone)? {
             Again::Ours(attempt) | Again::Theirs(attempt) => {
@@ -66,7 +66,7 @@ impl SandboxAgentClient {
 
     async fn create(&self, connection: &Connection, new: &NewSession) -> Result<Session, Error> {
         let hub = &self.inner().hub;
-        let began = hub.now();
+        let (began, _opening) = (hub.now(), hub.open());
         let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
         check_directories(connection, new)?;
         let mut params = new.to_params(&agent)?;
@@ -84,7 +84,10 @@ impl SandboxAgentClient {
         }
     }
 
-    /// Loads a session with its history, which is in [`Session::history`] and on its events as [`Origin::History`](crate::event::Origin::History).
+    /// Loads a session with its history.
+    ///
+    /// The history is in [`Session::history`], and on the session's events with
+    /// [`Origin::History`](crate::event::Origin::History).
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent cannot load sessions.
@@ -111,8 +114,7 @@ impl SandboxAgentClient {
         self.reopen(connection, LOAD, id, new, RequestOptions::new()).await
     }
 
-    /// Has the agent take a session up. What it tells of it until it answers is its history, where the options or the
-    /// method say so.
+    /// Opens a session of the agent. The options say whether updates before the response are history.
     async fn reopen(
         &self,
         connection: &Connection,
@@ -137,11 +139,11 @@ impl SandboxAgentClient {
         Ok(Session::loaded(self.clone(), id.to_owned(), answer, history))
     }
 
-    /// Resumes a session without its history; where the agent cannot do that but can load sessions, it is loaded.
+    /// Resumes a session without its history. An agent that can only load sessions loads it.
     ///
-    /// What an agent tells of the conversation all the same before it answers is in [`Session::history`], and on its
-    /// events as [`Origin::History`](crate::event::Origin::History). On a shared endpoint it is not: there it may be of a turn
-    /// that another client has running.
+    /// Updates before the response are in [`Session::history`], and on the session's events with
+    /// [`Origin::History`](crate::event::Origin::History). On a shared endpoint they are live, because they may belong to a
+    /// running turn of another client.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent can do neither.
@@ -197,7 +199,7 @@ impl SandboxAgentClient {
         }
     }
 
-    /// Makes a copy of a session, which goes its own way from there.
+    /// Forks a session: creates a copy that continues independently.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent cannot fork sessions.
@@ -212,7 +214,7 @@ impl SandboxAgentClient {
             let connection = client.inner().connection().await?;
             let params = client.session_params(&connection, &id, &new)?;
             let hub = &client.inner().hub;
-            let (began, agent) = (hub.now(), hub.agent_of(&id));
+            let (began, agent, _opening) = (hub.now(), hub.agent_of(&id), hub.open());
             let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
             let agent = agent.as_deref().unwrap_or_else(|| connection.agent());
             let forked = client.opened(answer, FORK, began, agent, new.given())?;
@@ -221,7 +223,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// The parameters of a call that takes up a session: they name the agent to which the session belongs.
+    /// Returns the parameters of a call that opens a session. They name the agent of the session.
     fn session_params(&self, connection: &Connection, id: &str, new: &NewSession) -> Result<Value, Error> {
         check_directories(connection, new)?;
         let hub = &self.inner().hub;
@@ -236,7 +238,7 @@ impl SandboxAgentClient {
         Ok(params)
     }
 
-    /// Asks the agent to report its retries, where that takes a request of its own.
+    /// Requests that the agent reports its retries, for agents that need such a request.
     fn request_retries(&self, connection: &Connection, agent: &str, params: &mut Map<String, Value>) {
         if self.inner().options.notices {
             let capabilities = connection.capabilities();
@@ -246,7 +248,7 @@ impl SandboxAgentClient {
         }
     }
 
-    /// The handle of a session that an answer names.
+    /// Creates the handle of the session that a response names.
     fn opened(
         &self,
         answer: Value,
@@ -275,9 +277,9 @@ impl SandboxAgentClient {
     }
 }
 
-/// Fails if a session shall have directories that its agent would ignore.
+/// Fails if the agent would ignore the additional directories of a session.
 fn check_directories(connection: &Connection, new: &NewSession) -> Result<(), Error> {
-    // What is known is about the agent of the connection.
+    // The capabilities are those of the connection's agent.
     let is_known = new.agent_wanted().is_none_or(|agent| agent == connection.agent());
     let can = connection.supports(Feature::AdditionalDirectories).is_possible();
     if new.has_additional_directories() && is_known && !can {
@@ -286,7 +288,7 @@ fn check_directories(connection: &Connection, new: &NewSession) -> Result<(), Er
     Ok(())
 }
 
-/// Sets what was asked for and is not in force yet.
+/// Sets the requested mode, model and thought level that are not in force yet.
 async fn grant(session: &Session, new: &NewSession, connection: &Connection) -> Result<(), Error> {
     // A shared endpoint with extensions sets mode and model itself, and need not be able to do it by a call.
     let extensions = connection.capabilities().is_some_and(|can| !can.extensions.is_empty());
@@ -314,12 +316,12 @@ fn is_gone(error: &Error) -> bool {
     matches!(error, Error::ConnectionEnded { reason: LostReason::ServerGone, sent: false, .. })
 }
 
-/// Ends a session that nobody will get to hold. What becomes of that does not matter to the program.
+/// Ends a session that could not be set up. Its failure is only logged.
 async fn discard(connection: &Connection, id: &str) {
     if connection.supports(Feature::TerminateSession).is_possible()
         && let Err(error) = terminate(connection, id).await
     {
-        tracing::debug!(%error, "a session that was not wanted could not be ended");
+        tracing::debug!(%error, "a session that could not be set up was not ended");
     }
     connection.hub.disown(id);
 }

@@ -1,4 +1,4 @@
-//! How a client is set up.
+//! The options of a client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::sessions::{Attachment, RecorderOptions, SessionStore};
 use crate::usage::Budget;
 use crate::{Error, PermissionDecision, PermissionPolicy, PermissionRequest, SandboxAgentClient};
 
-/// A token provider that the connection and the plain requests share.
+/// A token provider that the connection and the control plane share.
 pub(crate) type SharedProvider =
     Arc<dyn Fn(TokenUse) -> BoxFuture<'static, Result<Token, TokenError>> + Send + Sync>;
 
-/// The kinds of servers. A client finds out by itself which one it talks to.
+/// The kinds of servers. A client detects the kind of its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ServerKind {
-    /// One endpoint, `/v1/rpc`, that all agents and all clients share. Sessions outlive the connection.
+    /// A server with one shared endpoint, `/v1/rpc`, for all agents and clients. Sessions outlive the connection.
     Shared,
-    /// The released servers: an endpoint and an agent process for each connection. The agent, and with it every
-    /// session, ends with the connection.
+    /// A released server: each connection has its own endpoint and agent process. The agent and its sessions end with
+    /// the connection.
     PerAgent,
-    /// The early servers, which hand out a connection id. Sessions outlive the connection.
+    /// An early server, which assigns a connection id. Sessions outlive the connection.
     ConnectionId,
 }
 
@@ -46,35 +46,35 @@ impl fmt::Display for ServerKind {
     }
 }
 
-/// What happens to a turn when its [`Turn`](crate::Turn) is dropped before it is over.
+/// What happens to a running turn when its [`Turn`](crate::Turn) is dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DropPolicy {
-    /// It is cancelled.
+    /// The turn is cancelled.
     #[default]
     Cancel,
-    /// It goes on, and its reports go to the subscribers of the session's events.
+    /// The turn continues. Subscribers of the session's events receive its updates.
     Detach,
 }
 
-/// How long to wait for what.
+/// The timeouts of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientTimeouts {
-    /// For a server that is not up yet, when a connection is made. Default 30 s.
+    /// How long connecting waits for a server that is not up yet. Default 30 s.
     pub start: Duration,
-    /// For the agent to be ready, which may include its installation. Default 180 s.
+    /// How long the agent may take to start, including its installation. Default 180 s.
     pub initialize: Duration,
-    /// For the answer to a call that is no turn. Default 60 s.
+    /// The timeout of every other request except prompts. Default 60 s.
     pub request: Duration,
-    /// For a session to be made or loaded. Default 300 s.
+    /// How long creating or loading a session may take. Default 300 s.
     pub session: Duration,
-    /// For a turn to stop after it was cancelled. Default 10 s.
+    /// How long a cancelled turn may take to stop. Default 10 s.
     pub cancel: Duration,
-    /// For the server to confirm that the connection is closed. Default 2 s. Released servers never confirm it
-    /// while their agent lives.
+    /// How long the server may take to confirm that the connection is closed. Default 2 s. Released servers do not
+    /// confirm it while their agent runs, so the client does not wait for them.
     pub disconnect: Duration,
-    /// For what a server has to say about the end of an agent, after the first sign of it. Default 500 ms.
+    /// How long calls wait for the details of an agent's end after its first sign. Default 500 ms.
     pub termination: Duration,
 }
 
@@ -92,12 +92,12 @@ impl Default for ClientTimeouts {
     }
 }
 
-/// Gives each time a setter of its name.
+/// Gives each timeout a setter of the same name.
 macro_rules! setters {
     ($($name:ident: $what:literal,)*) => {
         impl ClientTimeouts {
             $(
-                #[doc = concat!("Sets the time for ", $what, ".")]
+                #[doc = concat!("Sets how long to wait for ", $what, ".")]
                 #[must_use]
                 pub fn $name(mut self, time: Duration) -> Self {
                     self.$name = time;
@@ -111,16 +111,16 @@ macro_rules! setters {
 setters! {
     start: "a server that is not up yet",
     initialize: "the agent to be ready",
-    request: "the answer to a call that is no turn",
-    session: "a session to be made or loaded",
-    cancel: "a turn to stop",
+    request: "the response to any other request except a prompt",
+    session: "a session to be created or loaded",
+    cancel: "a cancelled turn to stop",
     disconnect: "the server to confirm that the connection is closed",
-    termination: "the rest of the account of an agent's end",
+    termination: "the details of an agent's end",
 }
 
-/// How a [`SandboxAgentClient`] is set up. What is wrong with a setting is told when the client is made.
+/// The options of a [`SandboxAgentClient`]. [`build`](Self::build) reports invalid settings.
 #[derive(Clone)]
-#[must_use = "options do nothing until a client is made of them"]
+#[must_use = "options do nothing until a client is built from them"]
 pub struct ClientOptions {
     pub(crate) base_url: String,
     pub(crate) agent: Option<String>,
@@ -156,7 +156,7 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// Options for the server at this URL.
+    /// Creates options for the server at this URL.
     pub fn new(base_url: impl Into<String>) -> Self {
         Self {
             base_url: base_url.into(),
@@ -193,40 +193,44 @@ impl ClientOptions {
         }
     }
 
-    /// The agent to talk to, such as `claude`.
+    /// Sets the agent, such as `claude`.
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = Some(agent.into());
         self
     }
 
-    /// Whether the client starts connecting as soon as it is made. It does by default.
+    /// Sets whether the client connects in the background when it is built. Default true.
     pub fn auto_connect(mut self, auto: bool) -> Self {
         self.auto_connect = auto;
         self
     }
 
-    /// Whether the client logs in by itself, as soon as it is connected, to an agent that offers to take an API key
-    /// from its environment (`codex-api-key`, `openai-api-key`, `anthropic-api-key`). It does by default. A login that
-    /// fails does not fail the connection: not every agent needs one.
+    /// Sets whether the client logs in to the agent after connecting, if that needs no user. Default true.
+    ///
+    /// These are the login methods that take an API key from the agent's environment (`codex-api-key`,
+    /// `openai-api-key`, `anthropic-api-key`). A failed login does not fail the connection, because not every agent
+    /// needs one.
     pub fn auto_authenticate(mut self, auto: bool) -> Self {
         self.auto_authenticate = auto;
         self
     }
 
-    /// The kind of server, so that it need not be found out.
+    /// Sets the kind of server, which skips its detection.
     pub fn server(mut self, kind: ServerKind) -> Self {
         self.server = Some(kind);
         self
     }
 
-    /// The bearer token to send with every request.
+    /// Sets the bearer token of every request.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into().into());
         self.provider = None;
         self
     }
 
-    /// Asks for a token before every request, and once more when the server refuses it.
+    /// Sets a provider that supplies a token before every request.
+    ///
+    /// If the server rejects a token, the provider is called once more.
     pub fn token_provider(mut self, provider: impl TokenProvider) -> Self {
         let provider = Arc::new(provider);
         self.provider = Some(Arc::new(move |reason| {
@@ -237,71 +241,75 @@ impl ClientOptions {
         self
     }
 
-    /// A header to send with every request.
+    /// Adds a header to every request.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// An HTTP client of your own. Its settings are yours: it should neither follow redirects nor have a total
-    /// timeout.
+    /// Sets the HTTP client. It should neither follow redirects nor have a total timeout.
     pub fn http_client(mut self, http: reqwest::Client) -> Self {
         self.http = Some(http);
         self
     }
 
-    /// How long to wait for what.
+    /// Sets the timeouts.
     pub fn timeouts(mut self, timeouts: ClientTimeouts) -> Self {
         self.timeouts = timeouts;
         self
     }
 
-    /// How a lost event stream is opened again.
+    /// Sets how a lost event stream is reopened.
     pub fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
         self.reconnect = policy;
         self
     }
 
-    /// What happens to a turn that is dropped before it is over. By default it is cancelled.
+    /// Sets what happens to a running turn that is dropped. By default it is cancelled.
     pub fn on_turn_drop(mut self, policy: DropPolicy) -> Self {
         self.drop_policy = policy;
         self
     }
 
-    /// Whether [`Turn::text`](crate::Turn::text) and [`Turn::collect`](crate::Turn::collect) fill what is missing of a
-    /// turn from the agent's own history, by loading the session again where the agent can. Off by default.
+    /// Sets whether incomplete turns are completed from the agent's own history. Default false.
+    ///
+    /// [`Turn::text`](crate::Turn::text) and [`Turn::collect`](crate::Turn::collect) then load the session again, if the
+    /// agent can load sessions.
     pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
         self.reload_incomplete = reload;
         self
     }
 
-    /// How many bytes may wait for one subscriber of events, or for one turn, before events are dropped and
-    /// counted. Default 64 MiB. What the agent asks, and what happens to sessions and the connection, have budgets of
-    /// the same size (and of 1 MiB at least) beside that, so that a flood of reports costs none of them.
+    /// Sets how many bytes of updates may wait for one subscriber or turn. Default 64 MiB.
+    ///
+    /// Further updates are dropped and counted. Agent requests, and changes of sessions and of the connection, have
+    /// separate budgets of the same size (at least 1 MiB), so a flood of updates does not displace them.
     pub fn event_budget(mut self, bytes: usize) -> Self {
         self.event_budget = bytes;
         self
     }
 
-    /// Bounds on what the client accepts over the wire.
+    /// Sets the limits on data from the server.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The policy that decides about permissions first. By default it leaves every decision to the
-    /// [handler](Self::permission_handler), to turns that are read by [`next_event`](crate::Turn::next_event) and to
-    /// [deciding](crate::Events::deciding) subscriptions; without any of these, requests are refused.
+    /// Sets the policy that decides permission requests first.
+    ///
+    /// By default it leaves every decision to the [handler](Self::permission_handler), to turns that are read by
+    /// [`next_event`](crate::Turn::next_event), and to [deciding](crate::Events::deciding) subscriptions. Without any of
+    /// these, requests are refused.
     pub fn permissions(mut self, policy: PermissionPolicy) -> Self {
         self.permissions = policy;
         self
     }
 
-    /// An asynchronous function that decides what the policy leaves open.
+    /// Sets an asynchronous function that decides the requests which the policy leaves open.
     ///
-    /// It runs on a task of its own, one for each request, and may take its time: to ask a person, for example. The
-    /// request has the tool call with everything the agent reported of it before. When the request ends in another way
-    /// (the turn is cancelled, the agent dies), the future is dropped. If it returns [`PermissionDecision::Ask`] or
+    /// Each request runs it in a task of its own, so it may wait, for example for a user. The request contains the tool
+    /// call with everything that the agent reported about it before. If the request ends in another way (the turn is
+    /// cancelled, the agent dies), the future is dropped. If it returns [`PermissionDecision::Ask`] or
     /// panics, the request is refused. While there is a handler, turns and subscriptions only see requests.
     ///
     /// # Examples
@@ -327,7 +335,7 @@ impl ClientOptions {
         self
     }
 
-    /// A function decides about permissions: [`PermissionPolicy::function`].
+    /// Sets a function as the policy: [`PermissionPolicy::function`].
     pub fn permission_policy(
         self,
         policy: impl Fn(&PermissionRequest) -> PermissionDecision + Send + Sync + 'static,
@@ -335,49 +343,52 @@ impl ClientOptions {
         self.permissions(PermissionPolicy::function(policy))
     }
 
-    /// Tells agents which questions this program is ready for. They come as [`Event::Question`](crate::Event::Question).
-    /// By default nothing is told.
+    /// Sets which questions are advertised to agents. They arrive as [`Event::Question`](crate::Event::Question).
+    ///
+    /// By default none are advertised.
     pub fn questions(mut self, support: QuestionSupport) -> Self {
         self.questions = support;
         self
     }
 
-    /// Whether the program shows [notices](crate::UpdateKind::Notice) to its user. It does by default. Agents that are
-    /// told otherwise write what the user should know into their messages.
+    /// Sets whether support for [notices](crate::UpdateKind::Notice) is advertised to agents. Default true.
+    ///
+    /// Without it, agents write such information into their messages.
     pub fn notices(mut self, shown: bool) -> Self {
         self.notices = shown;
         self
     }
 
-    /// Whether the program can run a [login in a terminal](crate::client::login::LoginKind::Terminal). By default agents are
-    /// told that it cannot, and do not offer such logins.
+    /// Sets whether [terminal logins](crate::client::login::LoginKind::Terminal) are advertised to agents. Default false.
+    ///
+    /// Agents offer such logins only if they are.
     pub fn terminal_logins(mut self, possible: bool) -> Self {
         self.terminal_logins = possible;
         self
     }
 
-    /// Limits what all sessions of the client may use together.
+    /// Sets the budget of all sessions of the client together.
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// The name and version under which this program introduces itself to agents.
+    /// Sets the name and version of the application that are sent to agents.
     pub fn client_info(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
         self.client_info = (name.into(), version.into());
         self
     }
 
-    /// Makes the client: [`SandboxAgentClient::new`].
+    /// Builds the client: [`SandboxAgentClient::new`].
     ///
     /// # Errors
-    /// [`Error::Config`] says which of the settings cannot be used.
+    /// [`Error::Config`] if a setting is invalid.
     pub fn build(self) -> Result<SandboxAgentClient, Error> {
         SandboxAgentClient::new(self)
     }
 }
 
-/// Secrets may be in the token, in headers and in the URL.
+/// The token, the headers and the URL may contain secrets.
 impl fmt::Debug for ClientOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientOptions")

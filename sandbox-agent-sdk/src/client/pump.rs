@@ -1,130 +1,58 @@
-//! The one task that turns messages into events.
+//! The event loop of a connection: the task that turns messages into events.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use acp_http_client as wire;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
-use super::hub::{At, Hub, ended_event};
+use super::hub::{At, Hub, Numbered, ended_event};
 use super::names::SESSION_UPDATE;
 use super::reading::{request_record, response_record};
-use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
+use super::router::RequestRouter;
 use super::stream::StreamPosition;
-use super::supports::Learned;
 use crate::client::event::{Gap, Origin};
-use crate::client::limits::{BodyKind, Limits};
+use crate::client::limits::BodyKind;
 use crate::convert::partial_json::readable_members;
 use crate::convert::retries::{CLAUDE_MESSAGE, retry_notice};
 use crate::convert::termination::TerminationReport;
 use crate::convert::update::Missed;
 use crate::error::{AgentUnparsed, LostReason};
-use crate::requests::Admission;
 use crate::requests::ELICITATION_COMPLETE;
 use crate::{ConnectionState, Error, Event, TerminationInfo, Update};
 
-/// How many commands may wait for the pump.
+mod exit;
+mod shared;
+
+pub(super) use exit::Exit;
+use shared::OUTPUT_CHARS;
+pub(super) use shared::Shared;
+
+/// How many commands may wait for the event loop.
 pub(super) const COMMANDS: usize = 64;
-/// How long the last words of an agent may come behind the notice of its end: servers write the two side by side.
-const TRAILING: Duration = Duration::from_millis(50);
-/// How many lines that are no messages are kept, and how much of each.
-const OUTPUT_LINES: usize = 16;
-const OUTPUT_CHARS: usize = 1024;
 /// How much of a message that cannot be decoded is shown.
 const MALFORMED_CHARS: usize = 256;
 
-/// What the pump of a connection shares with the calls that are made over it.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// Whether other clients use the same endpoint and see the same stream.
-    pub(super) is_shared: bool,
-    /// Whether `_adapter/agent_exited` is about the one agent behind the endpoint.
-    exit_notices_trusted: AtomicBool,
-    /// How many calls wait for an answer.
-    pub(super) in_flight: AtomicUsize,
-    /// Guards how the agent ended, once it has and the connection with it; held for a copy. Details may follow.
-    ended: Mutex<Option<TerminationInfo>>,
-    /// Whether this client has begun to end the agent.
-    pub(super) stop_requested: AtomicBool,
-    /// Agent requests that belong to other clients, as far as is known.
-    pub(super) unclaimed: UnclaimedTable,
-    /// The sessions with agent requests that this client answers.
-    pub(super) owned: Arc<OwnedSessions>,
-    /// What the open agent requests take.
-    pub(super) admission: Arc<Admission>,
-    pub(super) limits: Limits,
-    /// What was found out about methods that need not be there.
-    pub(super) learned: Learned,
-    /// Guards what the agent printed last that is no message; held for a push or a copy.
-    output: Mutex<VecDeque<String>>,
-}
-
-impl Shared {
-    pub(super) fn new(is_shared: bool, limits: &Limits) -> Self {
-        Self {
-            is_shared,
-            exit_notices_trusted: AtomicBool::new(!is_shared),
-            in_flight: AtomicUsize::new(0),
-            ended: Mutex::default(),
-            stop_requested: AtomicBool::new(false),
-            unclaimed: UnclaimedTable::new(limits.unclaimed_requests),
-            owned: Arc::default(),
-            admission: Arc::new(Admission::new(limits.open_request_bytes)),
-            limits: limits.clone(),
-            learned: Learned::default(),
-            output: Mutex::default(),
-        }
-    }
-
-    /// Several agents may be behind a shared endpoint, and any of them can print such a notice. Servers with several
-    /// agents advertise extensions and report ends by session; the adapter has one agent and advertises none.
-    pub(super) fn trust_exit_notices(&self, trusted: bool) {
-        self.exit_notices_trusted.store(trusted, Ordering::Release);
-    }
-
-    /// How the agent ended, if it has.
-    pub(super) fn ended(&self) -> Option<TerminationInfo> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_ended(&self, info: TerminationInfo) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
-    }
-
-    fn printed(&self, line: &str) {
-        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        if output.len() == OUTPUT_LINES {
-            output.pop_front();
-        }
-        output.push_back(line.chars().take(OUTPUT_CHARS).collect());
-    }
-
-    /// What the agent printed last that is no message.
-    pub(super) fn output(&self) -> Vec<String> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
-    }
-}
-
-/// What calls ask of the pump.
+/// A command to the event loop.
 pub(super) enum Command {
-    /// To be told when everything that has arrived was given out.
+    /// Responds when everything that has arrived was published.
     Barrier(oneshot::Sender<()>),
-    /// To put the account of an agent's end together now, if there is one.
+    /// Completes the report of an agent's end now, if there is one.
     Settle(oneshot::Sender<()>),
     #[cfg(feature = "sessions")]
     /// To do something between two events, and to tell which was the last one.
     Between(Box<dyn FnOnce() + Send>, oneshot::Sender<Option<String>>),
-    /// To take note of a sign that the agent has ended, and to tell how.
+    /// Reports a sign that the agent has ended, and responds with how it ended.
     Report(Box<TerminationReport>, oneshot::Sender<TerminationInfo>),
 }
 
-/// Reads everything a connection brings, in order, and gives it to the hub.
+/// Reads everything from a connection, in order, and publishes it.
 ///
-/// Because there is one such task, events have one order, an end is told of once, and a call that waits at the
-/// barrier knows that everything which came before its answer was delivered.
+/// There is one such task, so events have one order, an end is published once, and a call that waits at the barrier
+/// knows that everything before its response was delivered.
 pub(super) struct Pump {
     pub(super) wire: wire::AcpHttpClient,
     pub(super) events: wire::Events,
@@ -135,35 +63,26 @@ pub(super) struct Pump {
     pub(super) hub: Arc<Hub>,
     pub(super) shared: Arc<Shared>,
     pub(super) router: RequestRouter,
-    /// How long the rest of an account of the agent's end may take.
+    /// How long the details of the agent's end may take.
     pub(super) patience: Duration,
     pub(super) exit: Exit,
-    /// The last event that was given out.
+    /// The last event that was published.
     pub(super) last_event: Option<wire::EventId>,
-    /// Whether the stream was lost and has not come back.
+    /// Whether the stream is lost and not reopened yet.
     pub(super) away: bool,
-}
-
-/// An end of the agent that is being put together.
-#[derive(Debug, Default)]
-pub(super) struct Exit {
-    report: Option<TerminationReport>,
-    /// Whether the notice has come on the stream, behind what the agent said before its end.
-    noticed: bool,
-    /// Whether a call that was waiting has failed with it.
-    answered: bool,
-    deadline: Option<Instant>,
-    waiting: Vec<oneshot::Sender<TerminationInfo>>,
-    /// The sessions that ended with it, once that is published.
-    published: Option<Vec<Arc<str>>>,
-    /// Whether everything that was worth waiting for is known.
-    is_finished: bool,
 }
 
 impl Pump {
     pub(super) async fn run(mut self) {
         let (mut reading, mut asking) = (true, true);
         loop {
+            if self.queued.is_empty()
+                && let Some(event) = self.events.try_recv()
+            {
+                self.take(event);
+                tokio::task::coop::consume_budget().await;
+                continue;
+            }
             if !self.queued.is_empty() {
                 match self.events.try_recv() {
                     Some(event) => self.take(event),
@@ -177,7 +96,7 @@ impl Pump {
             }
             let deadline = self.exit.deadline;
             tokio::select! {
-                // What has arrived comes first, so that a barrier is behind it.
+                // Events come first, so that a barrier is behind those that have arrived.
                 biased;
                 event = self.events.recv(), if reading => match event {
                     Some(event) => {
@@ -203,7 +122,7 @@ impl Pump {
                         // A caller that went away needs no answer.
                         let _ = told.send(self.last_event.as_ref().map(|id| id.as_text().into_owned()));
                     }
-                    Some(Command::Report(report, told)) => self.report(*report, Some(told)),
+                    Some(Command::Report(report, reply)) => self.report(*report, Some(reply)),
                     None => return,
                 },
                 () = wait_until(deadline) => self.finish_exit(),
@@ -264,7 +183,7 @@ impl Pump {
         }
     }
 
-    /// Routes a request in its place between the updates: it was queued before its event was published.
+    /// Routes a request in order between the updates: it was queued before its event was published.
     fn route_request(&mut self, id: &wire::MessageId) {
         while let Some(queued) = self.requests.try_recv() {
             self.queued.push_back(queued);
@@ -275,7 +194,7 @@ impl Pump {
         }
     }
 
-    /// What a message takes in memory, if that is within its limit. What is not is reported.
+    /// Returns the decoded size of a message, if it is within the limit. Reports a message over the limit.
     fn admitted(&self, method: &str, raw: &wire::Json) -> Option<usize> {
         match self.shared.limits.check(BodyKind::Message, method, raw.as_bytes()) {
             Ok(size) => Some(size),
@@ -295,10 +214,10 @@ impl Pump {
     }
 
     fn updated(&mut self, notification: &wire::Notification) {
-        let Some(size) = self.admitted(SESSION_UPDATE, &notification.params) else { return };
+        // Its size was checked where it was received.
         let place = self.place(&notification.meta, notification.params.as_bytes());
         let origin = Origin::from_wire(notification.meta.origin);
-        let event = Event::Update(Update::from_json(&notification.params, origin, size));
+        let event = Event::Update(Update::from_json(&notification.params, origin));
         self.hub.publish_at(&event, place.at());
     }
 
@@ -345,8 +264,8 @@ impl Pump {
         }
     }
 
-    /// A notification that the parser refuses, because it is nested too deep, say. That a session has ended is known
-    /// from its outermost members.
+    /// Reports a notification that cannot be parsed, for example because it is nested too deep. The end of a session is
+    /// still recognised by the outermost fields.
     fn unreadable(&mut self, notification: &wire::Notification, error: &serde_json::Error) {
         let method = &notification.method;
         let reason = format!("the parameters of `{method}` cannot be read: {error}");
@@ -361,11 +280,11 @@ impl Pump {
     }
 
     /// Where an event stands in the stream, and what the observer identifies it by.
-    fn place(&self, meta: &wire::Meta, content: &[u8]) -> Place {
+    fn place<'a>(&self, meta: &wire::Meta, content: &'a [u8]) -> Place<'a> {
         let number = meta.event_id.as_ref().and_then(wire::EventId::as_number);
         let named = number.filter(|_| self.shared.is_shared && self.hub.is_observed());
         Place {
-            position: self.position(&meta.event_id, content),
+            position: number.map(|offset| Numbered { offset, content }),
             name: named.map(|number| place(number, content)),
         }
     }
@@ -382,7 +301,7 @@ impl Pump {
             Some((id, report)) if origin == Origin::Live => {
                 self.hub.end_session_at(&id, report, at);
             }
-            // An old end says nothing about the session as it is now: it may have been taken up again since.
+            // An old end says nothing about the current state: the session may have been opened again.
             Some((id, report)) => {
                 self.hub.publish_at(&ended_event(&id, &report.into_info(), origin), at);
             }
@@ -412,69 +331,6 @@ impl Pump {
             _ => {}
         }
     }
-
-    /// Takes note of a sign that the agent has ended. The first one that is certain is published at once.
-    fn report(&mut self, report: TerminationReport, told: Option<oneshot::Sender<TerminationInfo>>) {
-        if let (true, Some(info)) = (self.exit.is_finished, self.shared.ended()) {
-            if let Some(told) = told {
-                // A caller that went away needs no answer.
-                let _ = told.send(info);
-            }
-            return;
-        }
-        // The notice with the exit code follows a failed write.
-        let is_certain = !report.is_failed_write();
-        match told {
-            Some(told) => {
-                self.exit.answered = true;
-                self.exit.waiting.push(told);
-            }
-            None => self.exit.noticed = true,
-        }
-        let requested = self.shared.stop_requested.load(Ordering::Acquire);
-        let report = if requested { report.merge(TerminationReport::requested()) } else { report };
-        let report = match self.exit.report.take() {
-            Some(before) => before.merge(report),
-            None => report,
-        };
-        // The code comes with the notice, what the agent wrote to stderr with the failure of a call that waits.
-        let waits = self.shared.in_flight.load(Ordering::Acquire) > 0;
-        let complete = self.exit.noticed && (report.has_stderr() || self.exit.answered || !waits);
-        self.exit.report = Some(report);
-        let patience = if complete || requested { TRAILING } else { self.patience };
-        let deadline = Instant::now() + patience;
-        self.exit.deadline = Some(self.exit.deadline.map_or(deadline, |before| before.min(deadline)));
-        if is_certain {
-            self.publish_exit();
-        }
-    }
-
-    /// Publishes that the agent has ended, with what is known of it by now.
-    fn publish_exit(&mut self) {
-        let Some(report) = self.exit.report.clone().filter(|_| self.exit.published.is_none()) else { return };
-        let info = report.clone().into_info();
-        self.shared.set_ended(info.clone());
-        self.exit.published = Some(self.hub.end_all(&report));
-        if !self.shared.stop_requested.load(Ordering::Acquire) {
-            self.hub.connection(ConnectionState::AgentEnded(Box::new(info)));
-        }
-    }
-
-    /// What is known about the end of the agent is all there will be: the connection ends.
-    fn finish_exit(&mut self) {
-        self.publish_exit();
-        let finished = Exit { is_finished: self.exit.report.is_some(), ..Exit::default() };
-        let Exit { report, waiting, published, .. } = std::mem::replace(&mut self.exit, finished);
-        let Some(report) = report else { return };
-        let info = report.clone().into_info();
-        self.shared.set_ended(info.clone());
-        self.hub.complete_ends(&published.unwrap_or_default(), &report);
-        for told in waiting {
-            // A caller that went away needs no answer.
-            let _ = told.send(info.clone());
-        }
-        self.wire.control().end(Error::ended(None, info, true));
-    }
 }
 
 /// On a shared endpoint, requests that were not read belong to other clients, as far as is known: they are not to be
@@ -493,12 +349,12 @@ impl Drop for Pump {
 }
 
 /// Where an event stands.
-struct Place {
-    position: Option<StreamPosition>,
+struct Place<'a> {
+    position: Option<Numbered<'a>>,
     name: Option<String>,
 }
 
-impl Place {
+impl Place<'_> {
     fn at(&self) -> At<'_> {
         At { position: self.position, place: self.name.as_deref() }
     }
@@ -515,7 +371,7 @@ pub(super) fn place(number: u64, content: &[u8]) -> String {
     format!("{number}-{:x}-{hash:016x}", content.len())
 }
 
-/// Why a connection was lost; `None` if it was given up by this program.
+/// Why a connection was lost; `None` if this program closed it.
 pub(super) fn lost_reason(reason: &wire::EndReason) -> Option<LostReason> {
     match Error::terminated(reason) {
         Error::ConnectionEnded { reason: LostReason::Dropped, .. } => None,

@@ -18,12 +18,12 @@ use crate::event::{Gap, Origin};
 use crate::termination::TerminationReport;
 use crate::{Error, Event, ServerKind, Update};
 
-/// Reads the server's stream from a position on, over a stream of its own.
+/// Reads the server's stream from a position on, over a separate stream.
 ///
-/// It has everything that the server still has: updates, requests of agents, responses, of all sessions and all
-/// clients. If the position is not of this incarnation of the server, an [`Event::ServerRestarted`] comes first, and
-/// what follows begins with the first event that the server has. Events that the server no longer has are a
-/// [`LogRecord::Missing`].
+/// It returns everything in the server's replay buffer: updates, agent requests and responses of all sessions and
+/// clients. If the position belongs to another incarnation of the server, [`Event::ServerRestarted`] comes first, and
+/// the entries begin with the first event of the replay buffer. [`LogRecord::Missing`] stands for events that the server
+/// no longer has.
 #[must_use = "nothing is read before the first call of `next`"]
 pub struct StreamReader {
     state: State,
@@ -61,8 +61,8 @@ impl StreamReader {
         Self { state: State::Opening(Box::pin(opening)), from, to, is_verified: from.offset == 0 }
     }
 
-    /// The next entry; `None` at the end: behind the position `to`, or behind everything that the server had when
-    /// reading began.
+    /// Returns the next entry, or `None` at the end: behind the number `to`, or behind everything that the server had
+    /// when reading began.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server does not number its events. [`Error::NotConnected`] without a connection.
@@ -226,12 +226,11 @@ impl Opened {
     fn notification(&self, notification: &wire::Notification) -> Event {
         let origin = Origin::Replayed;
         let method = notification.method.as_str();
-        let size = match self.limits.check(BodyKind::Message, method, notification.params.as_bytes()) {
-            Ok(size) => size,
-            Err(error) => return too_large(&error),
-        };
         if method == SESSION_UPDATE {
-            return Event::Update(Update::from_json(&notification.params, origin, size));
+            return Event::Update(Update::from_json(&notification.params, origin));
+        }
+        if let Err(error) = self.limits.check(BodyKind::Message, method, notification.params.as_bytes()) {
+            return too_large(&error);
         }
         let params: Value = match serde_json::from_str(notification.params.as_str()) {
             Ok(params) => params,

@@ -26,12 +26,12 @@ pub enum TurnState {
     Cancelling,
 }
 
-/// A handle of one session. It is cheap to clone, and counts as a handle of its client.
+/// A handle to a session. It is cheap to clone and keeps its client alive.
 #[derive(Clone)]
 pub struct Session {
     client: SandboxAgentClient,
     id: Arc<str>,
-    /// The answer that made it, `null` for a handle that was made from an id alone.
+    /// The response that created it; `null` for a handle that was created from an id.
     answer: Arc<Value>,
     history: Arc<[Update]>,
     snapshot: Arc<SnapshotCell>,
@@ -52,54 +52,56 @@ impl Session {
         Self { client, id: id.into(), answer: Arc::new(answer), history: history.into(), snapshot }
     }
 
-    /// Its id.
+    /// Returns the session id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The client it belongs to.
+    /// Returns the client of the session.
     #[must_use]
     pub fn client(&self) -> &SandboxAgentClient {
         &self.client
     }
 
-    /// The history that came when it was loaded; empty otherwise.
+    /// Returns the history that the agent sent when the session was loaded. Empty for other sessions.
     #[must_use]
     pub fn history(&self) -> &[Update] {
         &self.history
     }
 
-    /// What is known about it now: modes, models, options, commands, tools, title, metadata. It follows whatever
-    /// tells of the session, and a copy that was taken stays as it is.
+    /// Returns the current state of the session: modes, models, options, commands, tools, title, metadata.
+    ///
+    /// The returned snapshot does not change; call this again for a newer one.
     #[must_use]
     pub fn snapshot(&self) -> Arc<SessionSnapshot> {
         self.snapshot.get()
     }
 
-    /// The answer with which it was made, loaded or resumed, as it came: its modes, its options and whatever else.
+    /// Returns the raw response that created, loaded or resumed the session.
     #[must_use]
     pub fn raw(&self) -> &Value {
         &self.answer
     }
 
-    /// Its options as they are now.
+    /// Returns the current options of the session.
     #[must_use]
     pub fn config_options(&self) -> Vec<ConfigOption> {
         self.snapshot().config_options.clone()
     }
 
-    /// Gives the session something to do.
+    /// Sends a prompt, which starts a turn.
     ///
-    /// The turn starts at once and goes on whether its reports are read or not. There is one turn at a time: while
-    /// one is running, another one fails with [`Error::TurnInProgress`].
+    /// The turn starts immediately and runs whether or not its updates are read. A session has one turn at a time: a
+    /// prompt during a turn fails with [`Error::TurnInProgress`]. After a cancelled or dropped turn, the prompt waits
+    /// until that turn has stopped.
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> Turn {
         Turn::start(self.clone(), &prompt.into(), None)
     }
 
-    /// Like [`prompt`](Self::prompt), with a function that runs with the prompt's id before it is sent.
+    /// Sends a prompt after a function has run with the request id of the prompt.
     ///
-    /// It is for layers that write ahead: they store the prompt under the id that its response has in the
+    /// For write-ahead layers: they store the prompt under the id that its response has in the
     /// [stream](crate::stream). If the function fails, the prompt is not sent, and the turn fails with its error.
     pub fn prompt_after<F, R>(&self, prompt: impl Into<Prompt>, before: F) -> Turn
     where
@@ -117,25 +119,27 @@ impl Session {
         self.client.cancel(self.id())
     }
 
-    /// What the session is doing, as far as this client knows.
+    /// Returns whether a turn of this client is running.
     #[must_use]
     pub fn turn_state(&self) -> TurnState {
         *self.client.inner().hub.watch_turn(&self.id).borrow()
     }
 
-    /// How it ended, if it has and has not been taken up again.
+    /// Returns how the session ended; `None` if it is active, or was loaded or resumed since.
     #[must_use]
     pub fn termination(&self) -> Option<TerminationInfo> {
         self.client.inner().hub.ended(&self.id)
     }
 
-    /// What happens in it: what came while nobody listened (before the answer that made it, or between turns), and
-    /// everything from now on.
+    /// Subscribes to the events of the session.
+    ///
+    /// The subscription begins with the stored events that no subscriber and no turn received: those before the
+    /// response that created the session, and those between turns.
     pub fn events(&self) -> Events {
         self.client.inner().hub.subscribe_session(&self.id)
     }
 
-    /// Sets its mode; where the agent has an option for that instead, by the option.
+    /// Sets the mode. If the agent has a mode option instead of modes, this sets that option.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent has neither.
@@ -144,7 +148,7 @@ impl Session {
         self.or_by_option(self.client.set_mode_by_method(self.id(), mode.clone()), "mode", mode)
     }
 
-    /// Sets its model; where the agent has an option for that instead, by the option.
+    /// Sets the model. If the agent has a model option instead of models, this sets that option.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent has neither.
@@ -170,7 +174,7 @@ impl Session {
         })
     }
 
-    /// Sets how hard the agent thinks, by its option for that.
+    /// Sets the thought level, through the agent's option of that category.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent has none.
@@ -194,7 +198,7 @@ impl Session {
         self.set_config_option(&option.id, value).await
     }
 
-    /// Sets one of its options.
+    /// Sets an option of the session.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent has no options.
@@ -206,15 +210,15 @@ impl Session {
         self.client.set_session_config_option(self.id(), option, value)
     }
 
-    /// Changes its metadata: [`SandboxAgentClient::set_metadata`].
+    /// Changes the metadata: [`SandboxAgentClient::set_metadata`].
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the server keeps no metadata.
+    /// [`Error::Unsupported`] if the server does not store metadata.
     pub fn set_metadata(&self, metadata: SessionMetadata) -> BoxFuture<'static, Result<(), Error>> {
         self.client.set_metadata(self.id(), metadata)
     }
 
-    /// The models it can work with.
+    /// Returns the models that the session can use.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server does not know.
@@ -222,7 +226,7 @@ impl Session {
         self.client.list_models(Some(self.id()))
     }
 
-    /// What the server knows about it.
+    /// Returns the server's record of the session.
     ///
     /// # Errors
     /// As [`SandboxAgentClient::get_session`].
@@ -230,7 +234,7 @@ impl Session {
         self.client.get_session(self.id())
     }
 
-    /// Makes a copy of it.
+    /// Forks the session.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent cannot fork sessions.
@@ -238,11 +242,12 @@ impl Session {
         self.client.fork_session(self.id(), new)
     }
 
-    /// Loads it again from the agent's own history, which is in [`history`](Self::history) of the session that is
-    /// returned: for a turn of which something is missing.
+    /// Loads the session again, to recover updates that were lost.
+    ///
+    /// The returned session has the agent's own history in [`history`](Self::history).
     ///
     /// # Errors
-    /// [`Error::Config`] if this client has neither created nor loaded it, [`Error::Unsupported`] if the agent cannot
+    /// [`Error::Config`] if this client has neither created nor loaded the session, [`Error::Unsupported`] if the agent cannot
     /// load sessions.
     pub fn reload(&self) -> BoxFuture<'static, Result<Self, Error>> {
         let (client, id) = (self.client.clone(), self.id.to_string());
@@ -257,7 +262,7 @@ impl Session {
         })
     }
 
-    /// Leaves it without ending it.
+    /// Detaches from the session without ending it.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server cannot do that.
@@ -265,7 +270,7 @@ impl Session {
         self.client.detach_session(self.id())
     }
 
-    /// Ends it.
+    /// Ends the session.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server cannot do that.

@@ -1,4 +1,4 @@
-//! What is known about a session now.
+//! The current state of a session.
 
 use serde_json::{Map, Value};
 
@@ -9,77 +9,76 @@ use crate::usage::Cost;
 
 mod cell;
 mod patch;
+mod reported;
 #[cfg(test)]
 mod tests;
-mod told;
 mod tool;
 
 pub(crate) use cell::SnapshotCell;
 pub(crate) use patch::Patch;
 pub use tool::Tool;
 
-/// What is known about a session now: what can be chosen in it, and what is chosen.
+/// The current state of a session: its choices, and what is chosen.
 ///
-/// It is put together from whatever tells of it: the answers that make, load, resume or fork a session, the
-/// agent's own reports, and the answers to changes that this client asks for. What the agent reports later counts
-/// for more than what it answered before. When the outcome of a turn is there, everything that came in the turn is
-/// in the snapshot.
+/// It combines the responses that create, load, resume or fork the session, the agent's updates, and the responses to
+/// changes by this client. A later update replaces an earlier response. When a turn has an outcome, the snapshot
+/// contains every update of the turn.
 ///
-/// Agents tell of modes and models in two ways: as lists of their own, and as options with the category `mode` or
-/// `model`. The two are kept in step here, and where there are only options, the lists are made of them.
+/// Agents report modes and models in two ways: as lists, and as options with the category `mode` or `model`. The
+/// snapshot keeps both consistent. If an agent has only options, the lists are derived from them.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct SessionSnapshot {
-    /// The modes to choose from.
+    /// The available modes.
     pub modes: Vec<AgentMode>,
-    /// The id of the mode in force.
+    /// The id of the current mode.
     pub current_mode: Option<String>,
-    /// The models to choose from, and the one in use.
+    /// The available models and the current one.
     pub models: ModelList,
     /// The options with their values.
     pub config_options: Vec<ConfigOption>,
-    /// The commands that a user may give.
+    /// The available commands.
     pub commands: Vec<Command>,
-    /// The tools the agent has, where it tells of them.
+    /// The tools of the agent, if it reports them.
     pub tools: Vec<Tool>,
-    /// The title people see.
+    /// The display title.
     pub title: Option<String>,
-    /// When it was last used, in the agent's own words.
+    /// The time of the last activity, as the agent writes it.
     pub last_activity: Option<String>,
     /// How many tokens of the model's context are used.
     pub context_used: Option<u64>,
-    /// How many tokens the model's context has room for.
+    /// The size of the model's context in tokens.
     pub context_size: Option<u64>,
     /// The running total of the cost, as the agent last reported it. [`Session::usage`](crate::Session::usage) adds up.
     pub cost: Option<Cost>,
-    /// The metadata it was made with, and what came back or was changed since.
+    /// The metadata: as given, as returned by the server, and as changed since.
     pub metadata: SessionMetadata,
-    /// What this version does not know, as it came: whole members of the answers, and of a member that it knows (of
-    /// `modes`, say, or of the list of tools) what it cannot read, under the name of that member.
+    /// Unknown fields of the responses, as received. Entries of known fields that cannot be parsed are here too, under
+    /// the name of their field.
     pub other: Map<String, Value>,
 }
 
 impl SessionSnapshot {
-    /// The mode in force, if it is one of the list.
+    /// Returns the current mode, if it is in the list.
     #[must_use]
     pub fn mode(&self) -> Option<&AgentMode> {
         let current = self.current_mode.as_deref()?;
         self.modes.iter().find(|mode| mode.id == current)
     }
 
-    /// The model in use, if it is one of the list.
+    /// Returns the current model, if it is in the list.
     #[must_use]
     pub fn model(&self) -> Option<&Model> {
         self.models.current_model()
     }
 
-    /// An option by its id.
+    /// Returns an option by its id.
     #[must_use]
     pub fn config_option(&self, id: &str) -> Option<&ConfigOption> {
         self.config_options.iter().find(|option| option.id == id)
     }
 
-    /// The first option of a category: `mode`, `model`, `thought_level` or whatever the agent has.
+    /// Returns the first option of a category, such as `mode`, `model` or `thought_level`.
     #[must_use]
     pub fn option_for(&self, category: &str) -> Option<&ConfigOption> {
         self.config_options.iter().find(|option| option.category.as_deref() == Some(category))

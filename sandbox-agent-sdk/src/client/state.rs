@@ -1,35 +1,34 @@
-//! Where a connection stands.
+//! The state of a connection.
 
 use std::fmt;
 
 use crate::TerminationInfo;
 use crate::error::LostReason;
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ConnectionState {
-    /// There is none: it was never made, or it was given up, or could not be made.
+    /// Not connected: never connected, disconnected, or the attempt failed.
     Disconnected,
-    /// It is being made.
+    /// Connecting.
     Connecting,
-    /// It is there, and events come in.
+    /// Connected, with an open event stream.
     Connected,
-    /// The event stream was lost and is being opened again. Calls can still be made, and nothing is said about
-    /// the agent by that.
+    /// The event stream was lost and is being reopened. Calls still work. This says nothing about the agent.
     #[non_exhaustive]
     Reconnecting {
-        /// How many attempts in a row made no progress.
+        /// The number of failed attempts in a row.
         attempt: u32,
     },
-    /// The agent has ended, and the connection with it.
+    /// The agent has ended, which ended the connection.
     AgentEnded(Box<TerminationInfo>),
-    /// The connection ended for good, though not by this program. The agent may well be alive.
+    /// The connection was lost and is not reopened. The agent may still run.
     Lost(LostReason),
 }
 
 impl ConnectionState {
-    /// Whether calls can be made.
+    /// Returns whether calls can be made.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         matches!(self, Self::Connecting | Self::Connected | Self::Reconnecting { .. })

@@ -16,8 +16,10 @@ use crate::session::TerminateResult;
 use crate::termination::TerminationReport;
 
 impl SandboxAgentClient {
-    /// Cancels the turn of a session: what the agent has asked is answered as cancelled, then the agent is told, and
-    /// then its turn is waited for. Without a running turn the agent is told all the same.
+    /// Cancels the turn of a session and waits until it has stopped.
+    ///
+    /// Open agent requests of the session are answered as cancelled first. Without a running turn the cancel is sent
+    /// anyway.
     ///
     /// # Errors
     /// [`Error::Timeout`] with [`Phase::Cancel`] if the turn does not stop in time.
@@ -45,15 +47,13 @@ impl SandboxAgentClient {
         Ok(())
     }
 
-    /// Ends a session. The end that follows says that it was [requested](crate::TerminationInfo::requested), and is
-    /// never a crash.
+    /// Ends a session. Its termination is marked as [requested](crate::TerminationInfo::requested) and is never a crash.
     ///
-    /// Released servers cannot do that themselves; there the agent is asked to close the session, if it says that it
-    /// can. Where neither is possible, [`disconnect`](Self::disconnect) ends the agent of a released server with all
-    /// its sessions.
+    /// Released servers cannot end a session; the agent is asked to close it, if it advertises that. If neither is
+    /// possible, [`disconnect`](Self::disconnect) ends the agent of a released server with all its sessions.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if neither the server nor the agent can do that.
+    /// [`Error::Unsupported`] if neither the server nor the agent can end a session.
     pub fn terminate_session(
         &self,
         session_id: impl Into<String>,

@@ -2,130 +2,43 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use acp_http_client::RequestOptions;
-use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
-use serde::Serialize;
-use serde_json::{Value, json};
-use tokio::sync::oneshot::error::TryRecvError;
+use serde_json::json;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::connection::Connection;
-use super::lifecycle::Inner;
-use super::list::find_session;
-use super::metering::metered;
-use super::names::PROMPT;
-use super::reading::id_text;
 use super::session::{Session, TurnState};
 use crate::client::event::Queue;
-use crate::client::snapshot::Patch;
-use crate::convert::open_enum::open_enum;
-use crate::error::{Phase, Timeout};
-use crate::session::SessionInfo;
-use crate::termination::TerminationReport;
-use crate::thread::AgentResult;
-use crate::update::Missed;
-use crate::usage::{BudgetEvent, TurnUsage};
-use crate::{DropPolicy, Error, Prompt, Update, UpdateKind};
+use crate::error::Phase;
+use crate::{Error, Prompt, Update, UpdateKind};
 
 mod collected;
+mod driver;
 mod feed;
 mod item;
 mod limits;
+mod outcome;
 
 pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
+pub(super) use driver::BeforeSend;
+use driver::Driver;
 pub use item::TurnEvent;
 pub(crate) use item::TurnItem;
-use limits::{TurnLimits, reached};
+use limits::TurnLimits;
+use outcome::Outcome;
+pub use outcome::{StopReason, TurnOutcome};
 
-open_enum! {
-    /// Why a turn ended.
-    pub enum StopReason {
-        /// The agent has said what it had to say.
-        EndTurn = "end_turn",
-        /// The model's limit of tokens was reached.
-        MaxTokens = "max_tokens",
-        /// The limit of requests in one turn was reached.
-        MaxTurnRequests = "max_turn_requests",
-        /// The agent refused to go on.
-        Refusal = "refusal",
-        /// It was cancelled.
-        Cancelled = "cancelled",
-    }
-}
-
-/// How a turn ended.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct TurnOutcome {
-    /// Why.
-    pub stop_reason: StopReason,
-    /// What is missing of the reports, as far as is known: the connection lost them, or they were not read in time.
-    pub missing: Vec<Missed>,
-    /// The response as it came, or the report that ended the turn where the response says only that the prompt was
-    /// accepted. An error
-    /// response to a turn that was cancelled is in its member `error`.
-    pub raw: Value,
-    /// What the turn used, as far as the agent reports it.
-    pub usage: Box<TurnUsage>,
-    /// The budget that was spent in the turn, if that is why it was cancelled.
-    pub budget: Option<Box<BudgetEvent>>,
-}
-
-impl TurnOutcome {
-    /// Reads the response to a prompt.
-    fn read(raw: Value, missing: Vec<Missed>) -> Self {
-        let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
-        let stop_reason = StopReason::from(reason);
-        Self { stop_reason, missing, raw, usage: Box::default(), budget: None }
-    }
-
-    /// The outcome of a turn that this client has cancelled, whatever the response says.
-    fn cancelled(raw: Value, missing: Vec<Missed>) -> Self {
-        Self { stop_reason: StopReason::Cancelled, ..Self::read(raw, missing) }
-    }
-
-    /// The member `_meta` of the response.
-    #[must_use]
-    pub fn meta(&self) -> Option<&Value> {
-        self.raw.get("_meta")
-    }
-
-    /// Whether every report of the turn was received.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.missing.is_empty()
-    }
-
-    /// What the outcome amounts to as a result, to be classified for a thread.
-    #[must_use]
-    pub fn to_result(&self) -> AgentResult {
-        AgentResult::from_stop_reason(self.stop_reason.as_str())
-    }
-}
-
-/// What servers say of a prompt to a session that has ended.
-const ALREADY_ENDED: &str = "session already ended";
-
-type Outcome = Result<TurnOutcome, Error>;
-
-/// Runs with the id of a prompt before it is sent.
-pub(super) type BeforeSend = Box<dyn FnOnce(String) -> BoxFuture<'static, Result<(), Error>> + Send>;
-
-/// One turn: a stream of the agent's reports, and an outcome.
+/// A turn: a stream of updates, and an outcome.
 ///
-/// The stream ends when the turn is over, after every report that came before its end. What a crash leaves behind
-/// is delivered too, and the outcome is an error then. Dropping a turn that is not over cancels it, unless the
-/// [`DropPolicy`] says otherwise.
+/// The stream ends after the last update of the turn. After a crash it has the updates before the crash, and the outcome
+/// is an error. Dropping a running turn cancels it, unless the [`DropPolicy`](crate::DropPolicy) says otherwise.
 ///
-/// [`next_event`](Self::next_event) gives the agent's requests as well, in order; its caller decides them. With every
-/// other method the turn does not decide: requests go to the
+/// [`next_event`](Self::next_event) returns agent requests too, in order; its caller decides them. With every other
+/// method the turn decides nothing: requests go to the
 /// [permission handler](crate::ClientOptions::permission_handler) or to deciding subscriptions, or are refused.
 #[must_use = "a turn that is dropped is cancelled"]
 pub struct Turn {
@@ -134,20 +47,20 @@ pub struct Turn {
     outcome: watch::Receiver<Option<Outcome>>,
     limits: watch::Sender<TurnLimits>,
     reading: Reading,
-    /// Tells the task that runs the turn when it is no longer held.
+    /// Its drop notifies the task of the turn.
     _held: oneshot::Sender<()>,
 }
 
 /// How a turn is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reading {
-    /// It was not read yet.
+    /// Not read yet.
     NotYet,
-    /// Only its reports: its reader does not decide about requests.
+    /// Updates only: the reader does not decide requests.
     Reports,
-    /// All its events: its reader decides.
+    /// All events: the reader decides requests.
     Events,
-    /// The last event was given.
+    /// The last event was returned.
     Ended,
 }
 
@@ -191,7 +104,7 @@ impl Turn {
         Self { session, queue, outcome, limits, reading: Reading::NotYet, _held: held }
     }
 
-    /// The session it belongs to.
+    /// Returns the session of the turn.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
@@ -203,7 +116,7 @@ impl Turn {
         self.outcome.clone()
     }
 
-    /// Cancels the turn if it is not over within this time from now.
+    /// Cancels the turn if it does not end within this time from now.
     ///
     /// Its outcome is then an [`Error::Timeout`] with [`Phase::Deadline`]; [`text`](Self::text) and
     /// [`collect`](Self::collect) give an [`Error::IncompleteTurn`] with what was received.
@@ -212,18 +125,19 @@ impl Turn {
         self
     }
 
-    /// Cancels the turn if nothing is reported in it for this long.
+    /// Cancels the turn if it has no update for this long.
     ///
-    /// Agents that retry a failing model may be silent for minutes. Every update of the session counts, and the time
-    /// does not run while the agent waits for a permission, an answer or a tool of this client. The outcome is then an
+    /// Agents that retry a failing model may be silent for minutes. Every update of the session restarts the time. It
+    /// does not run while the agent waits for a response of this client. The outcome is then an
     /// [`Error::Timeout`] with [`Phase::Idle`]; [`text`](Self::text) and [`collect`](Self::collect) give an
     /// [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
+        self.session.client().inner().hub.time_progress(self.session.id());
         self.limits.send_modify(|limits| limits.idle = Some(limit));
         self
     }
 
-    /// The next report, or `None` when the turn is over.
+    /// Returns the next update, or `None` after the last one.
     ///
     /// # Cancel safety
     /// Nothing is lost if the future is dropped.
@@ -231,10 +145,10 @@ impl Turn {
         StreamExt::next(self).await
     }
 
-    /// The next event: a report, a permission request, a question, or the end of the turn, in order. `None` after the
-    /// end.
+    /// Returns the next event in order: an update, a permission request, a question, or the end of the turn. `None`
+    /// after the end.
     ///
-    /// The caller decides the agent's requests: one that is dropped without an answer is cancelled.
+    /// The caller decides agent requests: one that is dropped without an answer is cancelled.
     ///
     /// # Cancel safety
     /// Nothing is lost if the future is dropped.
@@ -253,11 +167,11 @@ impl Turn {
         Some(outcome.into())
     }
 
-    /// Waits for the end of the turn. Reports that were not read can be read afterwards.
+    /// Waits for the end of the turn. Unread updates can be read afterwards.
     ///
     /// # Errors
-    /// [`Error::AgentEnded`] if the agent or the session ended before its answer,
-    /// [`Error::TurnInProgress`] if another turn is running, and what else can go wrong.
+    /// [`Error::AgentEnded`] if the agent or the session ended before the response,
+    /// [`Error::TurnInProgress`] if another turn is running, and the errors of every call.
     pub async fn outcome(&mut self) -> Result<TurnOutcome, Error> {
         self.read_reports();
         self.ended().await
@@ -270,7 +184,7 @@ impl Turn {
         }
     }
 
-    /// Waits for the end of the turn and gives the agent's message as one text.
+    /// Waits for the end of the turn and returns the text of the agent's message.
     ///
     /// # Errors
     /// As [`collect`](Self::collect).
@@ -278,11 +192,11 @@ impl Turn {
         self.collect().await.map(|collected| collected.text)
     }
 
-    /// Waits for the end of the turn and gives everything it brought: text, thoughts, tool calls, changes of files.
+    /// Waits for the end of the turn and returns everything in it: text, thoughts, tool calls, file changes.
     ///
     /// # Errors
-    /// [`Error::IncompleteTurn`] if something is missing or a limit of the turn was reached; it has what was received.
-    /// Else as [`outcome`](Self::outcome).
+    /// [`Error::IncompleteTurn`] if updates are missing or a limit of the turn was reached; it contains what was received.
+    /// Otherwise as [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
         let mut collected = CollectedTurn::default();
         while let Some(update) = self.next().await {
@@ -312,7 +226,7 @@ impl Turn {
         }
     }
 
-    /// The turn from the agent's own history, if that has all of it.
+    /// Returns the turn from the agent's own history, if that is complete.
     async fn reloaded(&self, collected: &CollectedTurn) -> Option<CollectedTurn> {
         let reloaded = match self.session.reload().await {
             Ok(reloaded) => reloaded,
@@ -343,7 +257,7 @@ impl Turn {
         self.session.cancel().await
     }
 
-    /// The turn is read by a method that does not give requests: what waits for a decision here is refused.
+    /// The turn is read by a method that returns no requests, so requests that wait here are refused.
     fn read_reports(&mut self) {
         if self.reading == Reading::NotYet {
             self.reading = Reading::Reports;
@@ -373,7 +287,7 @@ impl Stream for Turn {
     }
 }
 
-/// The session is being cancelled from this moment on, so that the next prompt waits for that.
+/// Marks the session as cancelling, so that the next prompt waits.
 impl Drop for Turn {
     fn drop(&mut self) {
         let inner = self.session.client().inner();
@@ -381,7 +295,7 @@ impl Drop for Turn {
         if is_running {
             inner.hub.drop_turn(self.session.id(), &self.queue, inner.options.drop_policy);
         }
-        // Requests that wait here are not decided any more.
+        // Requests that wait here are cancelled.
         self.queue.abandon();
     }
 }
@@ -393,209 +307,7 @@ impl fmt::Debug for Turn {
     }
 }
 
-/// Runs a turn, from its prompt to its end.
-struct Driver {
-    inner: Arc<Inner>,
-    session: String,
-    params: Value,
-    queue: Arc<Queue<TurnItem>>,
-    outcome: watch::Sender<Option<Outcome>>,
-    /// Guards what runs before the prompt is sent; held to take it.
-    before_send: Mutex<Option<BeforeSend>>,
-    /// The id of the prompt, once it is known.
-    request_id: Option<String>,
-    limits: watch::Receiver<TurnLimits>,
-}
-
-/// Frees the session for the next turn, also when the task is ended from outside.
-struct Free<'a>(&'a Inner, &'a str);
-
-impl Drop for Free<'_> {
-    fn drop(&mut self) {
-        self.0.hub.end_turn(self.1);
-    }
-}
-
-impl Driver {
-    async fn run(mut self, mut dropped: oneshot::Receiver<()>, before: TurnState) {
-        if before == TurnState::Cancelling && !self.wait_for_cancel(&mut dropped).await {
-            return self.refuse();
-        }
-        let outcome = self.turn(dropped).await;
-        self.settle(outcome);
-    }
-
-    /// Waits, within a bound, until the turn before has stopped, and begins this one.
-    async fn wait_for_cancel(&self, dropped: &mut oneshot::Receiver<()>) -> bool {
-        let limit = self.inner.options.timeouts.cancel;
-        let mut state = self.inner.hub.watch_turn(&self.session);
-        let idle = tokio::time::timeout(limit, state.wait_for(|state| *state == TurnState::Idle));
-        let is_idle = tokio::select! {
-            biased;
-            _ = dropped => return false,
-            idle = idle => idle.is_ok_and(|idle| idle.is_ok()),
-        };
-        is_idle && self.inner.hub.begin_turn(&self.session, &self.queue) == TurnState::Idle
-    }
-
-    /// Another turn is running.
-    fn refuse(&self) {
-        self.settle(Err(Error::TurnInProgress { session_id: self.session.clone() }));
-    }
-
-    /// Ends the turn for its reader, unless it has ended for it before.
-    fn settle(&self, outcome: Outcome) {
-        self.queue.end();
-        self.outcome.send_if_modified(|settled| {
-            let first = settled.is_none();
-            if first {
-                *settled = Some(outcome);
-            }
-            first
-        });
-    }
-
-    async fn turn(&mut self, dropped: oneshot::Receiver<()>) -> Outcome {
-        let inner = Arc::clone(&self.inner);
-        let session = self.session.clone();
-        let _free = Free(&inner, &session);
-        let outcome = metered(&inner, &session, self.finished(dropped)).await;
-        self.inner.hub.turn_outcome(&self.session, self.request_id.clone(), &outcome);
-        outcome
-    }
-
-    async fn finished(&mut self, dropped: oneshot::Receiver<()>) -> Outcome {
-        let connection = self.inner.connection().await?;
-        let began = self.inner.hub.now();
-        let outcome = self.prompt(&connection, dropped).await;
-        // Whatever came before the end belongs to the turn.
-        connection.barrier().await;
-        let cancelled = *self.inner.hub.watch_turn(&self.session).borrow() == TurnState::Cancelling;
-        let outcome = match outcome {
-            // It was cancelled before its prompt was sent: there is no response.
-            Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
-            // Agents end a turn that this client has cancelled in many ways.
-            Ok(raw) if cancelled => Ok(TurnOutcome::cancelled(raw, self.missing())),
-            Err(Error::Rpc { error, .. }) if cancelled => {
-                Ok(TurnOutcome::cancelled(json!({ "error": error }), self.missing()))
-            }
-            outcome => outcome.map(|raw| TurnOutcome::read(raw, self.missing())),
-        };
-        if let Ok(outcome) = &outcome {
-            self.inner.hub.answered(&self.session, Patch::of_answer(&outcome.raw), began);
-        }
-        match outcome {
-            Err(Error::Rpc { error, .. }) if error.message.contains(ALREADY_ENDED) => {
-                Err(self.already_ended(Error::Rpc { error, status: None, executed: false }).await)
-            }
-            // The agent may have done a part of the work before it failed.
-            Err(Error::Rpc { error, status, .. }) => Err(Error::Rpc { error, status, executed: true }),
-            outcome => outcome,
-        }
-    }
-
-    fn take_before_send(&self) -> Option<BeforeSend> {
-        self.before_send.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// What is missing of the turn: what the connection lost, and what its reader did not read in time.
-    fn missing(&self) -> Vec<Missed> {
-        let mut missing = self.inner.hub.turn_missed(&self.session);
-        let dropped = self.queue.dropped();
-        if dropped > 0 {
-            missing.push(Missed::Lagged(dropped));
-        }
-        missing
-    }
-
-    /// The session ended before this client knew it; the server knows how.
-    async fn already_ended(&self, refusal: Error) -> Error {
-        let info = match find_session(&self.inner, &self.session).await {
-            Ok(SessionInfo { termination_info: Some(info), .. }) => info,
-            _ => return refusal,
-        };
-        let info = self.inner.hub.end_session(&self.session, TerminationReport::from_info(info));
-        Error::ended(Some(&self.session), info, false)
-    }
-
-    async fn prompt(
-        &mut self,
-        connection: &Connection,
-        mut dropped: oneshot::Receiver<()>,
-    ) -> Result<Value, Error> {
-        // The protocol has a message of its own for turns that are not wanted any more.
-        let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
-        let params = std::mem::take(&mut self.params);
-        let session = self.session.clone();
-        let request = connection.wire.request_raw(PROMPT, &params).options(options);
-        self.request_id = request.id().map(|id| id_text(&id));
-        if let (Some(before), Some(id)) = (self.take_before_send(), self.request_id.clone()) {
-            before(id).await?;
-        }
-        let call = connection.prompt(&session, request);
-        let mut call = std::pin::pin!(call);
-        let policy = self.inner.options.drop_policy;
-        if policy == DropPolicy::Cancel && dropped.try_recv() == Err(TryRecvError::Closed) {
-            return Err(Error::config("the turn was dropped before its prompt was sent"));
-        }
-        let progress = self.inner.hub.watch_progress(&self.session);
-        let mut state = self.inner.hub.watch_turn(&self.session);
-        if *state.borrow_and_update() == TurnState::Cancelling {
-            return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
-        }
-        self.inner.hub.prompt_sent(&session);
-        tokio::select! {
-            biased;
-            answer = &mut call => answer,
-            // Every cancel of the turn follows its prompt.
-            () = async { drop(state.wait_for(|state| *state == TurnState::Cancelling).await) } => {
-                stop(connection, &self.session, call).await
-            }
-            _ = dropped => {
-                self.inner.hub.leave_turn(&self.session);
-                match policy {
-                    DropPolicy::Detach => call.await,
-                    // The session is busy until the agent has stopped: it must never have two turns at once.
-                    DropPolicy::Cancel => stop(connection, &self.session, call).await,
-                }
-            }
-            (phase, within) = reached(&mut self.limits, progress) => {
-                let late = || {
-                    let timeout = Timeout::new(phase, "session/prompt", within);
-                    Error::Timeout(Box::new(timeout))
-                };
-                let limit = self.inner.options.timeouts.cancel;
-                let mut stopped = std::pin::pin!(stop(connection, &self.session, call));
-                if tokio::time::timeout(limit, &mut stopped).await.is_err() {
-                    // Its reader does not wait for an agent that does not stop; the session does.
-                    self.settle(Err(late()));
-                    let _ = stopped.await;
-                }
-                Err(late())
-            }
-        }
-    }
-}
-
-/// Cancels a turn and waits until it has stopped. The prompt is sent, or at least queued, before its cancel.
-async fn stop(
-    connection: &Connection,
-    session: &str,
-    mut call: Pin<&mut impl Future<Output = Result<Value, Error>>>,
-) -> Result<Value, Error> {
-    tokio::select! {
-        biased;
-        answer = &mut call => return answer,
-        cancelled = connection.cancel(session) => {
-            if let Err(error) = cancelled {
-                tracing::debug!(%error, "a turn could not be cancelled");
-            }
-        }
-    }
-    call.await
-}
-
-/// Whether a limit of the turn has ended it.
+/// Whether a limit of the turn caused an error.
 fn is_limit(error: &Error) -> bool {
     matches!(error, Error::Timeout(timeout) if matches!(timeout.phase, Phase::Deadline | Phase::Idle))
 }

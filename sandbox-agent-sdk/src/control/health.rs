@@ -14,6 +14,7 @@ use super::http::{Call, Http};
 use super::route::Route;
 use crate::Error;
 use crate::client::limits::BodyKind;
+use crate::client::network::check_runtime;
 use crate::error::{Phase, Timeout};
 
 /// The first pause between two probes.
@@ -98,6 +99,7 @@ impl HealthCheck {
 
     /// Sends one request and treats everything except `ok` as a failure.
     async fn probe(&self, limit: Duration) -> Result<Health, Error> {
+        check_runtime()?;
         let answer = timeout(limit, self.check()).await;
         let health = answer
             .map_err(|_| Error::Timeout(Box::new(Timeout::new(Phase::Headers, "check health", limit))))??;

@@ -24,6 +24,7 @@ use super::timeouts::ControlTimeouts;
 use super::upload::Upload;
 use crate::Error;
 use crate::client::limits::{BodyKind, Limits};
+use crate::client::network::check_runtime;
 use crate::error::{Phase, Timeout};
 
 /// Up to this body size the server's rejection is always received, because the whole body was sent before.
@@ -343,6 +344,7 @@ impl Http {
 
     /// Builds the headers of a request.
     async fn headers(&self, reason: TokenUse) -> Result<HeaderMap, Error> {
+        check_runtime()?;
         let mut headers = self.0.headers.clone();
         if let Some(token) = self.0.auth.header(reason).await.map_err(Error::from_wire)? {
             crate::client::network::warn_of_plain_http(&self.0.base);

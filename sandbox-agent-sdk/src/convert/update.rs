@@ -11,6 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::client::event::{Class, Weight};
+use crate::convert::decoded::decoded_size;
 use crate::convert::text::printable;
 use crate::event::{Gap, Origin};
 
@@ -93,16 +94,20 @@ pub enum Missed {
     Lagged(u64),
     /// A message could not be decoded. It may belong to another session.
     Malformed,
-    /// The stream was lost and reopened on a server whose events have no ids: whether any are missing cannot be known.
+    /// Whether anything is missing cannot be known: the stream was reopened on a server whose events have no ids, or the
+    /// response came without the server's proof that every update before it had arrived.
     Unverified,
 }
 
 impl Update {
     /// Reads the parameters of a `session/update` notification, which are parsed once.
-    pub(crate) fn from_json(json: &Json, origin: Origin, size: usize) -> Self {
-        let Some(TextChunk { session_id, kind, notification_meta }) = TextChunk::read(json.as_str()) else {
-            return Self::from_text(json.as_str(), origin, size);
+    pub(crate) fn from_json(json: &Json, origin: Origin) -> Self {
+        let text = json.as_str();
+        let Some(TextChunk { session_id, kind, notification_meta }) = TextChunk::read(text) else {
+            return Self::from_text(text, origin, decoded_size(text.as_bytes()));
         };
+        // The JSON, and what was copied from it.
+        let size = 2 * text.len();
         let raw = Raw::Text { params: json.clone(), update: OnceLock::new() };
         Self { inner: Arc::new(Inner { session_id, kind, origin, raw, notification_meta, size }) }
     }

@@ -79,13 +79,12 @@ impl UsageBook {
 
     /// Counts an agent's report in a session of this client.
     pub(crate) fn observe(&self, update: &Update) {
+        if !is_count(update) {
+            return;
+        }
         let mut state = self.lock();
         let rules = state.rules_of(update.session_id());
-        let counted = match state.sessions.get_mut(update.session_id()) {
-            Some(entry) => entry.meter.observe(update, rules),
-            None if is_count(update) => state.entry(update.session_id()).meter.observe(update, rules),
-            None => false,
-        };
+        let counted = state.entry(update.session_id()).meter.observe(update, rules);
         drop(state);
         if counted {
             self.changed.send_replace(());

@@ -1,5 +1,7 @@
 //! Opening sessions: what is checked, set and repeated.
 
+use std::time::Duration;
+
 use mock_server::{Fault, MockServer, Script, State, Step};
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, OpenSession, ServerKind, Session};
@@ -140,6 +142,16 @@ async fn disconnecting_has_one_deadline() {
     server.inject(Fault::PostHangs);
     server.inject(Fault::DeleteHangs);
     within(client.disconnect()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_to_a_released_server_is_sent_and_not_waited_for() {
+    let server = MockServer::builder().fault(Fault::DeleteHangs).start().await;
+    let times = timeouts().disconnect(Duration::from_secs(3600));
+    let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
+    session(&client).await;
+    within(client.disconnect()).await.unwrap();
+    assert!(server.requests().iter().any(|request| request.method == "DELETE"));
 }
 
 #[tokio::test]

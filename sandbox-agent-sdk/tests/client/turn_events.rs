@@ -5,7 +5,7 @@ use std::time::Duration;
 use mock_server::{Fault, MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::error::Phase;
 use sandbox_agent_sdk::turns::TurnEvent;
-use sandbox_agent_sdk::update::ToolStatus;
+use sandbox_agent_sdk::update::{Missed, ToolStatus};
 use sandbox_agent_sdk::{Error, Event, ServerKind, StopReason};
 use serde_json::json;
 
@@ -186,6 +186,25 @@ async fn the_outcome_says_what_is_missing_and_text_is_an_error_with_what_is_ther
     assert!(!turn.collected.outcome.as_ref().unwrap().is_complete());
     assert!(error.unwrap_err().maybe_executed());
     assert_eq!(within(session.prompt("go").text()).await.unwrap(), "abcd", "the next turn is whole");
+}
+
+#[tokio::test]
+async fn a_response_without_proof_of_its_order_makes_the_turn_incomplete() {
+    for kind in KINDS {
+        let script = || Script::steps(vec![Step::Say("all".into())]);
+        let server = MockServer::builder().agent("mock", script()).start().await;
+        let session = session(&client(&server, kind)).await;
+        // No echo on the stream says that every update arrived.
+        server.inject(Fault::AnswerInBodyOnly.on_method("session/prompt").times(1));
+        let error = within(session.prompt("go").text()).await;
+        let Err(Error::IncompleteTurn(turn)) = &error else { panic!("{kind}: {error:?}") };
+        assert_eq!((turn.collected.text.as_str(), &turn.missing[..]), ("all", &[Missed::Unverified][..]));
+        assert_eq!(
+            within(session.prompt("go").text()).await.unwrap(),
+            "all",
+            "{kind}: the next turn is whole"
+        );
+    }
 }
 
 #[tokio::test]

@@ -30,10 +30,10 @@ use tokio::{
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-const KIB: isize = 1024;
+pub(super) const KIB: isize = 1024;
 
 /// How many bytes are allocated.
-fn allocated() -> isize {
+pub(super) fn allocated() -> isize {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated as isize - stats.bytes_deallocated as isize
 }

@@ -1,4 +1,4 @@
-//! What waits for one reader, within a budget.
+//! The queue of one reader, within a budget.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
@@ -8,11 +8,11 @@ use futures::task::AtomicWaker;
 use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError};
 use super::{Class, Weight};
 
-/// What requests and news may take at least, however small the budget is.
+/// The minimum budget of requests and news.
 pub(super) const RESERVE: usize = 1 << 20;
 
-/// A queue that never makes its writer wait: once the budget of their class is spent, items are dropped and counted. One
-/// item of each class always finds a place.
+/// A queue whose writer never waits: items beyond the budget of their class are dropped and counted. One item of each
+/// class always fits.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     budget: usize,
@@ -119,13 +119,13 @@ impl<T: Weight> Queue<T> {
         taken
     }
 
-    /// Nothing will be pushed any more: the reader sees the end behind what is there.
+    /// Ends the queue: the reader sees the end behind the queued items.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.waker.wake();
     }
 
-    /// Nobody reads any more: what is there is dropped, and nothing is taken.
+    /// The reader is gone: drops all items, also later ones.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
         state.ended = true;

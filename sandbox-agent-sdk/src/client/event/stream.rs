@@ -8,11 +8,10 @@ use futures::{Stream, StreamExt};
 
 use super::{Event, Queue};
 
-/// The events of a client or of one session, from the moment of subscribing on.
+/// A subscription to the events of a client or of one session.
 ///
-/// Each subscriber has a budget of its own: one that does not read gets an [`Event::Lagged`] in the place of what
-/// was dropped, and never slows down anything else. The events of a client go on over disconnecting and
-/// connecting again.
+/// Each subscriber has its own budget: one that falls behind receives [`Event::Lagged`] instead of the dropped events and
+/// never slows down others. A subscription continues when the client disconnects and connects again.
 #[derive(Debug)]
 #[must_use = "a subscription that is not read only counts what it misses"]
 pub struct Events {
@@ -29,29 +28,28 @@ impl Events {
         Arc::downgrade(&self.queue)
     }
 
-    /// Makes this subscription a deciding one: the agent's permission requests and questions wait for it.
+    /// Makes this subscription a deciding one: permission requests and questions wait for its answer.
     ///
-    /// A request that is read here is cancelled when the last deciding copy of it is dropped. A subscription that is
-    /// not deciding, a log for example, sees requests too but never counts as something that decides: without a
-    /// policy, a [handler](crate::ClientOptions::permission_handler), a turn that is read by
+    /// A request is cancelled when its last deciding copy is dropped. Other subscriptions, such as a log, see requests
+    /// but do not decide them. Without a policy, a [handler](crate::ClientOptions::permission_handler), a turn that is read by
     /// [`next_event`](crate::Turn::next_event) or a deciding subscription, requests are refused at once.
     pub fn deciding(self) -> Self {
         self.queue.set_deciding(true);
         self
     }
 
-    /// The next event; `None` once the client is gone.
+    /// Returns the next event, or `None` after the client was dropped.
     pub async fn next(&mut self) -> Option<Event> {
         StreamExt::next(self).await
     }
 
-    /// The next event if there is one already.
+    /// Returns the next event if one is queued.
     pub fn try_next(&mut self) -> Option<Event> {
         self.queue.pop()
     }
 }
 
-/// What nobody will read is given up at once: a request among it is answered as one that was dropped.
+/// Queued events are dropped at once, which answers the requests among them as cancelled.
 impl Drop for Events {
     fn drop(&mut self) {
         self.queue.abandon();

@@ -1,4 +1,4 @@
-//! What events take in the memory of whoever does not read them.
+//! The weight of events in the budget of a subscriber.
 
 use serde_json::Value;
 
@@ -6,26 +6,26 @@ use crate::convert::decoded::value_size;
 use crate::termination::StderrOutput;
 use crate::{ConnectionState, Error, Event, TerminationInfo};
 
-/// What the items of a queue have to tell about themselves.
+/// The weight of a queue's item.
 pub(crate) trait Weight {
-    /// What it counts for in the budget, in bytes.
+    /// Returns the bytes that it counts in the budget.
     fn weight(&self) -> usize;
-    /// Which budget it counts for.
+    /// Returns the class whose budget it uses.
     fn class(&self) -> Class;
-    /// The item that stands for so many others which were dropped.
+    /// Creates the item that stands for so many dropped ones.
     fn lagged(count: u64) -> Self;
 }
 
-/// The kinds of items that do not take each other's place: each has a budget of its own.
+/// The classes of items. Each has its own budget, so that they do not displace each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// What the agent says. There may be any amount of it.
+    /// Updates, of which there may be any number.
     Report,
-    /// What the agent asks. Somebody waits for the answer.
+    /// Agent requests, which wait for an answer.
     Request,
-    /// What agents ask of other clients. It must not take the place of what they ask of this one.
+    /// Agent requests to other clients. They must not displace those to this one.
     Unclaimed,
-    /// What is rare and nobody should miss.
+    /// Rare events that no subscriber should miss.
     News,
 }
 
@@ -33,7 +33,7 @@ impl Class {
     pub(super) const COUNT: usize = Self::News as usize + 1;
 }
 
-/// What any event takes besides its content.
+/// The size of an event besides its content.
 const OVERHEAD: usize = 256;
 
 impl Weight for Event {

@@ -1,4 +1,4 @@
-//! What is known about one session.
+//! The state of one session.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::event::Origin;
 use crate::update::Missed;
 use crate::{Event, OpenSession, TerminationInfo, Update, UpdateKind};
 
-/// How many events are kept for a session that nobody listens to, until somebody does.
+/// How many events are stored for a session without subscribers.
 pub(super) const BACKLOG_EVENTS: usize = 1024;
 /// How many bytes these may take.
 const BACKLOG_BYTES: usize = 1 << 20;
 
-/// How many places a turn lists in which something is missing.
+/// How many missing parts a turn lists.
 const MISSED: usize = 64;
 
-/// The notices with which servers tell that a session has started, and what is in it.
+/// The notifications of a session's start, which contain its state.
 const STARTED: [&str; 2] = ["session/started", "_sandboxagent/session/started"];
 
-/// What is known about one session.
+/// The state of one session.
 #[derive(Debug)]
 pub(super) struct SessionBook {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
-    /// What came while nobody listened: before the answer that made the session, or between turns.
+    /// The events without a reader: before the response that created the session, or between turns.
     pub(super) backlog: VecDeque<Event>,
     pub(super) backlog_bytes: usize,
     pub(super) missed: u64,
     pub(super) turn: Option<Arc<Queue<TurnItem>>>,
-    /// Whether its prompt was sent. What comes before belongs to an earlier turn.
+    /// Whether its prompt was sent. Earlier updates belong to an earlier turn.
     pub(super) is_prompted: bool,
     /// The messages of the turn, and those of turns that were cancelled.
     messages: Messages,
@@ -43,31 +43,31 @@ pub(super) struct SessionBook {
     pub(super) turn_missed: Vec<Missed>,
     /// The latest tool calls.
     pub(super) tool_calls: ToolCalls,
-    /// Those who load the session and wait for its history.
+    /// The calls that load the session and collect its history.
     pub(super) histories: Vec<Arc<Queue<Update>>>,
     pub(super) turn_state: watch::Sender<TurnState>,
     /// Whether its turn makes progress.
     pub(super) progress: Arc<watch::Sender<Progress>>,
     pub(super) ended: watch::Sender<Option<TerminationInfo>>,
-    /// How many calls are taking the session up, whether it has ended or not.
+    /// How many calls are loading or resuming the session.
     pub(super) taking_up: usize,
     /// Whether its end is older than these calls.
     pub(super) past_end: bool,
-    /// Whether it was told that nobody answers what the session asks.
+    /// Whether a warning was logged that nothing answers the session's requests.
     pub(super) warned: bool,
-    /// Whether this client asked for the end of the session.
+    /// Whether this client requested the end of the session.
     pub(super) stop_requested: bool,
     /// Whether this client has created or named the session; others are forgotten first.
     pub(super) is_named: bool,
     /// How many calls of this client about the session are pending.
     pub(super) pending_calls: usize,
-    /// Whether the session is known to be there: it was opened, or has answered a call, and has not ended since.
+    /// Whether the session is known to exist: it was opened or has responded, and has not ended since.
     pub(super) open: bool,
     /// The agent it belongs to, if this client knows.
     pub(super) agent: Option<Arc<str>>,
     /// How this client has opened it, if it has.
     pub(super) opened_with: Option<Arc<OpenSession>>,
-    /// What is known about it now; shared with the handles of the session.
+    /// The snapshot, shared with the handles of the session.
     pub(super) snapshot: Arc<SnapshotCell>,
 }
 
@@ -100,7 +100,7 @@ impl SessionBook {
         }
     }
 
-    /// Whether something happens in the session, or somebody would miss it.
+    /// Whether the session is in use, so that its state must be kept.
     pub(super) fn is_watched(&mut self) -> bool {
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         self.is_busy()
@@ -110,18 +110,18 @@ impl SessionBook {
             || Arc::strong_count(&self.snapshot) > 1
     }
 
-    /// Whether it has ended and nobody is taking it up.
+    /// Whether it has ended and no call is loading or resuming it.
     pub(super) fn is_deserted(&self) -> bool {
         self.taking_up == 0 && self.ended.borrow().is_some()
     }
 
-    /// Whether something happens in the session, or a call waits for it.
+    /// Whether a turn runs or a call waits for the session.
     pub(super) fn is_busy(&self) -> bool {
         let waits = self.turn_state.receiver_count() + self.ended.receiver_count() > 0;
         waits || *self.turn_state.borrow() != TurnState::Idle
     }
 
-    /// Takes in what an event tells of the session. Of a session that may be nobody's, little is kept.
+    /// Applies an event to the state. Large events of sessions that this client has not named are ignored.
     pub(super) fn learn(&mut self, event: &Event, now: u64) {
         if let Event::Update(update) = event
             && self.is_named
@@ -143,8 +143,7 @@ impl SessionBook {
         }
     }
 
-    /// Gives an event to the readers of the session, and says how many decide about requests, together with those
-    /// before.
+    /// Gives an event to the readers of the session. Returns how many readers decide requests, including earlier ones.
     pub(super) fn push(&mut self, event: &Event, mut deciders: usize) -> usize {
         self.progress.send_if_modified(|progress| progress.observe(event));
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
@@ -199,7 +198,7 @@ impl SessionBook {
         self.histories.iter().for_each(|reader| reader.push(update.clone()));
     }
 
-    /// Gives history to those who load the session; `false` if it is none, or nobody does.
+    /// Gives history to the calls that load the session; `false` if there are none, or it is not history.
     fn collect(&mut self, update: &Update) -> bool {
         self.histories.retain(|queue| Arc::strong_count(queue) > 1);
         let collected = update.origin() == Origin::History && !self.histories.is_empty();
@@ -209,13 +208,13 @@ impl SessionBook {
         collected
     }
 
-    /// Takes what was kept, after how much was lost of it.
+    /// Takes the stored events, and how many were dropped before them.
     pub(super) fn take_backlog(&mut self) -> (u64, VecDeque<Event>) {
         self.backlog_bytes = 0;
         (std::mem::take(&mut self.missed), std::mem::take(&mut self.backlog))
     }
 
-    /// Keeps an event for the next subscriber, within bounds.
+    /// Stores an event for the next subscriber, within limits.
     pub(super) fn keep(&mut self, event: Event) {
         self.backlog_bytes += event.weight();
         self.backlog.push_back(event);

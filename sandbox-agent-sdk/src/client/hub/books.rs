@@ -1,4 +1,4 @@
-//! The books of all sessions.
+//! The state of all sessions.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -10,12 +10,12 @@ use crate::client::log::LogQueue;
 use crate::client::stream::LogEntry;
 use crate::{ConnectionState, Event};
 
-/// How many sessions are remembered that this client has never named itself.
-pub(super) const STRANGERS: usize = 1024;
-/// From how many sessions on those are forgotten that nothing happens in and nobody watches.
+/// How many sessions are stored that this client has not named.
+pub(super) const UNNAMED: usize = 1024;
+/// From this number of sessions on, unused ones are forgotten.
 pub(super) const BOOKS: usize = 4096;
 
-/// Who listens, and what is known about each session.
+/// The subscribers, and the state of each session.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
@@ -24,11 +24,15 @@ pub(super) struct State {
     pub(super) listeners: Vec<Weak<dyn EndListener>>,
     /// The state of the connection that was published last.
     pub(super) connection: Option<ConnectionState>,
-    /// The sessions that this client has never named itself, the longest known first.
-    strangers: VecDeque<Arc<str>>,
-    /// Whether it was told that strangers are forgotten.
+    /// The sessions that this client has not named, the oldest first.
+    unnamed: VecDeque<Arc<str>>,
+    /// Whether a warning was logged that sessions are forgotten.
     crowded: bool,
-    /// How many sessions there may be before the next look at which can be forgotten.
+    /// Whether other clients have sessions on the same stream.
+    pub(super) shared: bool,
+    /// How many calls of this client that make sessions are pending.
+    pub(super) openings: usize,
+    /// The number of sessions at which unused ones are searched for again.
     room: usize,
 }
 
@@ -39,51 +43,65 @@ impl State {
         self.logs.iter().for_each(|queue| queue.push(entry));
     }
 
-    /// The book of a session that this client names.
+    /// Returns the state of a session that this client names.
     pub(super) fn book(&mut self, id: &str) -> &mut SessionBook {
         if !self.sessions.contains_key(id) {
             self.make_room();
         }
         let book = self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(true));
         if !std::mem::replace(&mut book.is_named, true) {
-            self.strangers.retain(|stranger| **stranger != *id);
+            self.unnamed.retain(|unnamed| **unnamed != *id);
         }
         book
     }
 
-    /// The book of a session that the server names: the answer that tells this client of it may still be on its way.
-    pub(super) fn known_or_stranger(&mut self, id: &str) -> &mut SessionBook {
+    /// Whether a session that this client does not know is remembered: it may be the one that a pending call makes. On a
+    /// shared endpoint all others belong to other clients.
+    pub(super) fn remembers_unknown(&self) -> bool {
+        !self.shared || self.openings > 0
+    }
+
+    /// A call that makes sessions has ended. After the last one, the sessions of other clients are forgotten.
+    pub(super) fn end_opening(&mut self) {
+        self.openings = self.openings.saturating_sub(1);
+        if !self.remembers_unknown() {
+            self.unnamed.clear();
+            self.sessions.retain(|_, book| book.is_named);
+        }
+    }
+
+    /// Returns the state of a session that the server names. The response that creates it may still be on its way.
+    pub(super) fn known_or_unnamed(&mut self, id: &str) -> &mut SessionBook {
         if !self.sessions.contains_key(id) {
             self.make_room();
-            if self.strangers.len() >= STRANGERS {
-                self.forget_stranger();
+            if self.unnamed.len() >= UNNAMED {
+                self.forget_unnamed();
             }
-            self.strangers.push_back(id.into());
+            self.unnamed.push_back(id.into());
         }
         self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(false))
     }
 
-    /// Forgets sessions that nothing happens in and nobody watches, once there are many. One that is named again
-    /// gets a new book; how it ended is the server's to tell then.
+    /// Forgets unused sessions, once there are many. One that is named again gets a new state.
     fn make_room(&mut self) {
         if self.sessions.len() < self.room.max(BOOKS) {
             return;
         }
         self.sessions.retain(|_, book| book.is_watched());
         let sessions = &self.sessions;
-        self.strangers.retain(|stranger| sessions.contains_key(stranger));
+        self.unnamed.retain(|unnamed| sessions.contains_key(unnamed));
         self.room = 2 * self.sessions.len();
     }
 
-    /// Forgets the stranger that has been known the longest, so that one who may become known finds a place.
-    fn forget_stranger(&mut self) {
-        if let Some(oldest) = self.strangers.pop_front() {
+    /// Forgets the oldest session that this client has not named.
+    fn forget_unnamed(&mut self) {
+        if let Some(oldest) = self.unnamed.pop_front() {
             self.sessions.remove(&oldest);
         }
         if !std::mem::replace(&mut self.crowded, true) {
             tracing::warn!(
-                bound = STRANGERS,
-                "the server tells of more sessions that this client did not make than are remembered; what came for the oldest is forgotten"
+                bound = UNNAMED,
+                "there are more sessions of other clients than are stored; the events of the oldest are dropped"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! A call about a session that is pending.
+//! Calls that are pending: about a session, or to make one.
 
 use std::sync::Arc;
 
@@ -9,6 +9,17 @@ use super::Hub;
 pub(in crate::client) struct PendingCall {
     pub(super) hub: Arc<Hub>,
     pub(super) id: Arc<str>,
+}
+
+/// A call of this client that makes a session is pending for as long as this lives. Updates that arrive before its
+/// response are stored.
+#[derive(Debug)]
+pub(in crate::client) struct Opening(pub(super) Arc<Hub>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.lock().end_opening();
+    }
 }
 
 impl Drop for PendingCall {

@@ -10,11 +10,11 @@ use crate::{Event, Update, UpdateKind};
 /// The update that reports what a session is doing, in the draft of version 2 of the protocol.
 const STATE_UPDATE: &str = "state_update";
 
-/// What is known of the progress of a session's turn.
+/// The progress of a session's turn.
 #[derive(Debug, Clone, Default)]
 pub(in crate::client) struct Progress {
-    /// Counts updates and agent requests, so that watchers see a change.
-    activity: u64,
+    /// Whether a watcher measures how long the session is silent, so that every update is a change.
+    pub(in crate::client) timed: bool,
     /// How many agent requests wait for a response of this client.
     pub(in crate::client) open_requests: usize,
     /// Whether the agent reported that it works, and did not report the end of it.
@@ -34,14 +34,10 @@ impl Progress {
         (self.uncertain, self.restarted) = (false, false);
     }
 
-    /// Something happens in the session, or on the connection; `true` if it is progress.
+    /// Something happens in the session, or on the connection; `true` if watchers need to know.
     pub(super) fn observe(&mut self, event: &Event) -> bool {
         match event {
-            Event::Update(update) => {
-                self.read_state(update);
-                self.activity += 1;
-                true
-            }
+            Event::Update(update) => self.read_state(update) || self.timed || self.uncertain,
             Event::Gap(_) | Event::Lagged(_) | Event::Reconnected { checked: false } => {
                 self.uncertain = true;
                 true
@@ -56,21 +52,20 @@ impl Progress {
 
     /// An agent request is served from now on.
     pub(in crate::client) fn request(&mut self) {
-        self.activity += 1;
         self.open_requests += 1;
     }
 
     /// An agent request has its response, or needs none any more.
     pub(in crate::client) fn responded(&mut self) {
-        self.activity += 1;
         self.open_requests = self.open_requests.saturating_sub(1);
     }
 
-    /// Repeated reports of a state end nothing: only work that was reported can end.
-    fn read_state(&mut self, update: &Update) {
+    /// Reads a report of the state; `false` if it is none. Repeated reports end nothing: only work that was reported can
+    /// end.
+    fn read_state(&mut self, update: &Update) -> bool {
         let is_state = matches!(update.kind(), UpdateKind::Other { kind } if kind == STATE_UPDATE);
         if !is_state || update.origin() != Origin::Live {
-            return;
+            return false;
         }
         match update.raw().get("state").and_then(Value::as_str) {
             Some("running" | "requires_action") => (self.working, self.ended_by) = (true, None),
@@ -80,6 +75,7 @@ impl Progress {
             }
             _ => {}
         }
+        true
     }
 }
 

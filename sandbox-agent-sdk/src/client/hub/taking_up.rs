@@ -1,10 +1,10 @@
-//! A session that is being taken up.
+//! A session that is being loaded or resumed.
 
 use std::sync::Arc;
 
 use super::Hub;
 
-/// Somebody loads or resumes a session, for as long as this lives.
+/// A call loads or resumes a session for as long as this lives.
 #[derive(Debug)]
 pub(in crate::client) struct TakingUp {
     pub(super) hub: Arc<Hub>,
@@ -12,7 +12,7 @@ pub(in crate::client) struct TakingUp {
 }
 
 impl Drop for TakingUp {
-    /// If that was in vain, the session is as it was before: what it asked meanwhile comes from nobody.
+    /// If the call failed, the session is as it was before, and its requests are closed.
     fn drop(&mut self) {
         let deserted = {
             let mut state = self.hub.lock();

@@ -1,10 +1,10 @@
-//! Keeping the books.
+//! The state of sessions.
 
 use serde_json::json;
 
 use super::Hub;
 use super::book::BACKLOG_EVENTS;
-use super::books::{BOOKS, STRANGERS};
+use super::books::{BOOKS, UNNAMED};
 use crate::client::turn::TurnItem;
 use crate::event::Origin;
 use crate::termination::TerminationReport;
@@ -18,7 +18,7 @@ fn update(id: &str, text: &str) -> Event {
 }
 
 #[test]
-fn what_nobody_listens_to_is_kept_within_bounds_and_the_loss_is_told() {
+fn events_without_a_subscriber_are_stored_within_limits_and_their_loss_is_reported() {
     let hub = Hub::new(1 << 30);
     for number in 0..BACKLOG_EVENTS + 5 {
         hub.publish(&update("s", &number.to_string()));
@@ -35,17 +35,17 @@ fn what_nobody_listens_to_is_kept_within_bounds_and_the_loss_is_told() {
 }
 
 #[test]
-fn sessions_of_strangers_and_idle_ones_do_not_pile_up() {
+fn the_number_of_unnamed_and_idle_sessions_is_bounded() {
     let hub = Hub::new(1 << 20);
-    for number in 0..2 * STRANGERS {
-        hub.publish(&update(&format!("stranger {number}"), "hi"));
+    for number in 0..2 * UNNAMED {
+        hub.publish(&update(&format!("unnamed {number}"), "hi"));
     }
-    assert_eq!(hub.lock().sessions.len(), STRANGERS);
-    // Whoever is named now finds what came for it just before, however many there were.
-    let mut late = hub.subscribe_session(&format!("stranger {}", 2 * STRANGERS - 1));
+    assert_eq!(hub.lock().sessions.len(), UNNAMED);
+    // A session that is named now has the events from just before, however many sessions there were.
+    let mut late = hub.subscribe_session(&format!("unnamed {}", 2 * UNNAMED - 1));
     assert!(matches!(late.try_next(), Some(Event::Update(_))));
     hub.publish(&update("one more", "hi"));
-    assert_eq!(hub.lock().sessions.len(), STRANGERS + 1, "one of them is a stranger no more");
+    assert_eq!(hub.lock().sessions.len(), UNNAMED + 1, "one of them is named now");
     drop(late);
     let kept = hub.subscribe_session("kept");
     let held = hub.adopt("held");
@@ -58,7 +58,23 @@ fn sessions_of_strangers_and_idle_ones_do_not_pile_up() {
 }
 
 #[test]
-fn the_first_end_counts_until_the_session_is_taken_up_again() {
+fn sessions_of_other_clients_are_remembered_only_while_a_session_is_being_made() {
+    let hub = std::sync::Arc::new(Hub::new(1 << 20));
+    hub.set_shared(true);
+    hub.publish(&update("other", "hi"));
+    hub.end_session("other", TerminationReport::from_agent_exited(&json!({"success": true, "code": 0})));
+    assert!(hub.lock().sessions.is_empty());
+    let opening = hub.open();
+    hub.publish(&update("ours", "early"));
+    hub.publish(&update("other", "hi"));
+    let mut events = hub.subscribe_session("ours");
+    drop(opening);
+    assert!(matches!(events.try_next(), Some(Event::Update(_))));
+    assert_eq!(hub.lock().sessions.len(), 1, "only the session that was named is left");
+}
+
+#[test]
+fn the_first_end_counts_until_the_session_is_opened_again() {
     let hub = Hub::new(1 << 20);
     let mut events = hub.subscribe();
     hub.adopt("s");
@@ -73,7 +89,7 @@ fn the_first_end_counts_until_the_session_is_taken_up_again() {
 }
 
 #[test]
-fn a_turn_takes_what_comes_while_it_runs() {
+fn a_turn_has_the_updates_behind_its_prompt() {
     let hub = Hub::new(1 << 20);
     hub.publish(&update("s", "before"));
     let queue = hub.turn_queue();

@@ -1,25 +1,25 @@
-//! Where the snapshot of a session is kept.
+//! Stores the snapshot of a session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value};
 
-use super::told::{Told, Worth};
+use super::reported::{Reported, Worth};
 use super::{Patch, SessionSnapshot};
 use crate::control::AgentMode;
 use crate::event::Origin;
 use crate::session::{Model, SessionMetadata};
 use crate::update::ConfigOption;
 
-/// How many members that this version does not know are kept of one session.
+/// How many unknown fields are stored per session.
 const MEMBERS: usize = 1024;
 
 /// The snapshot of one session, as it changes.
 ///
-/// An answer and the reports around it come by different ways, so that an answer may be seen after a report that was
-/// made later. That is why each part remembers when it was last told of: an answer changes only what nobody has told
-/// of since its call began. Members that this version does not know are parts of their own.
+/// A response and the updates around it arrive by different ways, so a response may arrive after a newer update. Each
+/// part therefore has the time of its last report: a response changes only parts without a report since its call began.
+/// Each unknown field is a part of its own.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotCell {
     /// Guards the snapshot and its times; held for a change or a copy.
@@ -29,13 +29,13 @@ pub(crate) struct SnapshotCell {
 #[derive(Debug, Default)]
 struct State {
     snapshot: Arc<SessionSnapshot>,
-    told: [Told; PARTS],
-    members: HashMap<(Group, String), Told>,
+    reported: [Reported; PARTS],
+    members: HashMap<(Group, String), Reported>,
     /// When the session began to be loaded, while it is.
     loading: Option<u64>,
 }
 
-/// Where members are kept that this version does not know.
+/// The objects with unknown fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Group {
     Session,
@@ -43,7 +43,7 @@ enum Group {
     Metadata,
 }
 
-/// The parts of a snapshot that are told of separately.
+/// The parts of a snapshot that are reported separately.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Modes,
@@ -62,12 +62,12 @@ enum Part {
 const PARTS: usize = Part::Cost as usize + 1;
 
 impl SnapshotCell {
-    /// What is known now.
+    /// Returns the current snapshot.
     pub(crate) fn get(&self) -> Arc<SessionSnapshot> {
         Arc::clone(&self.lock().snapshot)
     }
 
-    /// Takes in what the agent reports by itself.
+    /// Applies an update of the agent.
     pub(crate) fn report(&self, patch: Patch, origin: Origin, now: u64) {
         let mut state = self.lock();
         let worth = match origin {
@@ -88,12 +88,12 @@ impl SnapshotCell {
         self.lock().loading = None;
     }
 
-    /// Takes in an answer to a call that began at this time.
+    /// Applies the response to a call that began at this time.
     pub(crate) fn answer(&self, patch: Patch, began: u64, now: u64) {
         self.lock().apply(patch, Worth::Since(began), now);
     }
 
-    /// Takes in the answer that made the session: whatever had the same id before is forgotten.
+    /// Applies the response that created the session. An earlier session with the same id is forgotten.
     pub(crate) fn begin(&self, patch: Patch, began: u64, now: u64) {
         let mut state = self.lock();
         state.forget(began);
@@ -106,10 +106,10 @@ impl SnapshotCell {
 }
 
 impl State {
-    /// Forgets what was told up to this time.
+    /// Forgets what was reported up to this time.
     fn forget(&mut self, until: u64) {
         let old = std::mem::take(&mut self.snapshot);
-        let stays = |part: Part| self.told[part as usize].is_after(until);
+        let stays = |part: Part| self.reported[part as usize].is_after(until);
         let mut kept = SessionSnapshot::default();
         if stays(Part::Mode) {
             kept.current_mode.clone_from(&old.current_mode);
@@ -144,7 +144,7 @@ impl State {
         if stays(Part::Cost) {
             kept.cost.clone_from(&old.cost);
         }
-        self.members.retain(|_, told| told.is_after(until));
+        self.members.retain(|_, reported| reported.is_after(until));
         let stay = |group: Group, members: &Map<String, Value>| -> Map<String, Value> {
             let members =
                 members.iter().filter(|(name, _)| self.members.contains_key(&(group, (*name).clone())));
@@ -153,8 +153,8 @@ impl State {
         kept.other = stay(Group::Session, &old.other);
         kept.models.other = stay(Group::Models, &old.models.other);
         kept.metadata = SessionMetadata::from(stay(Group::Metadata, &old.metadata.clone().into_map()));
-        for told in self.told.iter_mut().filter(|told| !told.is_after(until)) {
-            *told = Told::Never;
+        for reported in self.reported.iter_mut().filter(|reported| !reported.is_after(until)) {
+            *reported = Reported::Never;
         }
         self.snapshot = Arc::new(kept);
     }
@@ -162,7 +162,7 @@ impl State {
     fn apply(&mut self, patch: Patch, worth: Worth, now: u64) {
         let mut next = SessionSnapshot::clone(&self.snapshot);
         let (mode, model, options) = (patch.mode.clone(), patch.model.clone(), patch.options.is_some());
-        let mut put = Put { told: &mut self.told, members: &mut self.members, worth, now };
+        let mut put = Put { reported: &mut self.reported, members: &mut self.members, worth, now };
         put.part(Part::Modes, &mut next.modes, patch.modes);
         let new_mode = put.part(Part::Mode, &mut next.current_mode, patch.mode.map(Some));
         put.part(Part::Models, &mut next.models.available, patch.models);
@@ -200,7 +200,7 @@ impl State {
 
     /// Brings modes and models in step with the options that stand for them.
     fn follow_options(&self, next: &mut SessionSnapshot, mode: bool, model: bool) {
-        let given = |part: Part| matches!(self.told[part as usize], Told::At(_));
+        let given = |part: Part| matches!(self.reported[part as usize], Reported::At(_));
         if let Some(option) = next.option_for("mode").cloned() {
             if !given(Part::Modes) {
                 next.modes = option.values.iter().map(AgentMode::from_value).collect();
@@ -220,10 +220,10 @@ impl State {
     }
 }
 
-/// Puts news in its place if it is worth more than what is there.
+/// Replaces a part if the new value is newer.
 struct Put<'a> {
-    told: &'a mut [Told; PARTS],
-    members: &'a mut HashMap<(Group, String), Told>,
+    reported: &'a mut [Reported; PARTS],
+    members: &'a mut HashMap<(Group, String), Reported>,
     worth: Worth,
     now: u64,
 }
@@ -232,7 +232,7 @@ impl Put<'_> {
     /// Whether the news counted.
     fn part<T>(&mut self, part: Part, place: &mut T, news: Option<T>) -> bool {
         let Some(news) = news else { return false };
-        let counts = self.told[part as usize].hear(self.worth, self.now);
+        let counts = self.reported[part as usize].accept(self.worth, self.now);
         if counts {
             *place = news;
         }
@@ -246,11 +246,11 @@ impl Put<'_> {
             tracing::warn!(
                 bound = MEMBERS,
                 name,
-                "a session has more members than are kept; this one is not"
+                "a session has more unknown fields than are stored; this one is ignored"
             );
             return false;
         }
-        self.members.entry(key).or_default().hear(self.worth, self.now)
+        self.members.entry(key).or_default().accept(self.worth, self.now)
     }
 
     /// The members that count.

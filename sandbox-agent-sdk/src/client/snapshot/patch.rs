@@ -1,4 +1,4 @@
-//! A piece of news about a session.
+//! A change of a snapshot.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use crate::update::{Command, ConfigOption};
 use crate::usage::Cost;
 use crate::{Update, UpdateKind};
 
-/// What one message tells of a session. What it does not mention stays as it was.
+/// What one message says about a session. Absent parts are unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Patch {
     pub(super) modes: Option<Vec<AgentMode>>,
@@ -47,7 +47,7 @@ const KNOWN: [&str; 9] = [
 ];
 
 impl Patch {
-    /// Reads what an answer, or a notice that a session has started, tells of the session.
+    /// Parses a response about a session, or the notice that it has started.
     pub(crate) fn of_state(state: &Value) -> Self {
         let Value::Object(members) = state else { return Self::default() };
         let mut rest = members.clone();
@@ -78,6 +78,16 @@ impl Patch {
 
     /// Reads a report of the agent; `None` if it is about something else.
     pub(crate) fn of_update(update: &Update) -> Option<Self> {
+        if matches!(
+            update.kind(),
+            UpdateKind::Message(_)
+                | UpdateKind::Thought(_)
+                | UpdateKind::ToolCall(_)
+                | UpdateKind::ToolCallUpdate(_)
+        ) {
+            // The most frequent ones, before an empty patch is made.
+            return None;
+        }
         let mut patch = Self::default();
         match update.kind() {
             UpdateKind::Commands(commands) => patch.commands = Some(commands.clone()),
@@ -164,7 +174,7 @@ impl Patch {
     }
 }
 
-/// Keeps what is left of a member, if anything is.
+/// Puts back the unparsed rest of a field, if there is any.
 fn put_back(members: &mut Map<String, Value>, name: &str, left: Map<String, Value>) {
     if !left.is_empty() {
         members.insert(name.to_owned(), left.into());

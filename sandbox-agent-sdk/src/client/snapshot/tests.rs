@@ -122,7 +122,7 @@ fn whatever_is_not_understood_is_kept_in_its_place() {
 
 #[test]
 fn what_is_older_does_not_replace_members_that_are_newer() {
-    let told = |number: u64| {
+    let state = |number: u64| {
         json!({"new": number, "modes": {"beside": number}, "models": {"beside": number},
             "_meta": {"sandboxagent.dev": {"ticket": number}, "other.dev": number}})
     };
@@ -139,19 +139,19 @@ fn what_is_older_does_not_replace_members_that_are_newer() {
     };
     let is = |cell: &SnapshotCell, number: u64| assert_eq!(all(cell), [(); 5].map(|()| json!(number)));
     let cell = SnapshotCell::default();
-    cell.report(Patch::of_state(&told(1)), Origin::Replayed, 1);
-    cell.report(Patch::of_state(&told(2)), Origin::Replayed, 2);
+    cell.report(Patch::of_state(&state(1)), Origin::Replayed, 1);
+    cell.report(Patch::of_state(&state(2)), Origin::Replayed, 2);
     is(&cell, 2);
-    cell.report(Patch::of_state(&told(3)), Origin::Live, 5);
+    cell.report(Patch::of_state(&state(3)), Origin::Live, 5);
     is(&cell, 3);
-    cell.report(Patch::of_state(&told(4)), Origin::Replayed, 6);
+    cell.report(Patch::of_state(&state(4)), Origin::Replayed, 6);
     is(&cell, 3);
-    cell.answer(Patch::of_state(&told(5)), 4, 7);
+    cell.answer(Patch::of_state(&state(5)), 4, 7);
     is(&cell, 3);
-    cell.answer(Patch::of_state(&told(6)), 7, 8);
+    cell.answer(Patch::of_state(&state(6)), 7, 8);
     is(&cell, 6);
     // Nothing of an earlier session of the same name is left, except what was told since the call began.
-    cell.begin(Patch::of_state(&told(7)), 8, 9);
+    cell.begin(Patch::of_state(&state(7)), 8, 9);
     is(&cell, 7);
     cell.begin(Patch::default(), 8, 10);
     is(&cell, 7);

@@ -1,21 +1,21 @@
-//! What waits for the reader of a turn.
+//! The entries of a turn's queue.
 
 use super::{Outcome, TurnOutcome};
 use crate::client::event::{Class, Weight};
 use crate::requests::QuestionRequest;
 use crate::{Error, PermissionRequest, Update};
 
-/// Something that happens in a turn, as [`Turn::next_event`](crate::Turn::next_event) gives it.
+/// An event of a turn, from [`Turn::next_event`](crate::Turn::next_event).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum TurnEvent {
-    /// The agent reports on its work.
+    /// An update.
     Update(Update),
-    /// The agent asks for a permission, and waits for the answer.
+    /// The agent requests a permission and waits for the answer.
     Permission(PermissionRequest),
-    /// The agent asks a question, and waits for the answer.
+    /// The agent asks a question and waits for the answer.
     Question(QuestionRequest),
-    /// The turn has ended. It is the last event.
+    /// The turn ended. This is the last event.
     Ended(Result<TurnOutcome, Error>),
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum TurnItem {
 }
 
 impl TurnItem {
-    /// Refuses a request that the reader of the turn does not decide; gives anything else back.
+    /// Refuses a request that the reader does not decide, and returns any other entry.
     pub(in crate::client) fn or_refuse(self) -> Option<Update> {
         match self {
             Self::Update(update) => return Some(update),

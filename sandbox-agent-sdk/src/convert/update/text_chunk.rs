@@ -1,9 +1,11 @@
-//! The most frequent reports: pieces of text.
+//! The most frequent updates: chunks of text.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::LazyLock;
 
+use memchr::memmem::Finder;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -12,7 +14,7 @@ use serde_json::Value;
 use super::{Chunk, UpdateKind};
 use crate::Content;
 
-/// A report that is a piece of text.
+/// An update that is a chunk of text.
 pub(super) struct TextChunk {
     pub(super) session_id: String,
     pub(super) kind: UpdateKind,
@@ -78,6 +80,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 impl TextChunk {
     /// Reads a piece of text; `None` if it is anything else.
     pub(super) fn read(params: &str) -> Option<Self> {
+        if !is_chunk(params.as_bytes()) {
+            return None;
+        }
         let Object(params) = serde_json::from_str::<Object<Params<'_>>>(params).ok()?;
         let Params { session_id, update: Object(update), meta: notification_meta } = params;
         let Update { kind, content: Object(content), message_id, meta } = update;
@@ -93,6 +98,15 @@ impl TextChunk {
         let kind = kind_of(Chunk { content: Content::text_of(content.text), message_id, meta });
         Some(Self { session_id: session_id.into_owned(), kind, notification_meta })
     }
+}
+
+/// Whether an update may be a chunk. Others are recognised without the cost of a failed parse.
+fn is_chunk(params: &[u8]) -> bool {
+    const KIND: &[u8] = b"\"sessionUpdate\":\"";
+    static FINDER: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(KIND));
+    let Some(at) = FINDER.find(params) else { return false };
+    let kind = &params[at + KIND.len()..];
+    memchr::memchr(b'"', kind).is_some_and(|end| kind[..end].ends_with(b"_chunk"))
 }
 
 #[cfg(test)]

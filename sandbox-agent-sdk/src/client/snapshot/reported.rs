@@ -1,8 +1,8 @@
-//! When something was told, and what newer and older news are worth against it.
+//! When a part was reported, and whether another report replaces it.
 
-/// When something was last told of.
+/// When a part was last reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Reported {
     #[default]
     Never,
     /// Before this connection, at some time.
@@ -13,13 +13,13 @@ pub(super) enum Told {
     At(u64),
 }
 
-/// What a piece of news is worth against what is known.
+/// How new a report is.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Worth {
     /// It is the newest there is.
     News,
-    /// It is the history of a session whose load began at this time, if that is known: whatever was told since is newer,
-    /// and so is any answer.
+    /// It is the history of a session whose load began at this time, if known. Reports since then and all responses are
+    /// newer.
     History(Option<u64>),
     /// It is older than anything else.
     Old,
@@ -27,22 +27,22 @@ pub(super) enum Worth {
     Since(u64),
 }
 
-impl Told {
-    /// Whether it was told after this time.
+impl Reported {
+    /// Whether it was reported after this time.
     pub(super) fn is_after(self, time: u64) -> bool {
-        matches!(self, Self::At(told) if told > time)
+        matches!(self, Self::At(reported) if reported > time)
     }
 
     /// Takes note of news, and says whether they count.
-    pub(super) fn hear(&mut self, worth: Worth, now: u64) -> bool {
-        let (counts, told) = match worth {
+    pub(super) fn accept(&mut self, worth: Worth, now: u64) -> bool {
+        let (counts, reported) = match worth {
             Worth::News => (true, Self::At(now)),
             Worth::History(began) => (!began.is_some_and(|began| self.is_after(began)), Self::InHistory),
             Worth::Old => (matches!(self, Self::Never | Self::Before), Self::Before),
             Worth::Since(began) => (!self.is_after(began), Self::At(now)),
         };
         if counts {
-            *self = told;
+            *self = reported;
         }
         counts
     }
@@ -50,12 +50,12 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use super::Told::{self, At, Before, InHistory, Never};
+    use super::Reported::{self, At, Before, InHistory, Never};
     use super::Worth::{self, History, News, Old, Since};
 
     #[test]
     fn what_is_older_never_replaces_what_is_newer() {
-        let table: [(Told, Worth, bool); 17] = [
+        let table: [(Reported, Worth, bool); 17] = [
             (Never, Old, true),
             (Before, Old, true),
             (InHistory, Old, false),
@@ -74,12 +74,12 @@ mod tests {
             (InHistory, News, true),
             (At(9), News, true),
         ];
-        for (told, worth, counts) in table {
-            let mut now = told;
-            assert_eq!(now.hear(worth, 5), counts, "{told:?} {worth:?}");
+        for (reported, worth, counts) in table {
+            let mut now = reported;
+            assert_eq!(now.accept(worth, 5), counts, "{reported:?} {worth:?}");
             assert_eq!(
-                now == told,
-                !counts || matches!((told, worth), (Before, Old) | (InHistory, History(_)))
+                now == reported,
+                !counts || matches!((reported, worth), (Before, Old) | (InHistory, History(_)))
             );
         }
     }

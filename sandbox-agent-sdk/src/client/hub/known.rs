@@ -1,0 +1,105 @@
+//! What is known about the sessions of a client, and which calls about them are pending.
+
+use std::sync::Arc;
+
+use super::{Hub, OpenRequest, Opening, PendingCall};
+use crate::OpenSession;
+use crate::client::snapshot::{Patch, SnapshotCell};
+use crate::update::ToolCall;
+
+impl Hub {
+    /// This client creates or names the session. That does not make its requests ours.
+    pub(crate) fn adopt(&self, id: &str) -> Arc<SnapshotCell> {
+        Arc::clone(&self.lock().book(id).snapshot)
+    }
+
+    /// Applies the response to a call about a session; `began` is when the call began.
+    pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
+        if let Some(observer) = self.observer.get() {
+            observer.answered(id, &patch);
+        }
+        self.adopt(id).answer(patch, began, self.tick());
+    }
+
+    /// Applies the response that created the session.
+    pub(crate) fn begun(&self, id: &str, patch: Patch, began: u64) {
+        self.adopt(id).begin(patch, began, self.tick());
+    }
+
+    /// Sets the agent of a session.
+    pub(crate) fn assign(&self, id: &str, agent: &str) {
+        self.lock().book(id).agent = Some(agent.into());
+        self.usage.assign(id, agent);
+    }
+
+    /// Stores how this client opened a session.
+    pub(in crate::client) fn opened(&self, id: &str, with: OpenSession) {
+        self.lock().book(id).opened_with = Some(Arc::new(with));
+    }
+
+    /// Returns how this client opened a session.
+    pub(in crate::client) fn opened_with(&self, id: &str) -> Option<Arc<OpenSession>> {
+        self.lock().sessions.get(id)?.opened_with.clone()
+    }
+
+    /// Returns the agent of a session, if known.
+    pub(crate) fn agent_of(&self, id: &str) -> Option<Arc<str>> {
+        self.lock().sessions.get(id)?.agent.clone()
+    }
+
+    /// The session has responded, so it exists.
+    pub(crate) fn confirm(&self, id: &str) {
+        let mut state = self.lock();
+        let book = state.book(id);
+        book.open = book.ended.borrow().is_none();
+    }
+
+    /// The session has no handle, so its end is not reported with the agent's.
+    pub(crate) fn disown(&self, id: &str) {
+        self.lock().book(id).open = false;
+    }
+
+    /// Whether this client knows that the session exists or existed.
+    pub(crate) fn is_there(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_some_and(|book| book.open || book.ended.borrow().is_some())
+    }
+
+    /// Counts a call of this client about a session as pending, until the guard is dropped.
+    pub(in crate::client) fn pending_call(self: &Arc<Self>, id: &str) -> PendingCall {
+        self.lock().book(id).pending_calls += 1;
+        PendingCall { hub: Arc::clone(self), id: id.into() }
+    }
+
+    /// Counts a call of this client that makes a session as pending, until the guard is dropped.
+    pub(in crate::client) fn open(self: &Arc<Self>) -> Opening {
+        self.lock().openings += 1;
+        Opening(Arc::clone(self))
+    }
+
+    /// Whether other clients have sessions on the stream of the connection.
+    pub(in crate::client) fn set_shared(&self, shared: bool) {
+        self.lock().shared = shared;
+    }
+
+    /// Counts an agent request of a session as open, until the guard is dropped.
+    pub(in crate::client) fn open_request(&self, id: &str) -> Option<OpenRequest> {
+        self.lock().sessions.get(id).map(|book| OpenRequest::new(&book.progress))
+    }
+
+    /// Whether a call of this client about a session is pending.
+    pub(in crate::client) fn has_pending_call(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_some_and(|book| book.pending_calls > 0)
+    }
+
+    /// Returns whether no warning was logged for this session yet; `None` if this client has not named it.
+    pub(in crate::client) fn warn_of(&self, id: &str) -> Option<bool> {
+        let mut state = self.lock();
+        let book = state.sessions.get_mut(id).filter(|book| book.is_named)?;
+        Some(!std::mem::replace(&mut book.warned, true))
+    }
+
+    /// Returns a tool call of a session by its id.
+    pub(in crate::client) fn tool_call(&self, session: &str, id: &str) -> Option<ToolCall> {
+        self.lock().sessions.get(session)?.tool_calls.get(id)
+    }
+}

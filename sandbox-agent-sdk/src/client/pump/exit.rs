@@ -1,0 +1,99 @@
+//! The end of an agent, joined from every report of it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::oneshot;
+use tokio::time::{Duration, Instant};
+
+use super::Pump;
+use crate::convert::termination::TerminationReport;
+use crate::{ConnectionState, Error, TerminationInfo};
+
+/// How long updates of the agent may follow the notification of its end: servers write both concurrently.
+const TRAILING: Duration = Duration::from_millis(50);
+
+/// The end of the agent, while its reports are joined.
+#[derive(Debug, Default)]
+pub(in crate::client) struct Exit {
+    report: Option<TerminationReport>,
+    /// Whether the notification has arrived on the stream, behind the updates before the end.
+    noticed: bool,
+    /// Whether a pending call has failed with it.
+    answered: bool,
+    pub(super) deadline: Option<Instant>,
+    waiting: Vec<oneshot::Sender<TerminationInfo>>,
+    /// The sessions that ended with it, once that is published.
+    published: Option<Vec<Arc<str>>>,
+    /// Whether all details are known, or no longer awaited.
+    is_finished: bool,
+}
+
+impl Pump {
+    /// Adds a sign that the agent has ended. The first certain one is published at once.
+    pub(super) fn report(
+        &mut self,
+        report: TerminationReport,
+        reply: Option<oneshot::Sender<TerminationInfo>>,
+    ) {
+        if let (true, Some(info)) = (self.exit.is_finished, self.shared.ended()) {
+            if let Some(reply) = reply {
+                // The caller may be gone.
+                let _ = reply.send(info);
+            }
+            return;
+        }
+        // The notice with the exit code follows a failed write.
+        let is_certain = !report.is_failed_write();
+        match reply {
+            Some(reply) => {
+                self.exit.answered = true;
+                self.exit.waiting.push(reply);
+            }
+            None => self.exit.noticed = true,
+        }
+        let requested = self.shared.stop_requested.load(Ordering::Acquire);
+        let report = if requested { report.merge(TerminationReport::requested()) } else { report };
+        let report = match self.exit.report.take() {
+            Some(before) => before.merge(report),
+            None => report,
+        };
+        // The code comes with the notice, what the agent wrote to stderr with the failure of a call that waits.
+        let waits = self.shared.in_flight.load(Ordering::Acquire) > 0;
+        let complete = self.exit.noticed && (report.has_stderr() || self.exit.answered || !waits);
+        self.exit.report = Some(report);
+        let patience = if complete || requested { TRAILING } else { self.patience };
+        let deadline = Instant::now() + patience;
+        self.exit.deadline = Some(self.exit.deadline.map_or(deadline, |before| before.min(deadline)));
+        if is_certain {
+            self.publish_exit();
+        }
+    }
+
+    /// Publishes that the agent has ended, with the details so far.
+    fn publish_exit(&mut self) {
+        let Some(report) = self.exit.report.clone().filter(|_| self.exit.published.is_none()) else { return };
+        let info = report.clone().into_info();
+        self.shared.set_ended(info.clone());
+        self.exit.published = Some(self.hub.end_all(&report));
+        if !self.shared.stop_requested.load(Ordering::Acquire) {
+            self.hub.connection(ConnectionState::AgentEnded(Box::new(info)));
+        }
+    }
+
+    /// Ends the connection: no further details about the end of the agent are awaited.
+    pub(super) fn finish_exit(&mut self) {
+        self.publish_exit();
+        let finished = Exit { is_finished: self.exit.report.is_some(), ..Exit::default() };
+        let Exit { report, waiting, published, .. } = std::mem::replace(&mut self.exit, finished);
+        let Some(report) = report else { return };
+        let info = report.clone().into_info();
+        self.shared.set_ended(info.clone());
+        self.hub.complete_ends(&published.unwrap_or_default(), &report);
+        for reply in waiting {
+            // The caller may be gone.
+            let _ = reply.send(info.clone());
+        }
+        self.wire.control().end(Error::ended(None, info, true));
+    }
+}

@@ -1,0 +1,236 @@
+//! The task that runs a turn.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use acp_http_client::RequestOptions;
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::{oneshot, watch};
+
+use super::limits::{TurnLimits, reached};
+use super::{Outcome, TurnItem, TurnOutcome};
+use crate::client::connection::Connection;
+use crate::client::event::Queue;
+use crate::client::lifecycle::Inner;
+use crate::client::list::find_session;
+use crate::client::metering::metered;
+use crate::client::names::PROMPT;
+use crate::client::reading::id_text;
+use crate::client::session::TurnState;
+use crate::client::snapshot::Patch;
+use crate::error::Timeout;
+use crate::session::SessionInfo;
+use crate::termination::TerminationReport;
+use crate::update::Missed;
+use crate::{DropPolicy, Error};
+
+/// The error of servers for a prompt to a session that has ended.
+const ALREADY_ENDED: &str = "session already ended";
+
+/// Runs with the id of a prompt before it is sent.
+pub(in crate::client) type BeforeSend =
+    Box<dyn FnOnce(String) -> BoxFuture<'static, Result<(), Error>> + Send>;
+
+/// Runs a turn, from its prompt to its end.
+pub(super) struct Driver {
+    pub(super) inner: Arc<Inner>,
+    pub(super) session: String,
+    pub(super) params: Value,
+    pub(super) queue: Arc<Queue<TurnItem>>,
+    pub(super) outcome: watch::Sender<Option<Outcome>>,
+    /// Guards what runs before the prompt is sent; held to take it.
+    pub(super) before_send: Mutex<Option<BeforeSend>>,
+    /// The id of the prompt, once it is known.
+    pub(super) request_id: Option<String>,
+    pub(super) limits: watch::Receiver<TurnLimits>,
+}
+
+/// Frees the session for the next turn, also when the task is ended from outside.
+struct Free<'a>(&'a Inner, &'a str);
+
+impl Drop for Free<'_> {
+    fn drop(&mut self) {
+        self.0.hub.end_turn(self.1);
+    }
+}
+
+impl Driver {
+    pub(super) async fn run(mut self, mut dropped: oneshot::Receiver<()>, before: TurnState) {
+        if before == TurnState::Cancelling && !self.wait_for_cancel(&mut dropped).await {
+            return self.refuse();
+        }
+        let outcome = self.turn(dropped).await;
+        self.settle(outcome);
+    }
+
+    /// Waits, within a bound, until the turn before has stopped, and begins this one.
+    async fn wait_for_cancel(&self, dropped: &mut oneshot::Receiver<()>) -> bool {
+        let limit = self.inner.options.timeouts.cancel;
+        let mut state = self.inner.hub.watch_turn(&self.session);
+        let idle = tokio::time::timeout(limit, state.wait_for(|state| *state == TurnState::Idle));
+        let is_idle = tokio::select! {
+            biased;
+            _ = dropped => return false,
+            idle = idle => idle.is_ok_and(|idle| idle.is_ok()),
+        };
+        is_idle && self.inner.hub.begin_turn(&self.session, &self.queue) == TurnState::Idle
+    }
+
+    /// Another turn is running.
+    pub(super) fn refuse(&self) {
+        self.settle(Err(Error::TurnInProgress { session_id: self.session.clone() }));
+    }
+
+    /// Ends the turn for its reader, unless it has ended for it before.
+    fn settle(&self, outcome: Outcome) {
+        self.queue.end();
+        self.outcome.send_if_modified(|settled| {
+            let first = settled.is_none();
+            if first {
+                *settled = Some(outcome);
+            }
+            first
+        });
+    }
+
+    async fn turn(&mut self, dropped: oneshot::Receiver<()>) -> Outcome {
+        let inner = Arc::clone(&self.inner);
+        let session = self.session.clone();
+        let _free = Free(&inner, &session);
+        let outcome = metered(&inner, &session, self.finished(dropped)).await;
+        self.inner.hub.turn_outcome(&self.session, self.request_id.clone(), &outcome);
+        outcome
+    }
+
+    async fn finished(&mut self, dropped: oneshot::Receiver<()>) -> Outcome {
+        let connection = self.inner.connection().await?;
+        let began = self.inner.hub.now();
+        let outcome = self.prompt(&connection, dropped).await;
+        // Everything before the end belongs to the turn.
+        connection.barrier().await;
+        let cancelled = *self.inner.hub.watch_turn(&self.session).borrow() == TurnState::Cancelling;
+        let outcome = match outcome {
+            // It was cancelled before its prompt was sent: there is no response.
+            Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
+            // Agents end a turn that this client has cancelled in many ways.
+            Ok(raw) if cancelled => Ok(TurnOutcome::cancelled(raw, self.missing())),
+            Err(Error::Rpc { error, .. }) if cancelled => {
+                Ok(TurnOutcome::cancelled(json!({ "error": error }), self.missing()))
+            }
+            outcome => outcome.map(|raw| TurnOutcome::read(raw, self.missing())),
+        };
+        if let Ok(outcome) = &outcome {
+            self.inner.hub.answered(&self.session, Patch::of_answer(&outcome.raw), began);
+        }
+        match outcome {
+            Err(Error::Rpc { error, .. }) if error.message.contains(ALREADY_ENDED) => {
+                Err(self.already_ended(Error::Rpc { error, status: None, executed: false }).await)
+            }
+            // The agent may have done a part of the work before it failed.
+            Err(Error::Rpc { error, status, .. }) => Err(Error::Rpc { error, status, executed: true }),
+            outcome => outcome,
+        }
+    }
+
+    fn take_before_send(&self) -> Option<BeforeSend> {
+        self.before_send.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Returns what is missing in the turn: lost on the connection, or not read in time.
+    fn missing(&self) -> Vec<Missed> {
+        let mut missing = self.inner.hub.turn_missed(&self.session);
+        let dropped = self.queue.dropped();
+        if dropped > 0 {
+            missing.push(Missed::Lagged(dropped));
+        }
+        missing
+    }
+
+    /// The session ended before this client knew it; the server knows how.
+    async fn already_ended(&self, refusal: Error) -> Error {
+        let info = match find_session(&self.inner, &self.session).await {
+            Ok(SessionInfo { termination_info: Some(info), .. }) => info,
+            _ => return refusal,
+        };
+        let info = self.inner.hub.end_session(&self.session, TerminationReport::from_info(info));
+        Error::ended(Some(&self.session), info, false)
+    }
+
+    async fn prompt(
+        &mut self,
+        connection: &Connection,
+        mut dropped: oneshot::Receiver<()>,
+    ) -> Result<Value, Error> {
+        // Turns are cancelled by a message of their own.
+        let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
+        let params = std::mem::take(&mut self.params);
+        let session = self.session.clone();
+        let request = connection.wire.request_raw(PROMPT, &params).options(options);
+        self.request_id = request.id().map(|id| id_text(&id));
+        if let (Some(before), Some(id)) = (self.take_before_send(), self.request_id.clone()) {
+            before(id).await?;
+        }
+        let call = connection.prompt(&session, request);
+        let mut call = std::pin::pin!(call);
+        let policy = self.inner.options.drop_policy;
+        if policy == DropPolicy::Cancel && dropped.try_recv() == Err(TryRecvError::Closed) {
+            return Err(Error::config("the turn was dropped before its prompt was sent"));
+        }
+        let progress = self.inner.hub.watch_progress(&self.session);
+        let mut state = self.inner.hub.watch_turn(&self.session);
+        if *state.borrow_and_update() == TurnState::Cancelling {
+            return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
+        }
+        self.inner.hub.prompt_sent(&session);
+        tokio::select! {
+            biased;
+            answer = &mut call => answer,
+            // Every cancel of the turn follows its prompt.
+            () = async { drop(state.wait_for(|state| *state == TurnState::Cancelling).await) } => {
+                stop(connection, &self.session, call).await
+            }
+            _ = dropped => {
+                self.inner.hub.leave_turn(&self.session);
+                match policy {
+                    DropPolicy::Detach => call.await,
+                    // The session is busy until the agent has stopped: it must never have two turns at once.
+                    DropPolicy::Cancel => stop(connection, &self.session, call).await,
+                }
+            }
+            (phase, within) = reached(&mut self.limits, progress) => {
+                let late = || {
+                    let timeout = Timeout::new(phase, "session/prompt", within);
+                    Error::Timeout(Box::new(timeout))
+                };
+                let limit = self.inner.options.timeouts.cancel;
+                let mut stopped = std::pin::pin!(stop(connection, &self.session, call));
+                if tokio::time::timeout(limit, &mut stopped).await.is_err() {
+                    // Its reader does not wait for an agent that does not stop; the session does.
+                    self.settle(Err(late()));
+                    let _ = stopped.await;
+                }
+                Err(late())
+            }
+        }
+    }
+}
+
+/// Cancels a turn and waits until it has stopped. The prompt is sent, or at least queued, before its cancel.
+async fn stop(
+    connection: &Connection,
+    session: &str,
+    mut call: Pin<&mut impl Future<Output = Result<Value, Error>>>,
+) -> Result<Value, Error> {
+    tokio::select! {
+        biased;
+        answer = &mut call => return answer,
+        cancelled = connection.cancel(session) => {
+            if let Err(error) = cancelled {
+                tracing::debug!(%error, "a turn could not be cancelled");
+            }
+        }
+    }
+    call.await
+}

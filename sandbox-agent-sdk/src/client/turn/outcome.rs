@@ -1,0 +1,78 @@
+//! How a turn ended.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::Error;
+use crate::convert::open_enum::open_enum;
+use crate::thread::AgentResult;
+use crate::update::Missed;
+use crate::usage::{BudgetEvent, TurnUsage};
+
+open_enum! {
+    /// The reason why a turn ended.
+    pub enum StopReason {
+        /// The agent completed its answer.
+        EndTurn = "end_turn",
+        /// The token limit of the model was reached.
+        MaxTokens = "max_tokens",
+        /// The limit of requests per turn was reached.
+        MaxTurnRequests = "max_turn_requests",
+        /// The agent refused to continue.
+        Refusal = "refusal",
+        /// The turn was cancelled.
+        Cancelled = "cancelled",
+    }
+}
+
+/// The outcome of a turn.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct TurnOutcome {
+    /// Why the turn ended.
+    pub stop_reason: StopReason,
+    /// What is known to be missing from the updates: lost on the way, or not read in time.
+    pub missing: Vec<Missed>,
+    /// The raw response, or the update that ended the turn if the response only accepts the prompt. The error response
+    /// to a cancelled turn is in its field `error`.
+    pub raw: Value,
+    /// What the turn used, as reported by the agent.
+    pub usage: Box<TurnUsage>,
+    /// The exceeded budget, if that is why the turn was cancelled.
+    pub budget: Option<Box<BudgetEvent>>,
+}
+
+impl TurnOutcome {
+    /// Parses the response to a prompt.
+    pub(super) fn read(raw: Value, missing: Vec<Missed>) -> Self {
+        let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
+        let stop_reason = StopReason::from(reason);
+        Self { stop_reason, missing, raw, usage: Box::default(), budget: None }
+    }
+
+    /// The outcome of a turn that this client cancelled, for any response.
+    pub(super) fn cancelled(raw: Value, missing: Vec<Missed>) -> Self {
+        Self { stop_reason: StopReason::Cancelled, ..Self::read(raw, missing) }
+    }
+
+    /// Returns the `_meta` field of the response.
+    #[must_use]
+    pub fn meta(&self) -> Option<&Value> {
+        self.raw.get("_meta")
+    }
+
+    /// Returns whether every update of the turn was received.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// Converts the outcome to a result, to classify it for a thread.
+    #[must_use]
+    pub fn to_result(&self) -> AgentResult {
+        AgentResult::from_stop_reason(self.stop_reason.as_str())
+    }
+}
+
+pub(super) type Outcome = Result<TurnOutcome, Error>;
