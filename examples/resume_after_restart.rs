@@ -1,21 +1,21 @@
-//! A program that is ended in the middle of its work, and one that goes on where it stopped.
+//! A program that ends, and another one that continues its session.
 //!
-//! Sessions are kept in one SQLite file. The first program makes a session, the server loses everything it knew, and the
-//! second program takes the session up again under the same id.
+//! Sessions are stored in one SQLite file. The first program creates a session, the server loses its state, and the second
+//! program acquires the session under the same id.
 
 use mock_server::State;
-use sandbox_agent_sdk::sessions::{RecordQuery, SqliteStore, Suspend};
+use sandbox_agent_sdk::sessions::{RecordQuery, SqliteStore, StoredClient, Suspend};
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::Server;
 
-/// What a program does when it starts: connect, and take up the thread it is about.
-async fn program(server: &Server, file: &std::path::Path) -> Result<SandboxAgentClient, Error> {
+/// What a program does when it starts.
+async fn program(server: &Server, file: &std::path::Path) -> Result<StoredClient, Error> {
     let store = SqliteStore::open(file).await?;
-    let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent).store(store);
+    let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent);
     if let Some(token) = &server.token {
         options = options.token(token);
     }
-    options.build()
+    Ok(options.build()?.with_store(store))
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -26,10 +26,10 @@ async fn main() -> Result<(), Error> {
 
     println!("== the first program");
     let client = program(&server, &file).await?;
-    let session = client.sessions().resume_or_create("thread-42", NewSession::in_dir("/")).await?;
+    let session = client.resume_or_create("thread-42", NewSession::in_dir("/")).await?;
     println!("{}: {}", session.id(), session.prompt("remember the number seven").await?.text().await?);
-    // In good order: everything is stored, and active sessions are suspended.
-    let suspended = client.sessions().shut_down(Suspend::All).await?;
+    // Everything is stored, and the sessions of this program are suspended.
+    let suspended = client.shut_down(Suspend::Own).await?;
     println!("{suspended} session suspended");
     drop((session, client));
 
@@ -40,12 +40,12 @@ async fn main() -> Result<(), Error> {
 
     println!("== the second program");
     let client = program(&server, &file).await?;
-    for record in client.sessions().list(RecordQuery::default()).await?.records {
+    for record in client.list(RecordQuery::default()).await?.records {
         println!("{} is {} with {} events", record.id, record.status, record.last_index);
     }
-    let session = client.sessions().resume_or_create("thread-42", NewSession::in_dir("/")).await?;
+    let session = client.resume_or_create("thread-42", NewSession::in_dir("/")).await?;
     println!("{}: {}", session.id(), session.prompt("which number was it?").await?.text().await?);
-    client.sessions().flush().await?;
+    client.flush().await?;
     for event in session.stored_events(0).await?.events {
         println!("{:>3} {}", event.index, event.kind);
     }

@@ -1,23 +1,22 @@
-//! Two programs, one PostgreSQL: one makes a session and leaves it, the other goes on with it.
+//! Two programs, one PostgreSQL: one creates a session and releases it, the other acquires it.
 //!
 //! The example starts itself a second time as the other program. The database is the one at `DATABASE_URL`, or a
 //! throw-away server that is started where PostgreSQL is installed.
 
 use std::process::Command;
 
-use sandbox_agent_sdk::sessions::{Attachment, PostgresStore, RecordQuery};
+use sandbox_agent_sdk::sessions::{PostgresStore, RecordQuery};
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::{Cluster, Server};
 
-/// The other program: it gets the attachment as its only argument.
-async fn other_program(database: &str, url: &str, attachment: &str) -> Result<(), Error> {
-    let attachment: Attachment =
-        serde_json::from_str(attachment).map_err(|error| Error::Config(error.to_string()))?;
+/// The other program.
+async fn other_program(database: &str, url: &str) -> Result<(), Error> {
     let store = PostgresStore::open(database).await?;
-    let client =
-        SandboxAgentClient::builder(url).agent("mock").store(store).attach(attachment.clone()).build()?;
-    let session = client.sessions().attached().await?;
-    println!("  other program: {} was left behind event {}", session.id(), attachment.index);
+    let client = SandboxAgentClient::builder(url).agent("mock").build()?.with_store(store);
+    let session = client.session("shared");
+    if let Some(restored) = session.resume().await? {
+        println!("  other program: {} is restored by {}", session.id(), restored.by);
+    }
     println!("  other program: {}", session.prompt("and from the other one").await?.text().await?);
     client.disconnect().await
 }
@@ -25,8 +24,8 @@ async fn other_program(database: &str, url: &str, attachment: &str) -> Result<()
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [database, url, attachment] = &arguments[..] {
-        return other_program(database, url, attachment).await;
+    if let [database, url] = &arguments[..] {
+        return other_program(database, url).await;
     }
     let Some(cluster) = Cluster::find().await else {
         println!(
@@ -37,17 +36,15 @@ async fn main() -> Result<(), Error> {
     let schema = cluster.schema().await;
     let server = Server::find().await;
     let store = PostgresStore::open(&schema.url).await?;
-    let client = SandboxAgentClient::builder(&server.url).agent("mock").store(store).build()?;
-    let sessions = client.sessions();
-    let session = sessions.create_as("shared", NewSession::in_dir("/").title("one conversation")).await?;
+    let sessions = SandboxAgentClient::builder(&server.url).agent("mock").build()?.with_store(store);
+    let session =
+        sessions.new_session_as("shared", NewSession::in_dir("/").title("one conversation")).await?;
     println!("this program: {}", session.prompt("hello from one program").await?.text().await?);
 
-    // The attachment is plain data: it could as well go through a queue to another machine.
-    let attachment = serde_json::to_string(&session.detach().await?).unwrap_or_default();
+    session.release().await?;
     let (database, url) = (schema.url.clone(), server.url.clone());
     let other = std::env::current_exe().map_err(|error| Error::Config(error.to_string()))?;
-    let ended =
-        tokio::task::spawn_blocking(move || Command::new(other).args([database, url, attachment]).status());
+    let ended = tokio::task::spawn_blocking(move || Command::new(other).args([database, url]).status());
     assert!(ended.await.is_ok_and(|status| status.is_ok_and(|status| status.success())));
 
     for record in sessions.list(RecordQuery::default()).await?.records {
@@ -58,5 +55,5 @@ async fn main() -> Result<(), Error> {
     }
     sessions.store().close().await;
     schema.remove().await;
-    client.disconnect().await
+    sessions.client().disconnect().await
 }

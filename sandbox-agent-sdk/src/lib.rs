@@ -13,8 +13,6 @@ pub mod provider;
 pub mod requests;
 #[cfg(feature = "sessions")]
 pub mod sessions;
-#[cfg(feature = "sessions")]
-mod store;
 pub mod tools;
 pub mod usage;
 

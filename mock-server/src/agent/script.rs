@@ -50,6 +50,7 @@ pub struct Script {
     pub(super) session: Value,
     /// Counts sessions over all launches where no server does.
     sessions: Arc<AtomicU64>,
+    session_ids: Arc<dyn Fn(u64) -> String + Send + Sync>,
     installed: bool,
 }
 
@@ -64,6 +65,7 @@ impl Script {
             initialize: default_initialize(),
             session: default_session(),
             sessions: Arc::default(),
+            session_ids: Arc::new(|number| format!("mock-session-{number}")),
             installed: true,
         }
     }
@@ -112,6 +114,13 @@ impl Script {
         self
     }
 
+    /// The ids of new sessions, by how many the server has had; an agent that was started again may reuse them.
+    #[must_use]
+    pub fn session_ids(mut self, id: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
+        self.session_ids = Arc::new(id);
+        self
+    }
+
     /// Whether the agent counts as installed before anybody installs it.
     #[must_use]
     pub fn installed(mut self, installed: bool) -> Self {
@@ -122,7 +131,7 @@ impl Script {
     /// An id that no other session of the same server has, whichever agent it belongs to.
     pub(super) fn next_session_id(&self, outlet: &Outlet) -> String {
         let sessions = outlet.surroundings().sessions.as_ref().unwrap_or(&self.sessions);
-        format!("mock-session-{}", sessions.fetch_add(1, Ordering::SeqCst) + 1)
+        (self.session_ids)(sessions.fetch_add(1, Ordering::SeqCst) + 1)
     }
 }
 

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use acp_http_client as wire;
+use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::hub::PendingCall;
 use super::names::{AUTHENTICATE, EXTENDED_LIST, FORK, LIST, LOAD, NEW, RESUME, is_answered_by_agent};
+use super::pump::request_id;
 use crate::client::limits::BodyKind;
 use crate::client::login::LoginRequired;
 use crate::error::AgentEnded;
@@ -25,6 +27,9 @@ pub(super) enum Needs {
     /// The server answers it, or it takes up the session again.
     Nothing,
 }
+
+/// Stores a request under its id.
+pub(crate) type StoreAhead = Box<dyn FnMut(String) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
 
 /// Counts a call for as long as it waits.
 struct InFlight<'a>(&'a AtomicUsize);
@@ -119,12 +124,27 @@ impl Connection {
         session: &str,
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
+        self.session_call_ahead(method, params, session, options, None).await
+    }
+
+    /// A call that fails with its session, and is stored under its id before it is sent.
+    pub(super) async fn session_call_ahead(
+        &self,
+        method: &str,
+        params: Value,
+        session: &str,
+        options: wire::RequestOptions,
+        ahead: Option<&mut StoreAhead>,
+    ) -> Result<Value, Error> {
         self.check()?;
         if let Some(info) = self.hub.ended(session) {
             return Err(Error::ended(Some(session), info, false));
         }
         let mut end = self.hub.watch_end(session);
         let request = self.wire.request_raw(method, &params).options(options);
+        if let (Some(store), Some(id)) = (ahead, request.id().as_ref().and_then(request_id)) {
+            store(id).await?;
+        }
         tokio::select! {
             // An answer that is there counts for more than an end that came with it.
             biased;
@@ -180,7 +200,7 @@ impl Connection {
     }
 
     /// Cancels the turn of a session: what the agent has asked is answered as cancelled first, then it is told.
-    pub(super) async fn cancel(&self, session: &str) -> Result<(), Error> {
+    pub(crate) async fn cancel(&self, session: &str) -> Result<(), Error> {
         self.hub.cancelling_turn(session);
         // What other clients are asked in this session is not ours to cancel.
         self.shared.unclaimed.release(session);

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant};
 
-use super::hub::Hub;
+use super::hub::{Hub, PendingCall};
 use super::names::AUTHENTICATE;
 use super::offers::client_capabilities;
 use super::probe::Endpoint;
@@ -36,6 +36,8 @@ pub(crate) struct Connection {
     pub(super) shared: Arc<Shared>,
     pub(super) options: Arc<ClientOptions>,
     kind: ServerKind,
+    /// Makes further readers of the server's stream.
+    reader: Box<dyn Fn() -> wire::AcpHttpClientBuilder + Send + Sync>,
     agent: String,
     commands: mpsc::Sender<Command>,
     /// Guards what the agent can do, which may change when it is started anew; held for a copy.
@@ -54,9 +56,8 @@ impl Connection {
         http: &reqwest::Client,
         endpoint: &Endpoint,
         agent: &str,
-        is_first: bool,
     ) -> Result<Self, Error> {
-        let (builder, requests) = wire_builder(options, http, endpoint, agent, is_first).agent_requests();
+        let (builder, requests) = wire_builder(options, http, endpoint, agent).agent_requests();
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let is_shared = endpoint.kind == ServerKind::Shared;
@@ -79,7 +80,6 @@ impl Connection {
             router,
             patience: options.timeouts.termination,
             exit: Exit::default(),
-            last_event: None,
             away: false,
         };
         let mut tasks = JoinSet::new();
@@ -90,6 +90,11 @@ impl Connection {
             shared,
             options: Arc::clone(options),
             kind: endpoint.kind,
+            reader: {
+                let (options, http) = (Arc::clone(options), http.clone());
+                let (endpoint, agent) = (endpoint.clone(), agent.to_owned());
+                Box::new(move || wire_builder(&options, &http, &endpoint, &agent))
+            },
             agent: agent.to_owned(),
             commands,
             capabilities: Mutex::new(None),
@@ -150,14 +155,20 @@ impl Connection {
         self.kind
     }
 
-    /// Does something between two events, and tells which was the last one before it; `None` where that means nothing to
-    /// another connection.
-    pub(crate) async fn between_events(&self, act: impl FnOnce() + Send + 'static) -> Option<String> {
-        let (told, last) = oneshot::channel();
-        // A pump that is gone gives nothing out any more, and drops what it was asked to do.
-        let _ = self.commands.send(Command::Between(Box::new(act), told)).await;
-        let last = last.await.ok().flatten().or_else(|| self.wire.last_event_id());
-        last.filter(|_| self.kind == ServerKind::Shared)
+    /// A further reader of the server's stream, behind the event of this number.
+    pub(crate) fn reader(&self, behind: u64) -> wire::AcpHttpClientBuilder {
+        (self.reader)().resume_from(behind.to_string())
+    }
+
+    /// Counts a call about a session as pending, for a turn that another program began: its requests are ours.
+    pub(crate) fn adopt_turn(&self, session: &str) -> PendingCall {
+        self.hub.pending_call(session)
+    }
+
+    /// Serves an agent request that another reader of the stream received.
+    pub(crate) async fn serve(&self, request: wire::AgentRequest, responder: wire::Responder) {
+        // An event loop that is gone drops the request.
+        let _ = self.commands.send(Command::Serve(request, responder)).await;
     }
 
     pub(super) fn agent(&self) -> &str {
@@ -207,7 +218,7 @@ impl Connection {
     }
 
     /// Waits until everything that has arrived was given out.
-    pub(super) async fn barrier(&self) {
+    pub(crate) async fn barrier(&self) {
         self.ask_pump(Command::Barrier).await;
     }
 
@@ -305,7 +316,6 @@ fn wire_builder(
     http: &reqwest::Client,
     endpoint: &Endpoint,
     agent: &str,
-    is_first: bool,
 ) -> wire::AcpHttpClientBuilder {
     let times = &options.timeouts;
     let mut timeouts = wire::Timeouts::default()
@@ -344,13 +354,6 @@ fn wire_builder(
             // Every server of this kind answers it, also right after a restart, if only with an error.
             .probe("session/list", json!({})),
     };
-    // A later connection has come further, and reads what the server still has like any other.
-    #[cfg(feature = "sessions")]
-    if let Some(attachment) = options.attachment.as_ref().filter(|_| is_first)
-        && let Some(stream) = attachment.stream(endpoint.kind)
-    {
-        builder = builder.resume_from(stream);
-    }
     for (name, value) in &options.headers {
         builder = builder.header(name, value);
     }

@@ -1,15 +1,13 @@
 //! The handle a program holds.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use futures::future::BoxFuture;
 
 use super::lifecycle::{Again, Asked, Attempt, Inner};
 use crate::connection::{Capabilities, Feature, Support};
 use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
-#[cfg(feature = "sessions")]
-use crate::sessions::Sessions;
 use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
 /// Talks to an agent behind a Sandbox Agent server.
@@ -31,6 +29,22 @@ struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.inner.shut_down();
+    }
+}
+
+/// A client that this does not keep alive.
+#[derive(Clone)]
+pub(crate) struct WeakClient(Weak<Handle>);
+
+impl WeakClient {
+    pub(crate) fn upgrade(&self) -> Result<SandboxAgentClient, Error> {
+        self.0.upgrade().map(|handle| SandboxAgentClient { handle }).ok_or(Error::NotConnected)
+    }
+}
+
+impl fmt::Debug for WeakClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakClient")
     }
 }
 
@@ -57,14 +71,7 @@ impl SandboxAgentClient {
         };
         let control = control_plane(&options, &http)?;
         let auto_connect = options.auto_connect;
-        #[cfg(feature = "sessions")]
-        let keeps = options.attachment.is_some() || options.store.is_some();
         let client = Self::over(Arc::new(Inner::new(options, control, http)));
-        #[cfg(feature = "sessions")]
-        if keeps {
-            // What comes must find somebody who keeps it, and knows how far the stream was read, as soon as it comes.
-            drop(client.sessions());
-        }
         if let Some(agent) = agent.filter(|_| auto_connect) {
             client.inner().begin(&agent, Asked::ByOptions)?;
         }
@@ -78,6 +85,11 @@ impl SandboxAgentClient {
 
     fn over(inner: Arc<Inner>) -> Self {
         Self { handle: Arc::new(Handle { inner }) }
+    }
+
+    /// A reference that does not count as a handle.
+    pub(crate) fn downgrade(&self) -> WeakClient {
+        WeakClient(Arc::downgrade(&self.handle))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -134,16 +146,11 @@ impl SandboxAgentClient {
     /// connection has an agent of its own, the agent and its sessions end too; elsewhere they live on.
     ///
     /// # Errors
-    /// [`Error::Store`] if what happened in sessions that are kept could not be stored. A server that does not confirm
-    /// the end in time is not waited for, and that is no error.
+    /// None today: a server that does not confirm the end in time is not waited for.
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move {
             client.inner().disconnect().await;
-            #[cfg(feature = "sessions")]
-            if let Some(ledger) = client.inner().ledger.get() {
-                ledger.flush().await?;
-            }
             Ok(())
         })
     }
@@ -219,13 +226,6 @@ impl SandboxAgentClient {
     #[must_use]
     pub fn session(&self, session_id: impl Into<String>) -> Session {
         Session::of(self.clone(), session_id.into())
-    }
-
-    #[cfg(feature = "sessions")]
-    /// The sessions that are kept: in the store of the options, or in memory while this program runs.
-    #[must_use]
-    pub fn sessions(&self) -> Sessions {
-        Sessions::of(self.clone())
     }
 
     /// What the server offers besides its agents' conversations. It works without a connection.

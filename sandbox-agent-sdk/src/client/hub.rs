@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use serde_json::Value;
 use tokio::sync::watch;
 
 use self::book::SessionBook;
 use self::books::State;
-pub(super) use self::pending_call::PendingCall;
+pub(crate) use self::pending_call::PendingCall;
 use self::taking_up::TakingUp;
 use super::session::TurnState;
 use super::turn::TurnItem;
@@ -31,18 +31,47 @@ mod taking_up;
 #[cfg(test)]
 mod tests;
 
-/// Sees everything before anybody else does, and while nothing else can happen. It must not wait, nor use the hub.
+/// Sees everything in the order of the stream, before subscribers do. It must not block, nor use the hub.
 pub(crate) trait Observer: fmt::Debug + Send + Sync {
-    /// Something happened; with its place in the stream, where every client of the server finds it in the same one.
-    fn happened(&self, event: &Event, place: Option<&str>);
+    /// An event was published, at this place of a stream that every client of the server sees.
+    fn happened(&self, event: &Event, place: Option<Place>);
+    /// The response to a request of another client arrived.
+    fn foreign_response(&self, id: &str, response: &Value);
     /// A turn is over, and so is everything it reported.
     fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>);
-    /// An answer tells of a session.
-    fn answered(&self, session: &str, patch: &Patch);
-    /// What an agent asked in a session was answered.
-    fn replied(&self, session: &str, payload: Value);
-    /// The stream had something in this place that is not told.
-    fn passed(&self, place: &str);
+    /// A response describes the state of a session.
+    fn described(&self, session: &str, patch: &Patch);
+    /// An agent request is answered: `send` delivers the response. An observer that stores the answer first keeps it.
+    fn replying(&self, session: &str, payload: Value, send: SendReply) -> Option<SendReply>;
+    /// The stream had something at this place that is not published.
+    fn passed(&self, place: Place);
+}
+
+/// Delivers the response to an agent request.
+pub(crate) type SendReply = Box<dyn FnOnce() + Send>;
+
+/// Where an event stands in the stream of one incarnation of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its number.
+    pub(crate) offset: u64,
+    /// A hash of its content: after a restart another event has the number.
+    pub(crate) fingerprint: u64,
+}
+
+impl Place {
+    /// The place of a message with this content. Programs of any version compute the same.
+    pub(crate) fn of(offset: u64, content: &[u8]) -> Self {
+        /// This much tells contents apart, beside their length and their number.
+        const PRINTED_BYTES: usize = 4096;
+        let printed = &content[..content.len().min(PRINTED_BYTES)];
+        let length = (content.len() as u64).to_le_bytes();
+        let bytes = length.iter().chain(printed);
+        let fingerprint = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Self { offset, fingerprint }
+    }
 }
 
 /// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
@@ -65,8 +94,8 @@ pub(crate) struct Hub {
     clock: AtomicU64,
     /// What sessions use.
     pub(crate) usage: UsageBook,
-    /// Who keeps what happens, if somebody does.
-    observer: OnceLock<Arc<dyn Observer>>,
+    /// Guards who sees everything; held to copy the list.
+    observers: RwLock<Arc<[Arc<dyn Observer>]>>,
 }
 
 impl Hub {
@@ -82,7 +111,7 @@ impl Hub {
             state: Mutex::default(),
             clock: AtomicU64::new(0),
             usage: UsageBook::new(),
-            observer: OnceLock::new(),
+            observers: RwLock::new(Arc::new([])),
         }
     }
 
@@ -109,16 +138,21 @@ impl Hub {
         Events::new(queue)
     }
 
-    /// Has subscribers of sessions go on with another one, that took the place of theirs.
-    pub(crate) fn follow(&self, followers: &[(Weak<Queue<Event>>, String)], to: &str) {
-        let mut state = self.lock();
-        let mut moved = Vec::new();
-        for (follower, from) in followers {
-            let is_follower = |queue: &mut Arc<Queue<Event>>| follower.as_ptr() == Arc::as_ptr(queue);
-            moved.extend(state.book(from).subscribers.extract_if(.., is_follower));
-        }
-        if moved.is_empty() {
+    /// A subscription to no session yet.
+    pub(crate) fn subscribe_later(&self) -> Events {
+        Events::new(Arc::new(Queue::new(self.budget)))
+    }
+
+    /// Moves subscriptions to this session, from whatever session they belonged to.
+    pub(crate) fn follow(&self, followers: &[Weak<Queue<Event>>], from: Option<&str>, to: &str) {
+        let moved: Vec<_> = followers.iter().filter_map(Weak::upgrade).collect();
+        if moved.is_empty() || from == Some(to) {
             return;
+        }
+        let mut state = self.lock();
+        if let Some(from) = from {
+            let moves = |queue: &Arc<Queue<Event>>| moved.iter().any(|moved| Arc::ptr_eq(moved, queue));
+            state.book(from).subscribers.retain(|queue| !moves(queue));
         }
         let book = state.book(to);
         let (missed, backlog) = book.take_backlog();
@@ -143,27 +177,48 @@ impl Hub {
         self.publish_at(event, None)
     }
 
-    /// Something happened that nobody has to hear of but whoever sees everything.
-    pub(super) fn note(&self, event: &Event, place: Option<&str>) {
+    /// Has observers, and no subscriber, see an event.
+    pub(super) fn note(&self, event: &Event, place: Option<Place>) {
         let _state = self.lock();
-        if let Some(observer) = self.observer.get() {
-            observer.happened(event, place);
-        }
+        self.observers().iter().for_each(|observer| observer.happened(event, place));
     }
 
-    /// What an agent asked in a session was answered. This may be said while the hub gives out events.
-    pub(super) fn replied(&self, session: &str, payload: Value) {
-        if let Some(observer) = self.observer.get() {
-            observer.replied(session, payload);
-        }
+    /// The response to a request of another client arrived.
+    pub(super) fn foreign_response(&self, id: &str, response: &Value) {
+        let _state = self.lock();
+        self.observers().iter().for_each(|observer| observer.foreign_response(id, response));
     }
 
-    /// Gives out an event that has a place in the stream.
-    pub(crate) fn publish_at(&self, event: &Event, place: Option<&str>) -> usize {
+    /// The stream had something at this place that is not published.
+    pub(super) fn passed(&self, place: Option<Place>) {
         let mut state = self.lock();
-        if let Some(observer) = self.observer.get() {
-            observer.happened(event, place);
+        state.place = place.or(state.place);
+        let observers = self.observers();
+        place.into_iter().for_each(|place| observers.iter().for_each(|observer| observer.passed(place)));
+    }
+
+    /// Sends the response to an agent request, after an observer has stored it. This may be called while events are
+    /// published.
+    pub(super) fn replying(&self, session: &str, payload: &Value, send: SendReply) {
+        let mut send = Some(send);
+        for observer in self.observers().iter() {
+            let Some(next) = send.take() else { return };
+            send = observer.replying(session, payload.clone(), next);
         }
+        if let Some(send) = send {
+            send();
+        }
+    }
+
+    /// Publishes an event that has a place in the stream.
+    pub(crate) fn publish_at(&self, event: &Event, place: Option<Place>) -> usize {
+        let mut state = self.lock();
+        state.place = match event {
+            // Another stream begins.
+            Event::ServerRestarted | Event::Connection(ConnectionState::Connecting) => None,
+            _ => place.or(state.place),
+        };
+        self.observers().iter().for_each(|observer| observer.happened(event, place));
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         let mut deciders = 0;
         for queue in &state.subscribers {
@@ -223,10 +278,16 @@ impl Hub {
         }
     }
 
-    /// Has somebody see everything from now on. There is one such observer; a second one is not taken.
+    /// Adds an observer, which sees everything from now on.
     pub(crate) fn observe(&self, observer: Arc<dyn Observer>) {
-        // Whoever is refused shares the observer that is there.
-        let _ = self.observer.set(observer);
+        let state = self.lock();
+        state.place.into_iter().for_each(|place| observer.passed(place));
+        let mut observers = self.observers.write().unwrap_or_else(PoisonError::into_inner);
+        *observers = observers.iter().cloned().chain([observer]).collect();
+    }
+
+    fn observers(&self) -> Arc<[Arc<dyn Observer>]> {
+        Arc::clone(&self.observers.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Tells of a change of the connection.
@@ -250,9 +311,7 @@ impl Hub {
 
     /// Takes in what the answer to a call tells of a session; `began` is when the call did.
     pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
-        if let Some(observer) = self.observer.get() {
-            observer.answered(id, &patch);
-        }
+        self.observers().iter().for_each(|observer| observer.described(id, &patch));
         self.adopt(id).answer(patch, began, self.tick());
     }
 
@@ -373,7 +432,7 @@ impl Hub {
         &self,
         id: &str,
         report: TerminationReport,
-        place: Option<&str>,
+        place: Option<Place>,
     ) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
@@ -382,9 +441,10 @@ impl Hub {
             }
             let book = state.known_or_stranger(id);
             if let Some(info) = &*book.ended.borrow() {
-                if let (Some(observer), Some(place)) = (self.observer.get(), place) {
-                    observer.passed(place);
-                }
+                let observers = self.observers();
+                place
+                    .into_iter()
+                    .for_each(|place| observers.iter().for_each(|observer| observer.passed(place)));
                 return info.clone();
             }
             let requested = book.stop_requested;
@@ -493,6 +553,25 @@ impl Hub {
         }
     }
 
+    /// The running turn moves to the session that took the place of its own; `false` if another turn runs there.
+    pub(super) fn move_turn(&self, from: &str, to: &str, queue: &Arc<Queue<TurnItem>>) -> bool {
+        let mut state = self.lock();
+        if from == to {
+            return true;
+        }
+        let old = state.book(from);
+        let turn = old.turn.take();
+        let before = old.turn_state.send_replace(TurnState::Idle);
+        let new = state.book(to);
+        if *new.turn_state.borrow() != TurnState::Idle {
+            return false;
+        }
+        new.turn = turn.filter(|turn| Arc::ptr_eq(turn, queue));
+        new.turn_missed.clear();
+        new.turn_state.send_replace(before);
+        true
+    }
+
     /// Nobody reads the turn any more, but it goes on.
     pub(crate) fn leave_turn(&self, id: &str) {
         self.lock().book(id).turn = None;
@@ -501,9 +580,7 @@ impl Hub {
     /// Everything that a turn reported was given out, and this is how it ended.
     pub(crate) fn turn_outcome(&self, id: &str, outcome: &Result<TurnOutcome, Error>) {
         let _quiet = self.lock();
-        if let Some(observer) = self.observer.get() {
-            observer.turn_ended(id, outcome);
-        }
+        self.observers().iter().for_each(|observer| observer.turn_ended(id, outcome));
     }
 
     /// The turn is over: its queue ends, and the next one may begin.

@@ -1,8 +1,6 @@
 //! Connecting and disconnecting, and what happens when they meet.
 
 use std::fmt;
-#[cfg(feature = "sessions")]
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,8 +12,6 @@ use super::hub::Hub;
 use super::probe;
 use crate::connection::Capabilities;
 use crate::control::ControlPlane;
-#[cfg(feature = "sessions")]
-use crate::sessions::Ledger;
 use crate::{ClientOptions, ConnectionState, Error};
 
 type Outcome = Result<Arc<Capabilities>, Error>;
@@ -26,11 +22,9 @@ pub(crate) struct Inner {
     pub(super) control: ControlPlane,
     pub(crate) hub: Arc<Hub>,
     http: reqwest::Client,
-    /// The sessions that are kept, once somebody asks for them.
-    #[cfg(feature = "sessions")]
-    pub(crate) ledger: OnceLock<Arc<Ledger>>,
-    /// Whether there was ever a connection.
-    was_connected: AtomicBool,
+    /// Whether there is no connection because nothing happened, or because it could not be made again: not because the
+    /// application disconnected. What needs a connection makes it then.
+    asleep: AtomicBool,
     /// Guards where the one connection stands; held for a look or a change, and for telling of the change, so that
     /// changes are told in the order in which they happen.
     life: Mutex<Life>,
@@ -133,9 +127,7 @@ impl Inner {
             control,
             hub,
             http,
-            #[cfg(feature = "sessions")]
-            ledger: OnceLock::new(),
-            was_connected: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             life: Mutex::new(Life { phase: Phase::Idle(None), closing: None, fading: None }),
             tasks: Mutex::new(Some(JoinSet::new())),
             options: Arc::new(options),
@@ -226,8 +218,7 @@ impl Inner {
 
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
-        let is_first = !self.was_connected.load(Ordering::Acquire);
-        let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent, is_first)?;
+        let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent)?;
         opening.insert(Arc::new(connection)).initialize().await
     }
 
@@ -237,7 +228,7 @@ impl Inner {
         let present = matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt));
         if present {
             life.phase = Phase::Connected(Arc::clone(connection));
-            self.was_connected.store(true, Ordering::Release);
+            self.asleep.store(false, Ordering::Release);
             self.hub.connection(ConnectionState::Connected);
         }
         present
@@ -273,11 +264,7 @@ impl Inner {
         let (phase, closing) = {
             let mut life = self.life();
             let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
-            // From now on there is no connection because the program wants none.
-            #[cfg(feature = "sessions")]
-            if let Some(ledger) = self.ledger.get() {
-                ledger.set_asleep(false);
-            }
+            self.asleep.store(false, Ordering::Release);
             match &phase {
                 Phase::Connected(connection) => {
                     life.closing = Some(Closing { connection: Arc::clone(connection), asked: true });
@@ -318,6 +305,7 @@ impl Inner {
             }
             life.phase = Phase::Idle(None);
             life.closing = Some(Closing { connection: Arc::clone(&connection), asked: true });
+            self.asleep.store(true, Ordering::Release);
             connection
         };
         self.finish_closing(&connection).await;
@@ -362,9 +350,14 @@ impl Inner {
         }
     }
 
-    /// Whether the connection that the options ask for could not be made, and nobody has asked for another one.
-    pub(crate) fn has_failed(&self) -> bool {
-        matches!(self.life().phase, Phase::Idle(Some(_)))
+    /// Whether there is no connection, although the application did not disconnect.
+    pub(crate) fn is_asleep(&self) -> bool {
+        matches!(self.life().phase, Phase::Idle(Some(_))) || self.asleep.load(Ordering::Acquire)
+    }
+
+    /// A connection could not be made again: what needs one next tries again.
+    pub(crate) fn fall_asleep(&self) {
+        self.asleep.store(true, Ordering::Release);
     }
 
     /// The connection, if there is one now.

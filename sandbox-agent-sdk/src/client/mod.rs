@@ -47,19 +47,23 @@ mod supports;
 mod turn;
 
 pub use capabilities::Capabilities;
+#[cfg(feature = "sessions")]
+pub(crate) use connection::Connection;
 pub use event::{Event, Events, Gap, Origin, SessionEnded};
 pub use feature::{Feature, Support};
 pub use handle::SandboxAgentClient;
 #[cfg(feature = "sessions")]
-pub(crate) use hub::{Hub, Observer};
+pub(crate) use handle::WeakClient;
+#[cfg(feature = "sessions")]
+pub(crate) use hub::{Hub, Observer, PendingCall, Place, SendReply};
 pub use list::SessionList;
 pub use new_session::{ListSessions, NewSession, OpenSession};
 #[cfg(test)]
 pub(crate) use offers::client_capabilities;
-#[cfg(feature = "sessions")]
-pub(crate) use opening::Others;
 pub use options::{ClientOptions, ClientTimeouts, DropPolicy, ServerKind};
 pub use session::{Session, TurnState};
 pub use snapshot::{SessionSnapshot, Tool};
 pub use state::ConnectionState;
 pub use turn::{CollectedTurn, FileChange, IncompleteTurn, StopReason, Turn, TurnEvent, TurnOutcome};
+#[cfg(feature = "sessions")]
+pub(crate) use turn::{Resend, WriteAhead};

@@ -22,7 +22,7 @@ use crate::{Error, NewSession, OpenSession, ServerKind};
 
 /// Whether other clients of a shared endpoint may have a turn running in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Others {
+enum Others {
     HaveNoTurn,
     MayHaveATurn,
 }
@@ -149,7 +149,16 @@ impl SandboxAgentClient {
         self.resume_in(session_id.into(), open.into().new, Others::MayHaveATurn)
     }
 
-    pub(crate) fn resume_in(
+    /// Resumes a session in which no other client has a turn: what the agent replays is history.
+    pub(crate) fn resume_alone(
+        &self,
+        id: String,
+        new: NewSession,
+    ) -> BoxFuture<'static, Result<Session, Error>> {
+        self.resume_in(id, new, Others::HaveNoTurn)
+    }
+
+    fn resume_in(
         &self,
         id: String,
         new: NewSession,

@@ -11,10 +11,6 @@ use crate::client::limits::Limits;
 use crate::client::secret::Secret;
 use crate::requests::PermissionHandler;
 use crate::requests::QuestionSupport;
-#[cfg(feature = "sessions")]
-use crate::sessions::ReplayLimits;
-#[cfg(feature = "sessions")]
-use crate::sessions::{Attachment, RecorderOptions, SessionStore};
 use crate::tools::{AgentTools, TextFiles};
 #[cfg(all(feature = "terminals", unix))]
 use crate::tools::{TerminalOptions, Terminals};
@@ -147,14 +143,6 @@ pub struct ClientOptions {
     max_tool_calls: Option<usize>,
     pub(crate) client_info: (String, String),
     pub(crate) auto_authenticate: bool,
-    #[cfg(feature = "sessions")]
-    pub(crate) store: Option<Arc<dyn SessionStore>>,
-    #[cfg(feature = "sessions")]
-    pub(crate) recorder: RecorderOptions,
-    #[cfg(feature = "sessions")]
-    pub(crate) replay: ReplayLimits,
-    #[cfg(feature = "sessions")]
-    pub(crate) attachment: Option<Attachment>,
     pub(crate) budget: Option<Budget>,
     pub(crate) notices: bool,
     pub(crate) terminal_logins: bool,
@@ -187,14 +175,6 @@ impl ClientOptions {
             max_tool_calls: None,
             client_info: (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             auto_authenticate: true,
-            #[cfg(feature = "sessions")]
-            store: None,
-            #[cfg(feature = "sessions")]
-            recorder: RecorderOptions::default(),
-            #[cfg(feature = "sessions")]
-            replay: ReplayLimits::default(),
-            #[cfg(feature = "sessions")]
-            attachment: None,
             budget: None,
             notices: true,
             terminal_logins: false,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
-use super::hub::{Hub, ended_event};
+use super::hub::{Hub, Place, ended_event};
 use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
 use super::supports::Learned;
 use crate::client::limits::{BodyKind, Limits};
@@ -102,8 +102,8 @@ pub(super) enum Command {
     Barrier(oneshot::Sender<()>),
     /// To put the account of an agent's end together now, if there is one.
     Settle(oneshot::Sender<()>),
-    /// To do something between two events, and to tell which was the last one.
-    Between(Box<dyn FnOnce() + Send>, oneshot::Sender<Option<String>>),
+    /// To serve an agent request that another reader of the stream received.
+    Serve(wire::AgentRequest, wire::Responder),
     /// To take note of a sign that the agent has ended, and to tell how.
     Report(Box<TerminationReport>, oneshot::Sender<TerminationInfo>),
 }
@@ -123,8 +123,6 @@ pub(super) struct Pump {
     /// How long the rest of an account of the agent's end may take.
     pub(super) patience: Duration,
     pub(super) exit: Exit,
-    /// The last event that was given out.
-    pub(super) last_event: Option<wire::EventId>,
     /// Whether the stream was lost and has not come back.
     pub(super) away: bool,
 }
@@ -167,11 +165,7 @@ impl Pump {
                         // A caller that went away needs no answer.
                         let _ = done.send(());
                     }
-                    Some(Command::Between(act, told)) => {
-                        act();
-                        // A caller that went away needs no answer.
-                        let _ = told.send(self.last_event.as_ref().map(|id| id.as_text().into_owned()));
-                    }
+                    Some(Command::Serve(request, responder)) => self.router.route_ours(&request, responder),
                     Some(Command::Report(report, told)) => self.report(*report, Some(told)),
                     None => return,
                 },
@@ -184,13 +178,12 @@ impl Pump {
     fn take(&mut self, event: wire::Event) {
         match event {
             wire::Event::Update(update) => {
-                self.gave_out(&update.meta);
                 let raw = update.content.raw();
                 let origin = Origin::from_wire(update.meta.origin);
                 let place = self.place(&update.meta, raw.as_bytes());
                 let Some(size) = self.admitted("session/update", raw) else { return };
                 let event = Event::Update(Update::from_json(raw.as_str(), origin, size));
-                self.hub.publish_at(&event, place.as_deref());
+                self.hub.publish_at(&event, place);
             }
             wire::Event::Notification(notification) => self.notified(&notification),
             wire::Event::State(state) => self.changed(&state),
@@ -219,7 +212,15 @@ impl Pump {
             wire::Event::AnswerLost { method, error, .. } => {
                 self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
             }
-            // Requests of the agent come with the means to answer them, and answers go to their calls.
+            wire::Event::UnmatchedResponse { id, raw, .. } => {
+                if let (Some(id), Ok(response)) = (request_id(&id), raw.parse::<Value>()) {
+                    self.hub.foreign_response(&id, &response);
+                }
+            }
+            wire::Event::AgentRequest { request, .. } => {
+                self.hub.passed(self.place(&request.meta, request.params.as_bytes()));
+            }
+            // Responses go to their calls.
             _ => {}
         }
     }
@@ -237,14 +238,7 @@ impl Pump {
         }
     }
 
-    fn gave_out(&mut self, meta: &wire::Meta) {
-        if meta.event_id.is_some() {
-            self.last_event.clone_from(&meta.event_id);
-        }
-    }
-
     fn notified(&mut self, notification: &wire::Notification) {
-        self.gave_out(&notification.meta);
         if self.admitted(&notification.method, &notification.params).is_none() {
             return;
         }
@@ -256,7 +250,7 @@ impl Pump {
         match notification.method.as_str() {
             "_sandboxagent/session/ended" => {
                 let place = self.place(&notification.meta, notification.params.as_bytes());
-                self.session_ended(params, origin, place.as_deref());
+                self.session_ended(params, origin, place);
             }
             "_adapter/agent_exited"
                 if origin == Origin::Live && self.shared.exit_notices_trusted.load(Ordering::Acquire) =>
@@ -276,7 +270,7 @@ impl Pump {
             method => {
                 let place = self.place(&notification.meta, notification.params.as_bytes());
                 let event = Event::Other { method: method.to_owned(), params, origin };
-                self.hub.publish_at(&event, place.as_deref());
+                self.hub.publish_at(&event, place);
             }
         }
     }
@@ -290,19 +284,19 @@ impl Pump {
         if method == "_sandboxagent/session/ended" {
             let origin = Origin::from_wire(notification.meta.origin);
             let place = self.place(&notification.meta, notification.params.as_bytes());
-            self.session_ended(readable_members(text, 1), origin, place.as_deref());
+            self.session_ended(readable_members(text, 1), origin, place);
         }
         let start = text.chars().take(OUTPUT_CHARS).collect();
         self.hub.publish(&Event::Malformed { reason, start, lost: true });
     }
 
-    /// The place of an event in a stream that others see too: its number, and what it looks like.
-    fn place(&self, meta: &wire::Meta, content: &[u8]) -> Option<String> {
+    /// The place of an event in a stream that other clients see too.
+    fn place(&self, meta: &wire::Meta, content: &[u8]) -> Option<Place> {
         let number = meta.event_id.as_ref().filter(|_| self.shared.is_shared)?.as_number()?;
-        Some(place(number, content))
+        Some(Place::of(number, content))
     }
 
-    fn session_ended(&mut self, params: Value, origin: Origin, place: Option<&str>) {
+    fn session_ended(&mut self, params: Value, origin: Origin, place: Option<Place>) {
         let report = TerminationReport::from_session_ended(&params);
         let named = report.and_then(|report| Some((report.session_id()?.to_owned(), report)));
         match named {
@@ -407,15 +401,9 @@ impl Drop for Pump {
     }
 }
 
-/// What programs that see the same event call it, whoever they are and whenever they were built.
-pub(super) fn place(number: u64, content: &[u8]) -> String {
-    /// So much tells contents apart, beside their length and their number.
-    const PRINTED_BYTES: usize = 4096;
-    let printed = &content[..content.len().min(PRINTED_BYTES)];
-    let hash = printed.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{number}-{:x}-{hash:016x}", content.len())
+/// The id of a request, if it is a string as ours are.
+pub(super) fn request_id(id: &wire::MessageId) -> Option<String> {
+    serde_json::from_str(id.as_json()).ok()
 }
 
 /// Why a connection was lost; `None` if it was given up by this program.

@@ -19,7 +19,7 @@ use super::pump::Shared;
 use crate::requests::QuestionRequest;
 use crate::requests::{ClaimedRequest, DecidedBy, PermissionDecided, UnclaimedRequest};
 use crate::requests::{
-    ELICITATION, Open, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, ReplyListener,
+    ELICITATION, Open, Params, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, ReplyListener,
 };
 use crate::tools::AgentTools;
 use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest};
@@ -74,6 +74,15 @@ impl RequestRouter {
         }
     }
 
+    /// Serves a request that is known to be addressed to this client.
+    pub(super) fn route_ours(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
+        let incoming = Incoming::read(request, responder, &self.shared);
+        match &incoming.params {
+            Ok(_) => self.serve(incoming),
+            Err(_) => self.reject(incoming),
+        }
+    }
+
     /// The connection has ended: no tool can be used any more.
     pub(super) fn end(&self) {
         self.tools.close();
@@ -100,17 +109,13 @@ impl RequestRouter {
 
     /// Publishes a request that the application may claim. Without a subscriber it is left to other clients at once.
     fn publish_unclaimed(&self, incoming: Incoming) {
-        let Incoming { method, session, params, responder, place } = incoming;
+        let Incoming { method, session, params, responder } = incoming;
         let params = params.ok();
         tracing::debug!(session, method, "an agent request belongs to no pending call of this client");
         let open = Open {
             responder,
-            listener: self.claim_listener(
-                &method,
-                params.as_deref().map(|params| &**params),
-                session.clone(),
-            ),
-            on_claim: self.claim_note(place),
+            listener: self.claim_listener(&method, params.as_deref(), session.clone()),
+            on_claim: self.claim_note(),
         };
         let request = UnclaimedRequest::new(method, session, params, open);
         self.shared.unclaimed.add(&request);
@@ -120,22 +125,22 @@ impl RequestRouter {
     fn claim_listener(
         &self,
         method: &str,
-        params: Option<&Value>,
+        params: Option<&Params>,
         session: Option<String>,
     ) -> Box<dyn FnOnce() -> ReplyListener + Send> {
         let listener = self.reply_listener(method, params, session.as_deref());
         let owned = Arc::clone(&self.shared.owned);
         Box::new(move || {
             let owned = session.map(|session| owned.enter(session));
-            Box::new(move |response: &Value| {
-                listener(response);
+            Box::new(move |response: &Value, send| {
+                listener(response, send);
                 drop(owned);
             })
         })
     }
 
     /// Has the observer see a request that was claimed.
-    fn claim_note(&self, place: String) -> Box<dyn FnOnce(&ClaimedRequest) + Send> {
+    fn claim_note(&self) -> Box<dyn FnOnce(&ClaimedRequest) + Send> {
         let hub = Arc::downgrade(&self.hub);
         Box::new(move |claimed| {
             let event = match claimed {
@@ -144,14 +149,14 @@ impl RequestRouter {
                 ClaimedRequest::Other(_) => return,
             };
             if let Some(hub) = hub.upgrade() {
-                hub.note(&event, Some(&place));
+                hub.note(&event, None);
             }
         })
     }
 
     /// Refuses a request whose parameters cannot be decoded: nothing is served for a meaning that it may not have.
     fn reject(&self, incoming: Incoming) {
-        let Incoming { method, session, params, responder, .. } = incoming;
+        let Incoming { method, session, params, responder } = incoming;
         let Err(error) = params else { return };
         // If the agent no longer waits, there is nothing to refuse.
         let _ = responder.error(error.to_rpc());
@@ -161,14 +166,13 @@ impl RequestRouter {
 
     /// Gives a request that is addressed to this client to what answers it.
     fn serve(&mut self, incoming: Incoming) {
-        let Incoming { method, session, params, responder, place } = incoming;
+        let Incoming { method, session, params, responder } = incoming;
         let Ok(params) = params else { return };
         if session.as_deref().is_some_and(|session| self.hub.is_deserted(session)) {
             // It was sent before the session ended, and nothing waits for a response.
             let _ = responder.ignore();
             return;
         }
-        let place = Some(place).filter(|_| self.shared.is_shared);
         let owned = session.clone().filter(|_| self.shared.is_shared);
         let owned = owned.map(|session| self.shared.owned.enter(session));
         match &*method {
@@ -178,13 +182,13 @@ impl RequestRouter {
                 let reported = session.as_deref().zip(call);
                 let reported = reported.and_then(|(session, call)| self.hub.tool_call(session, call));
                 let request = PermissionRequest::new(params, responder, listener, reported);
-                self.permission(request, place.as_deref());
+                self.permission(request);
             }
             ELICITATION | REQUEST_QUESTION => {
                 let listener = owning(self.reply_listener(&method, Some(&params), session.as_deref()), owned);
                 let request = QuestionRequest::new(&method, params, responder, listener);
                 // One that has no subscriber is dropped here, which cancels it.
-                if self.hub.publish_at(&Event::Question(request), place.as_deref()) == 0 {
+                if self.hub.publish(&Event::Question(request)) == 0 {
                     self.warn(session);
                 }
             }
@@ -196,39 +200,38 @@ impl RequestRouter {
     }
 
     /// Has the observer see the response to a request.
-    fn reply_listener(&self, method: &str, params: Option<&Value>, session: Option<&str>) -> ReplyListener {
+    fn reply_listener(&self, method: &str, params: Option<&Params>, session: Option<&str>) -> ReplyListener {
         let (Some(session), Some(params)) = (session.map(str::to_owned), params) else {
-            return Box::new(|_| ());
+            return Box::new(|_, send| send());
         };
         let tool_call = params.pointer("/toolCall/toolCallId").or_else(|| params.get("toolCallId"));
-        let mut payload = json!({ "method": method });
+        let mut payload = json!({ "method": method, "requestId": params.id() });
         if let Some(tool_call) = tool_call {
             payload["toolCallId"] = tool_call.clone();
         }
         let hub = Arc::downgrade(&self.hub);
-        Box::new(move |response| {
-            if let (Some(hub), Some(response)) = (hub.upgrade(), response.as_object()) {
-                response.iter().for_each(|(name, value)| payload[name] = value.clone());
-                hub.replied(&session, payload);
-            }
+        Box::new(move |response, send| {
+            let (Some(hub), Some(response)) = (hub.upgrade(), response.as_object()) else { return send() };
+            response.iter().for_each(|(name, value)| payload[name] = value.clone());
+            hub.replying(&session, &payload, send);
         })
     }
 
     /// Has a permission decided: by the policy, by the handler, by those who read requests, or refuses it.
-    fn permission(&mut self, request: PermissionRequest, place: Option<&str>) {
+    fn permission(&mut self, request: PermissionRequest) {
         let decision = self.policy.decide(&request);
         if decision != PermissionDecision::Ask {
-            self.hub.note(&Event::Permission(request.observed()), place);
+            self.hub.note(&Event::Permission(request.observed()), None);
             request.obey(&decision);
             return decided(&self.hub, &request, DecidedBy::Policy);
         }
         if let Some(handler) = self.handler.clone() {
-            self.hub.publish_at(&Event::Permission(request.observed()), place);
+            self.hub.publish(&Event::Permission(request.observed()));
             let hub = Arc::clone(&self.hub);
             self.at_work.spawn(async move { ask_handler(&hub, &handler, request).await });
             return;
         }
-        if self.hub.publish_at(&Event::Permission(request.clone()), place) > 0 {
+        if self.hub.publish(&Event::Permission(request.clone())) > 0 {
             return;
         }
         // The agent may have taken it back meanwhile.
@@ -284,8 +287,8 @@ impl RequestRouter {
 
 /// Keeps a session among those with open requests of ours until the response is given.
 fn owning(listener: ReplyListener, owned: Option<OwnedSession>) -> ReplyListener {
-    Box::new(move |response| {
-        listener(response);
+    Box::new(move |response, send| {
+        listener(response, send);
         drop(owned);
     })
 }

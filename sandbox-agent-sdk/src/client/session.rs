@@ -9,6 +9,8 @@ use serde_json::Value;
 use super::handle::SandboxAgentClient;
 use super::names::SET_OPTION;
 use super::turn::Turn;
+#[cfg(feature = "sessions")]
+use super::turn::WriteAhead;
 use crate::client::snapshot::SnapshotCell;
 use crate::session::{ModelList, SessionInfo, SessionMetadata, SessionSnapshot, TerminateResult};
 use crate::update::ConfigOption;
@@ -95,6 +97,11 @@ impl Session {
     /// one is running, another one fails with [`Error::TurnInProgress`].
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> Turn {
         Turn::start(self.clone(), &prompt.into())
+    }
+
+    /// Begins a turn whose prompt is stored before it is sent.
+    pub(crate) fn prompt_ahead(&self, prompt: &Prompt, ahead: WriteAhead) -> Turn {
+        Turn::start_with(self.clone(), prompt, Some(ahead))
     }
 
     /// Cancels the running turn: [`SandboxAgentClient::cancel`].

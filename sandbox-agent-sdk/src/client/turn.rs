@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use acp_http_client::RequestOptions;
+use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::calls::StoreAhead;
 use super::connection::Connection;
 use super::lifecycle::Inner;
 use super::list::find_session;
@@ -73,7 +75,7 @@ pub struct TurnOutcome {
 
 impl TurnOutcome {
     /// Reads the response to a prompt.
-    fn read(raw: Value, missing: Vec<Missed>) -> Self {
+    pub(crate) fn read(raw: Value, missing: Vec<Missed>) -> Self {
         let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
         let stop_reason = StopReason::from(reason);
         Self { stop_reason, missing, raw, usage: Box::default(), budget: None }
@@ -118,6 +120,8 @@ type Deadline = Option<(Instant, Duration)>;
 #[must_use = "a turn that is dropped is cancelled"]
 pub struct Turn {
     session: Session,
+    /// The session of the agent that it runs in, which is another one after a restart.
+    current: Current,
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Receiver<Option<Outcome>>,
     deadline: watch::Sender<Deadline>,
@@ -139,8 +143,35 @@ enum Reading {
     Ended,
 }
 
+/// The session that a turn runs in. It is held to read or to replace the id.
+type Current = Arc<Mutex<Arc<str>>>;
+
+fn id_of(current: &Current) -> Arc<str> {
+    Arc::clone(&current.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// What a turn of a stored session does besides.
+pub(crate) struct WriteAhead {
+    /// Stores the prompt under the id of its request, before it is sent.
+    pub(crate) store: StoreAhead,
+    /// Restores the session after a failure that proves that the prompt did not run. It is sent once more then.
+    pub(crate) restore: Option<Restore>,
+}
+
+type Restore = Box<dyn FnOnce() -> BoxFuture<'static, Result<Resend, Error>> + Send + Sync>;
+
+/// Where a prompt is sent once more, and what.
+pub(crate) struct Resend {
+    pub(crate) session: String,
+    pub(crate) prompt: Prompt,
+}
+
 impl Turn {
     pub(super) fn start(session: Session, prompt: &Prompt) -> Self {
+        Self::start_with(session, prompt, None)
+    }
+
+    pub(super) fn start_with(session: Session, prompt: &Prompt, ahead: Option<WriteAhead>) -> Self {
         let inner = Arc::clone(session.client().inner());
         let queue = inner.hub.turn_queue();
         let (held, dropped) = oneshot::channel();
@@ -153,10 +184,13 @@ impl Turn {
             }
             false => Some(inner.hub.begin_turn(session.id(), &queue)),
         };
+        let current: Current = Arc::new(Mutex::new(session.id().into()));
         let driver = Driver {
             inner: Arc::clone(&inner),
             session: session.id().to_owned(),
-            params: json!({"sessionId": session.id(), "prompt": prompt.to_value()}),
+            current: Arc::clone(&current),
+            prompt: prompt.to_value(),
+            ahead,
             queue: Arc::clone(&queue),
             outcome: sender,
             due,
@@ -174,7 +208,7 @@ impl Turn {
             }
             None => queue.end(),
         }
-        Self { session, queue, outcome, deadline, reading: Reading::NotYet, _held: held }
+        Self { session, current, queue, outcome, deadline, reading: Reading::NotYet, _held: held }
     }
 
     /// The session it belongs to.
@@ -314,7 +348,7 @@ impl Turn {
     /// # Errors
     /// [`Error::Timeout`] if it does not stop in time.
     pub async fn cancel(&self) -> Result<(), Error> {
-        self.session.cancel().await
+        self.session.client().cancel(id_of(&self.current).as_ref()).await
     }
 
     /// The turn is read by a method that does not give requests: what waits for a decision here is refused.
@@ -353,7 +387,7 @@ impl Drop for Turn {
         let inner = self.session.client().inner();
         let is_running = self.outcome.borrow().is_none() && self.outcome.has_changed().is_ok();
         if is_running {
-            inner.hub.drop_turn(self.session.id(), &self.queue, inner.options.drop_policy);
+            inner.hub.drop_turn(&id_of(&self.current), &self.queue, inner.options.drop_policy);
         }
         // Requests that wait here are not decided any more.
         self.queue.abandon();
@@ -371,18 +405,20 @@ impl fmt::Debug for Turn {
 struct Driver {
     inner: Arc<Inner>,
     session: String,
-    params: Value,
+    current: Current,
+    prompt: Value,
+    ahead: Option<WriteAhead>,
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Sender<Option<Outcome>>,
     due: watch::Receiver<Deadline>,
 }
 
 /// Frees the session for the next turn, also when the task is ended from outside.
-struct Free<'a>(&'a Inner, &'a str);
+struct Free(Arc<Inner>, Current);
 
-impl Drop for Free<'_> {
+impl Drop for Free {
     fn drop(&mut self) {
-        self.0.hub.end_turn(self.1);
+        self.0.hub.end_turn(&id_of(&self.1));
     }
 }
 
@@ -415,26 +451,46 @@ impl Driver {
 
     /// Ends the turn for its reader, unless it has ended for it before.
     fn settle(&self, outcome: Outcome) {
-        self.queue.end();
-        self.outcome.send_if_modified(|settled| {
-            let first = settled.is_none();
-            if first {
-                *settled = Some(outcome);
-            }
-            first
-        });
+        settle(&self.queue, &self.outcome, outcome);
     }
 
-    async fn turn(&mut self, dropped: oneshot::Receiver<()>) -> Outcome {
+    async fn turn(&mut self, mut dropped: oneshot::Receiver<()>) -> Outcome {
         let inner = Arc::clone(&self.inner);
+        let _free = Free(Arc::clone(&inner), Arc::clone(&self.current));
         let session = self.session.clone();
-        let _free = Free(&inner, &session);
-        let outcome = metered(&inner, &session, self.finished(dropped)).await;
+        let mut outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
+        if let Err(error) = &outcome
+            && error.is_lost_unsent()
+            && dropped.try_recv() != Err(TryRecvError::Closed)
+            && self.restored().await
+        {
+            let session = self.session.clone();
+            outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
+        }
         self.inner.hub.turn_outcome(&self.session, &outcome);
         outcome
     }
 
-    async fn finished(&mut self, dropped: oneshot::Receiver<()>) -> Outcome {
+    /// Restores a stored session whose prompt did not run, so that it can be sent once more.
+    async fn restored(&mut self) -> bool {
+        let Some(restore) = self.ahead.as_mut().and_then(|ahead| ahead.restore.take()) else { return false };
+        let resend = match restore().await {
+            Ok(resend) => resend,
+            Err(error) => {
+                tracing::debug!(%error, "a session could not be restored for its prompt");
+                return false;
+            }
+        };
+        if !self.inner.hub.move_turn(&self.session, &resend.session, &self.queue) {
+            return false;
+        }
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = resend.session.as_str().into();
+        self.session = resend.session;
+        self.prompt = resend.prompt.to_value();
+        true
+    }
+
+    async fn finished(&mut self, dropped: &mut oneshot::Receiver<()>) -> Outcome {
         let connection = self.inner.connection().await?;
         let began = self.inner.hub.now();
         let outcome = self.prompt(&connection, dropped).await;
@@ -485,13 +541,14 @@ impl Driver {
     async fn prompt(
         &mut self,
         connection: &Connection,
-        mut dropped: oneshot::Receiver<()>,
+        dropped: &mut oneshot::Receiver<()>,
     ) -> Result<Value, Error> {
         // The protocol has a message of its own for turns that are not wanted any more.
         let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
-        let params = std::mem::take(&mut self.params);
         let session = self.session.clone();
-        let call = connection.session_call("session/prompt", params, &session, options);
+        let params = json!({"sessionId": session, "prompt": self.prompt});
+        let ahead = self.ahead.as_mut().map(|ahead| &mut ahead.store);
+        let call = connection.session_call_ahead("session/prompt", params, &session, options, ahead);
         let mut call = std::pin::pin!(call);
         let policy = self.inner.options.drop_policy;
         if policy == DropPolicy::Cancel && dropped.try_recv() == Err(TryRecvError::Closed) {
@@ -508,7 +565,7 @@ impl Driver {
             () = async { drop(state.wait_for(|state| *state == TurnState::Cancelling).await) } => {
                 stop(connection, &self.session, call).await
             }
-            _ = dropped => {
+            _ = &mut *dropped => {
                 self.inner.hub.leave_turn(&self.session);
                 match policy {
                     DropPolicy::Detach => call.await,
@@ -525,13 +582,24 @@ impl Driver {
                 let mut stopped = std::pin::pin!(stop(connection, &self.session, call));
                 if tokio::time::timeout(limit, &mut stopped).await.is_err() {
                     // Its reader does not wait for an agent that does not stop; the session does.
-                    self.settle(Err(late()));
+                    settle(&self.queue, &self.outcome, Err(late()));
                     let _ = stopped.await;
                 }
                 Err(late())
             }
         }
     }
+}
+
+fn settle(queue: &Queue<TurnItem>, sender: &watch::Sender<Option<Outcome>>, outcome: Outcome) {
+    queue.end();
+    sender.send_if_modified(|settled| {
+        let first = settled.is_none();
+        if first {
+            *settled = Some(outcome);
+        }
+        first
+    });
 }
 
 /// Cancels a turn and waits until it has stopped. The prompt is sent, or at least queued, before its cancel.

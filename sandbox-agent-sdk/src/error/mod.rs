@@ -8,7 +8,7 @@ use crate::TerminationInfo;
 use crate::client::login::LoginRequired;
 use crate::convert::text::printable;
 #[cfg(feature = "sessions")]
-use crate::sessions::{SessionStatus, StoreError, TransitionError, UserAction};
+use crate::sessions::{EventsLost, SessionStatus, TransitionError, UserAction, store::StoreError};
 use crate::turns::IncompleteTurn;
 use crate::usage::BudgetEvent;
 
@@ -266,9 +266,13 @@ pub enum Error {
     #[error("{0}")]
     Timeout(Box<Timeout>),
     #[cfg(feature = "sessions")]
-    /// The store of the sessions failed. Nothing was sent.
-    #[error("the sessions cannot be kept")]
-    Store(#[from] StoreError),
+    /// The session store failed. Nothing was sent.
+    #[error("session store failed")]
+    Store(#[source] StoreError),
+    #[cfg(feature = "sessions")]
+    /// Events of stored sessions were not stored.
+    #[error("{}", lost_text(.0))]
+    EventsLost(Vec<EventsLost>),
     #[cfg(feature = "sessions")]
     /// The session cannot go to the status that this would bring. Nothing was sent.
     #[error(transparent)]
@@ -293,6 +297,25 @@ pub enum Error {
         #[source]
         source: Cause,
     },
+}
+
+#[cfg(feature = "sessions")]
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Status(error) => Self::Status(error),
+            StoreError::NotAllowed { action, status, .. } => Self::NotAllowed { action, status },
+            error => Self::Store(error),
+        }
+    }
+}
+
+#[cfg(feature = "sessions")]
+fn lost_text(losses: &[EventsLost]) -> String {
+    match losses {
+        [one] => format!("{} events of session `{}` were not stored", one.count, printable(&one.session_id)),
+        several => format!("events of {} sessions were not stored", several.len()),
+    }
 }
 
 impl Error {
@@ -390,7 +413,35 @@ impl Error {
             | Self::Rpc { executed: false, .. } => false,
             Self::Rpc { executed: true, .. } => true,
             #[cfg(feature = "sessions")]
-            Self::Store(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
+            Self::Store(_) | Self::EventsLost(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
+        }
+    }
+
+    /// Whether the failure says that the agent does not have the session.
+    pub(crate) fn is_unknown_session(&self) -> bool {
+        /// What agents say of a session that they do not have.
+        const NOT_FOUND: i64 = -32002;
+        match self {
+            Self::Http(http) => matches!(http.status, 404 | 410),
+            Self::Rpc { error, .. } => {
+                let message = error.message.to_lowercase();
+                let names = |word| message.contains("session") && message.contains(word);
+                let of_session = || error.data.as_ref().is_some_and(|data| data["sessionId"].is_string());
+                error.code == NOT_FOUND
+                    || names("not found")
+                    || names("unknown")
+                    || (message.contains("not found") && of_session())
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a call about a session did not run because the session, the agent or the connection was gone.
+    pub(crate) fn is_lost_unsent(&self) -> bool {
+        match self {
+            Self::AgentEnded(_) | Self::ConnectionEnded { .. } => !self.maybe_executed(),
+            Self::NotConnected | Self::Unreachable(_) => true,
+            error => error.is_unknown_session(),
         }
     }
 

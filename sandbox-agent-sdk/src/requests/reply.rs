@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::error::RpcError;
 
-/// Hears what was answered. It must not wait, nor use the hub.
-pub(crate) type ReplyListener = Box<dyn FnOnce(&Value) + Send>;
+/// Sees the response and sends it, at once or when it is stored. It must not block.
+pub(crate) type ReplyListener = Box<dyn FnOnce(&Value, Box<dyn FnOnce() + Send>) + Send>;
 
 /// The one response to a request. If it is dropped without one, the connection responds that it was cancelled.
 pub(super) struct Reply {
@@ -59,11 +59,13 @@ impl Reply {
 
     pub(super) fn give(&self, result: &Value) -> Result<(), ReplyError> {
         let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
-        let given = responder.respond(result);
+        let given = !responder.is_closed();
         if given {
             // The right to respond was taken, so that nothing was set before.
             let _ = self.result.set(result.clone());
-            listener(&json!({ "result": result }));
+            let response = result.clone();
+            // Whether it arrives is reported by the connection.
+            listener(&json!({ "result": result }), Box::new(move || drop(responder.respond(&response))));
         }
         self.waiters.wake_all();
         if given { Ok(()) } else { Err(ReplyError::Stale) }
@@ -72,9 +74,9 @@ impl Reply {
     pub(super) fn refuse(&self, error: RpcError) -> Result<(), ReplyError> {
         let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
         let told = json!({"error": {"code": error.code, "message": error.message}});
-        let given = responder.error(error.into_wire());
+        let given = !responder.is_closed();
         if given {
-            listener(&told);
+            listener(&told, Box::new(move || drop(responder.error(error.into_wire()))));
         }
         self.waiters.wake_all();
         if given { Ok(()) } else { Err(ReplyError::Stale) }

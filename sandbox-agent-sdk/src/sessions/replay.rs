@@ -1,213 +1,290 @@
-//! What an agent is told that has to take up a session it does not know.
+//! The history of a session as text, for an agent that does not know it.
 
 use serde_json::{Value, json};
 
-use crate::sessions::{StoredEvent, StoredEventKind};
+use super::shared::Shared;
+use super::store::{EventQuery, MAX_PAGE, StoredEvent, StoredEventKind};
+use crate::Error;
 
 /// What the history begins with.
 const INTRODUCTION: &str = "This conversation began in another session that you cannot see. What follows is its recent \
                             history, the oldest entry first; the last message after it is new and for you to answer.";
 
-/// An event is not shortened to less than this many characters.
+/// How many of the latest prompts are always part of it.
+const PROMPTS: usize = 3;
+/// A message is not shortened to less than this many characters.
 const SHORTEST: usize = 100;
 /// How many characters one may become when it is written.
 const ESCAPED: usize = 6;
+/// How many pages of events are read at most.
+const PAGES: usize = 64;
 
-/// How much of its history an agent is told.
+/// How much of its history an agent gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplayLimits {
-    /// How many events at most: 50.
-    pub max_events: usize,
+    /// How many messages at most: 50.
+    pub max_messages: usize,
     /// How many characters at most: 12,000.
     pub max_chars: usize,
-    /// Whether a suspended session may be taken up this way: it may not.
-    pub resumes: bool,
 }
 
 impl Default for ReplayLimits {
     fn default() -> Self {
-        Self { max_events: 50, max_chars: 12_000, resumes: false }
+        Self { max_messages: 50, max_chars: 12_000 }
     }
 }
 
-/// The history as a text within the limits: the newest events are kept and the oldest dropped. One that is too large for
-/// what is left is told in a shortened form, so that older ones have a place too. `None` if nothing fits.
-pub(super) fn history(events: &[StoredEvent], limits: ReplayLimits) -> Option<String> {
-    let mut room = limits.max_chars.checked_sub(INTRODUCTION.chars().count() + 1)?;
-    let mut lines = Vec::new();
-    let telling = events.iter().rev().filter(|event| tells(event)).take(limits.max_events);
-    for event in telling {
-        let mut line = line(event);
-        if line.chars().count() + 1 > room {
-            // What is not large at all is just the oldest.
-            match shortened(event, room / 2) {
-                Some(short) => line = short,
+/// One message of the conversation, joined from its chunks.
+#[derive(Debug, Clone, PartialEq)]
+struct Message {
+    speaker: &'static str,
+    content: Value,
+    /// The tool call, whose updates are one message.
+    tool: Option<String>,
+}
+
+impl Message {
+    fn is_prompt(&self) -> bool {
+        self.speaker == "user"
+    }
+
+    fn line(&self) -> String {
+        json!({ self.speaker: self.content }).to_string()
+    }
+
+    fn text(&self) -> String {
+        match &self.content {
+            Value::String(text) => text.clone(),
+            Value::Array(_) => super::compare::prompt_text(&self.content),
+            other => other.to_string(),
+        }
+    }
+
+    /// The beginning as a line of this many characters at most; `None` if that would not say much.
+    fn shortened(&self, chars: usize) -> Option<String> {
+        if chars < SHORTEST {
+            return None;
+        }
+        let text = self.text();
+        let whole = text.chars().count();
+        let mut kept = chars;
+        loop {
+            let start: String = text.chars().take(kept).collect();
+            let line = json!({ self.speaker: {"shortened": start, "from": whole} }).to_string();
+            let over = line.chars().count().saturating_sub(chars);
+            if over == 0 {
+                return Some(line);
+            }
+            // What has to be escaped takes more room than it has characters.
+            kept = kept.checked_sub(over.div_ceil(ESCAPED)).filter(|kept| *kept > 0)?;
+        }
+    }
+}
+
+/// Messages, gathered from the newest event to the oldest.
+#[derive(Debug, Default)]
+struct Messages {
+    newest_first: Vec<Message>,
+}
+
+impl Messages {
+    /// Takes in the event before all others.
+    fn take(&mut self, event: &StoredEvent) {
+        let payload = &event.payload;
+        if event.kind == StoredEventKind::Prompt {
+            let content = payload.get("prompt").cloned().unwrap_or_else(|| payload.clone());
+            return self.newest_first.push(Message { speaker: "user", content, tool: None });
+        }
+        match payload["sessionUpdate"].as_str() {
+            Some("agent_message_chunk") => {
+                let text = payload["content"]["text"].as_str().unwrap_or_default();
+                match self.newest_first.last_mut() {
+                    Some(Message { speaker: "agent", content: Value::String(said), tool: None }) => {
+                        said.insert_str(0, text);
+                    }
+                    _ => {
+                        self.newest_first.push(Message { speaker: "agent", content: text.into(), tool: None })
+                    }
+                }
+            }
+            Some("tool_call" | "tool_call_update") => {
+                let tool = payload["toolCallId"].as_str().unwrap_or_default().to_owned();
+                let mut told = json!({});
+                for name in ["title", "kind", "status"] {
+                    if let Some(value) = payload.get(name).filter(|value| !value.is_null()) {
+                        told[name] = value.clone();
+                    }
+                }
+                let known = self.newest_first.iter_mut().rev().take_while(|message| !message.is_prompt());
+                let known = known.into_iter().find(|message| message.tool.as_ref() == Some(&tool));
+                match known {
+                    // What is newer counts.
+                    Some(Message { content: Value::Object(members), .. }) => {
+                        let older = told.as_object().cloned().unwrap_or_default();
+                        for (name, value) in older {
+                            members.entry(name).or_insert(value);
+                        }
+                    }
+                    _ => self.newest_first.push(Message { speaker: "tool", content: told, tool: Some(tool) }),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn is_enough(&self, limits: ReplayLimits) -> bool {
+        // The last one may be the end of a longer message.
+        self.newest_first.len() > limits.max_messages
+            && self.newest_first.iter().filter(|message| message.is_prompt()).count() >= PROMPTS
+    }
+
+    /// The history as text within the limits. The newest messages and the latest prompts are kept, and what is too
+    /// large is shortened.
+    fn text(&self, limits: ReplayLimits) -> Option<String> {
+        let mut room = limits.max_chars.checked_sub(INTRODUCTION.chars().count() + 1)?;
+        let messages = &self.newest_first;
+        let latest = messages.iter().enumerate().filter(|(_, message)| message.is_prompt());
+        let latest: Vec<usize> =
+            latest.map(|(n, _)| n).take(PROMPTS.min(limits.max_messages.div_ceil(2))).collect();
+        let mut lines: Vec<(usize, String)> = Vec::new();
+        let share = room / 2 / PROMPTS;
+        for n in &latest {
+            let line = fitting(&messages[*n], share, share.min(room));
+            if let Some(line) = line {
+                room -= line.chars().count() + 1;
+                lines.push((*n, line));
+            }
+        }
+        for (n, message) in messages.iter().enumerate().filter(|(n, _)| !latest.contains(n)) {
+            if lines.len() >= limits.max_messages {
+                break;
+            }
+            let Some(line) = fitting(message, room, room / 2) else { break };
+            room -= line.chars().count() + 1;
+            lines.push((n, line));
+        }
+        if lines.is_empty() {
+            return None;
+        }
+        lines.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
+        let lines: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
+        Some(format!("{INTRODUCTION}\n\n{}", lines.join("\n")))
+    }
+}
+
+/// A message as a line that fits, shortened if it has to be.
+fn fitting(message: &Message, room: usize, shortened: usize) -> Option<String> {
+    let line = message.line();
+    match line.chars().count() < room {
+        true => Some(line),
+        false => message.shortened(shortened.saturating_sub(1)),
+    }
+}
+
+impl Shared {
+    /// The recent history of a session as text for its agent.
+    pub(super) async fn history(&self, id: &str) -> Result<Option<String>, Error> {
+        let limits = self.options.replay;
+        let mut messages = Messages::default();
+        let kinds = [StoredEventKind::Prompt, StoredEventKind::Update];
+        let mut query = EventQuery::of(id).newest_first().kinds(kinds).limit(MAX_PAGE);
+        for _ in 0..PAGES {
+            let page = self.events(&query).await?;
+            page.events.iter().for_each(|event| messages.take(event));
+            match page.next.filter(|_| !messages.is_enough(limits)) {
+                Some(next) => query = query.after(next),
                 None => break,
             }
         }
-        room -= line.chars().count() + 1;
-        lines.push(line);
+        Ok(messages.text(limits))
     }
-    if lines.is_empty() {
-        return None;
-    }
-    lines.reverse();
-    Some(format!("{INTRODUCTION}\n\n{}", lines.join("\n")))
-}
-
-/// Whether an event tells an agent anything about the conversation.
-pub(super) fn tells(event: &StoredEvent) -> bool {
-    match event.kind {
-        StoredEventKind::Prompt => true,
-        StoredEventKind::Update => {
-            let kind = event.payload.get("sessionUpdate").and_then(Value::as_str);
-            !matches!(
-                kind,
-                Some(
-                    "available_commands_update"
-                        | "usage_update"
-                        | "session_info_update"
-                        | "config_option_update"
-                )
-            )
-        }
-        _ => false,
-    }
-}
-
-/// One event as one line.
-fn line(event: &StoredEvent) -> String {
-    // Values and strings can always be written.
-    json!({ speaker(event): event.payload }).to_string()
-}
-
-fn speaker(event: &StoredEvent) -> &'static str {
-    if event.kind == StoredEventKind::Prompt { "user" } else { "agent" }
-}
-
-/// The beginning of an event as one line of so many characters at most; `None` if that would not tell much.
-fn shortened(event: &StoredEvent, chars: usize) -> Option<String> {
-    if chars < SHORTEST {
-        return None;
-    }
-    let text = text_of(&event.payload).unwrap_or_else(|| event.payload.to_string());
-    let whole = text.chars().count();
-    let mut kept = chars;
-    loop {
-        let start: String = text.chars().take(kept).collect();
-        let line = json!({ speaker(event): {"shortened": start, "from": whole} }).to_string();
-        let over = line.chars().count().saturating_sub(chars);
-        if over == 0 {
-            return Some(line);
-        }
-        // What has to be escaped takes more room than it has characters.
-        kept = kept.checked_sub(over.div_ceil(ESCAPED)).filter(|kept| *kept > 0)?;
-    }
-}
-
-/// The words in a report, or in a prompt.
-fn text_of(payload: &Value) -> Option<String> {
-    let words = |content: &Value| content.get("text").and_then(Value::as_str).map(str::to_owned);
-    if let Some(blocks) = payload.get("prompt").and_then(Value::as_array) {
-        let all: Option<Vec<String>> = blocks.iter().map(words).collect();
-        return all.map(|all| all.join("\n"));
-    }
-    payload.get("content").and_then(words)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::{INTRODUCTION, ReplayLimits, history};
+    use super::{INTRODUCTION, Messages, ReplayLimits};
     use crate::session::Timestamp;
-    use crate::sessions::{NewEvent, StoredEvent};
+    use crate::sessions::store::NewEvent;
 
-    fn events(count: u64) -> Vec<StoredEvent> {
-        let event = |n| {
-            let kind = if n % 5 == 1 { "prompt" } else { "update" };
-            let payload =
-                json!({"sessionUpdate": "agent_message_chunk", "text": format!("event {n} \u{1F600}")});
-            NewEvent::new(format!("e{n}"), "s", Timestamp::from_millis(n), kind, payload).at(n)
-        };
-        (1..=count).map(event).collect()
+    /// Turns of a prompt and an answer in three chunks, the newest first.
+    fn turns(count: u64, said: impl Fn(u64) -> String) -> Messages {
+        let mut messages = Messages::default();
+        for n in (1..=count).rev() {
+            let chunk = |text: String| {
+                let payload = json!({"sessionUpdate": "agent_message_chunk", "content": {"text": text}});
+                NewEvent::new("u", Timestamp::from_millis(n), "update", payload).stored("s", n, 1)
+            };
+            for text in ["!".to_owned(), said(n), format!("answer {n} ")] {
+                messages.take(&chunk(text));
+            }
+            let prompt = json!({"prompt": [{"type": "text", "text": format!("question {n}")}]});
+            messages.take(&NewEvent::new("p", Timestamp::from_millis(n), "prompt", prompt).stored("s", n, 1));
+        }
+        messages
     }
 
-    fn limits(max_events: usize, max_chars: usize) -> ReplayLimits {
-        ReplayLimits { max_events, max_chars, resumes: false }
+    fn limits(max_messages: usize, max_chars: usize) -> ReplayLimits {
+        ReplayLimits { max_messages, max_chars }
     }
 
     #[test]
-    fn an_agent_is_told_50_events_and_12_000_characters_unless_it_is_asked_for_otherwise() {
+    fn an_agent_gets_50_messages_and_12_000_characters_by_default() {
         assert_eq!(ReplayLimits::default(), limits(50, 12_000));
     }
 
     #[test]
-    fn the_newest_are_kept_and_the_oldest_dropped() {
-        let events = events(200);
-        let text = history(&events, ReplayLimits::default()).unwrap();
+    fn messages_are_counted_and_not_their_chunks() {
+        let text = turns(100, |_| "said".to_owned()).text(ReplayLimits::default()).unwrap();
         assert_eq!(text.lines().count(), 50 + 2);
-        assert!(text.contains("event 200 ") && text.contains("event 151 ") && !text.contains("event 150 "));
-        let positions: Vec<_> = (151..=200).map(|n| text.find(&format!("event {n} ")).unwrap()).collect();
-        assert!(positions.is_sorted(), "in the order in which it happened");
+        assert!(text.contains("question 76\"") && !text.contains("question 75\""));
+        assert!(text.contains("answer 76 said!"), "chunks are joined: {text}");
+        let found: Vec<_> = (76..=100).map(|n| text.find(&format!("question {n}\"")).unwrap()).collect();
+        assert!(found.is_sorted(), "in the order in which it happened");
     }
 
     #[test]
-    fn no_limit_is_ever_crossed() {
-        let events = events(60);
-        for max_events in [0, 1, 7, 60, 1000] {
-            for max_chars in (0..3000).step_by(13) {
-                let Some(text) = history(&events, limits(max_events, max_chars)) else { continue };
-                assert!(text.chars().count() <= max_chars, "{max_chars}");
-                let lines = text.lines().count() - 2;
-                assert!((1..=max_events).contains(&lines));
-                // Whatever is told ends with the newest.
-                assert!(text.lines().last().unwrap().contains("event 60 "));
-                let expected = (61 - lines as u64..=60).map(|n| format!("event {n} "));
-                assert!(expected.into_iter().all(|event| text.contains(&event)));
+    fn a_long_answer_never_hides_the_question() {
+        for chars in [600, 1_000, 12_000] {
+            for size in [1_000, 50_000, 500_000] {
+                let text = turns(4, |n| if n == 4 { "x".repeat(size) } else { "said".to_owned() });
+                let text = text.text(limits(50, chars)).unwrap();
+                assert!(text.chars().count() <= chars, "{} of {chars}", text.chars().count());
+                assert!((2..=4).all(|n| text.contains(&format!("question {n}"))), "{chars} {size}: {text}");
             }
         }
-        assert_eq!(history(&events, limits(50, INTRODUCTION.len())), None);
-        assert_eq!(history(&[], ReplayLimits::default()), None);
     }
 
     #[test]
-    fn what_is_too_large_is_shortened_and_older_ones_are_told_too() {
-        let large = |text: String| json!({"sessionUpdate": "agent_message_chunk", "content": {"text": text}});
-        for text in ["x".repeat(50_000), "\"\n\u{1}".repeat(20_000), "\u{1F600}".repeat(30_000)] {
-            let mut all = events(3);
-            let newest = NewEvent::new("big", "s", Timestamp::from_millis(4), "update", large(text.clone()));
-            all.push(newest.at(4));
-            for max_chars in [600, 1_000, 12_000] {
-                let told = history(&all, limits(50, max_chars)).unwrap();
-                assert!(told.chars().count() <= max_chars);
-                let last = told.lines().last().unwrap();
-                assert!(last.contains("shortened") && last.chars().count() > 60, "{last}");
-                let entry: serde_json::Value = serde_json::from_str(last).unwrap();
-                let start = entry["agent"]["shortened"].as_str().unwrap();
-                assert!(text.starts_with(start) && !start.is_empty());
+    fn the_updates_of_a_tool_call_are_one_message() {
+        let mut messages = Messages::default();
+        for status in ["completed", "in_progress"] {
+            let payload = json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "status": status});
+            messages
+                .take(&NewEvent::new("u", Timestamp::from_millis(1), "update", payload).stored("s", 1, 1));
+        }
+        let payload = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Read"});
+        messages.take(&NewEvent::new("u", Timestamp::from_millis(1), "update", payload).stored("s", 1, 1));
+        let text = messages.text(ReplayLimits::default()).unwrap();
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.contains("Read") && text.contains("completed") && !text.contains("in_progress"));
+    }
+
+    #[test]
+    fn no_limit_is_ever_exceeded() {
+        for text in ["plain", "\"\n\u{1}", "\u{1F600}"] {
+            let messages = turns(20, |n| text.repeat(usize::try_from(n).unwrap() * 7));
+            for max_messages in [0, 1, 7, 60] {
+                for max_chars in (0..4000).step_by(37) {
+                    let Some(text) = messages.text(limits(max_messages, max_chars)) else { continue };
+                    assert!(text.chars().count() <= max_chars, "{max_chars}");
+                    assert!((1..=max_messages).contains(&(text.lines().count() - 2)), "{max_messages}");
+                }
             }
-            let told = history(&all, ReplayLimits::default()).unwrap();
-            assert!((1..=3).all(|n| told.contains(&format!("event {n} "))), "the older ones fit as well");
-            // A large one in the middle does not hide the newest.
-            let after =
-                NewEvent::new("e5", "s", Timestamp::from_millis(5), "prompt", json!({"text": "five"}));
-            all.push(after.at(5));
-            let told = history(&all, limits(50, 1_000)).unwrap();
-            assert!(told.lines().last().unwrap().contains("five") && told.contains("shortened"));
         }
-    }
-
-    #[test]
-    fn what_tells_nothing_takes_no_room() {
-        let mut all = events(3);
-        for n in 4..100 {
-            let payload = json!({"sessionUpdate": "usage_update", "used": n});
-            all.push(NewEvent::new(format!("u{n}"), "s", Timestamp::from_millis(n), "update", payload).at(n));
-            all.push(NewEvent::new(format!("t{n}"), "s", Timestamp::from_millis(n), "turn_ended", ()).at(n));
-        }
-        let text = history(&all, limits(3, 12_000)).unwrap();
-        assert!((1..=3).all(|n| text.contains(&format!("event {n} "))), "{text}");
+        assert_eq!(turns(3, |_| String::new()).text(limits(50, INTRODUCTION.len())), None);
+        assert_eq!(Messages::default().text(ReplayLimits::default()), None);
     }
 }

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::session::StoredSession;
-use crate::event::Origin;
+use super::store::{StoredEvent, StoredEventKind};
+use crate::Error;
 use crate::session::Timestamp;
-use crate::sessions::{StoredEvent, StoredEventKind};
 use crate::usage::{Meter, Rules, TurnEnd, UsageTotals};
-use crate::{Error, Update};
 
 impl StoredSession {
     /// What the session used over its whole life: in every program, and before and after every restart.
@@ -19,7 +18,7 @@ impl StoredSession {
     /// # Errors
     /// [`Error::Store`].
     pub async fn usage(&self) -> Result<UsageTotals, Error> {
-        self.sessions.flush().await?;
+        self.client().flush().await?;
         let agent = self.record().await?.agent;
         let mut count = Count::new(&agent);
         let mut after = 0;
@@ -55,8 +54,9 @@ impl Count {
                 self.began = Some(event.recorded_at);
             }
             StoredEventKind::Update => {
-                let update = Update::read(json!({ "update": payload }), Origin::Live, 0);
-                self.meter.observe(&update, self.rules);
+                if let Some(update) = event.update() {
+                    self.meter.observe(&update, self.rules);
+                }
             }
             StoredEventKind::TurnEnded => {
                 let executed = payload.get("executed").and_then(Value::as_bool).unwrap_or(true);

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use mock_server::{MockServer, Step};
 use sandbox_agent_sdk::sessions::{
-    Attachment, RecordQuery, SessionStatus, SqliteStore, StoredEventKind, StoredSession, Suspend,
+    RecordQuery, SessionStatus, SqliteStore, StoredEventKind, StoredSession, Suspend,
 };
 use sandbox_agent_sdk::{DropPolicy, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
 
 use crate::gated::Gated;
-use crate::support::{KINDS, event, options, timeouts, within};
-use crate::world::{Ability, World, agent, counted, counting, delivered, said, stored};
+use crate::support::{KINDS, event, timeouts, within};
+use crate::world::{Ability, World, agent, counted, counting, delivered, options, said, stored};
 
 /// Polls a future so many times and drops it then, unless it is done before.
 async fn dropped_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
@@ -65,7 +65,7 @@ async fn a_prompt_that_is_dropped_at_any_moment_leaves_a_session_that_goes_on() 
     for (kind, ability) in KINDS.into_iter().zip([Ability::Load, Ability::Neither]) {
         let world = World::new(kind, agent(ability)).await;
         let (_client, sessions) = world.program().await;
-        within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         sessions.flush().await.unwrap();
         let mut texts = Vec::new();
         for polls in 0.. {
@@ -90,14 +90,14 @@ async fn a_prompt_that_is_dropped_at_any_moment_leaves_a_session_that_goes_on() 
 async fn leaving_a_session_that_is_dropped_at_any_moment_loses_nothing_of_it() {
     let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;
-    within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let mut texts = Vec::new();
     for polls in 0.. {
         let (_client, sessions) = world.program().await;
         let session = within(sessions.resume("mine")).await.unwrap();
         texts.push(format!("before {polls}"));
         ask(&session, texts.last().unwrap()).await;
-        let done = dropped_after(polls, session.clone().detach()).await.map(Result::unwrap).is_some();
+        let done = dropped_after(polls, session.release()).await.map(Result::unwrap).is_some();
         texts.push(format!("after {polls}"));
         ask(&session, texts.last().unwrap()).await;
         within(sessions.flush()).await.unwrap();
@@ -114,7 +114,7 @@ async fn archiving_and_shutting_down_can_be_dropped_and_done_again() {
     for polls in 0.. {
         let (_client, sessions) = world.program().await;
         let id = format!("archived {polls}");
-        let session = within(sessions.create_as(&id, NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as(&id, NewSession::in_dir("/"))).await.unwrap();
         let done = dropped_after(polls, session.archive()).await.is_some();
         match within(session.archive()).await {
             Ok(record) => assert_eq!(record.status, SessionStatus::Archived),
@@ -126,7 +126,7 @@ async fn archiving_and_shutting_down_can_be_dropped_and_done_again() {
         }
     }
     let (_client, sessions) = world.program().await;
-    within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     for polls in 0.. {
         let (_client, sessions) = world.program().await;
         let session = within(sessions.resume("mine")).await.unwrap();
@@ -144,8 +144,8 @@ async fn archiving_and_shutting_down_can_be_dropped_and_done_again() {
 
 const URL: &str = "KEPT_TEST_SERVER_URL";
 const FILE: &str = "KEPT_TEST_STORE_FILE";
-const ATTACHMENT: &str = "KEPT_TEST_ATTACHMENT";
-const ATTACHED_COUNT: usize = 200;
+const ACQUIRES: &str = "KEPT_TEST_ACQUIRES";
+const RELEASED_COUNT: usize = 200;
 
 /// The program that is killed: it is this test, started again.
 #[tokio::test]
@@ -153,8 +153,8 @@ async fn a_program_that_counts() {
     let (Ok(url), Ok(file)) = (std::env::var(URL), std::env::var(FILE)) else { return };
     let store = SqliteStore::open(file).await.unwrap();
     let options = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::Shared);
-    let client = options.timeouts(timeouts()).store(store).build().unwrap();
-    let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let client = options.timeouts(timeouts()).build().unwrap().with_store(store);
+    let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let mut turn = within(session.prompt("count")).await.unwrap();
     within(turn.outcome()).await.unwrap();
 }
@@ -165,8 +165,8 @@ async fn a_program_that_resumes() {
     let (Ok(url), Ok(file)) = (std::env::var(URL), std::env::var(FILE)) else { return };
     let store = SqliteStore::open(file).await.unwrap();
     let options = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::Shared);
-    let client = options.timeouts(timeouts()).store(store).build().unwrap();
-    within(client.sessions().resume("mine")).await.unwrap();
+    let client = options.timeouts(timeouts()).build().unwrap().with_store(store);
+    within(client.resume("mine")).await.unwrap();
 }
 
 /// One of these programs, to be started.
@@ -193,11 +193,11 @@ async fn a_program_that_is_killed_while_it_takes_a_session_up_leaves_nothing_out
     let world = World::new(ServerKind::Shared, script).await;
     let (one, sessions) = world.program().await;
     let mut events = one.events();
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let agent_session = session.agent_session().unwrap();
     let mut turn = within(session.prompt("count")).await.unwrap();
     let mut child = program(&world, "a_program_that_resumes").spawn().unwrap();
-    event(&mut events, |event| matches!(event, Event::TakenOver { .. }).then_some(())).await;
+    event(&mut events, |event| matches!(event, Event::OwnershipLost { .. }).then_some(())).await;
     child.kill().unwrap();
     child.wait().unwrap();
     // What is said from now on has nobody who stores it.
@@ -209,11 +209,9 @@ async fn a_program_that_is_killed_while_it_takes_a_session_up_leaves_nothing_out
     within(session.resume()).await.unwrap();
     sessions.flush().await.unwrap();
     let kept = stored(&**sessions.store(), "mine").await;
-    assert!(kept.iter().any(|event| event.kind == StoredEventKind::Gap), "{} are stored", said(&kept).len());
-    let mut once = said(&kept);
-    once.sort_unstable();
-    once.dedup();
-    assert_eq!(once.len(), said(&kept).len(), "nothing is there twice");
+    assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "the server has all of it");
+    let expected: Vec<String> = (1..=said(&kept).len()).map(|n| format!("{n} ")).collect();
+    assert_eq!(said(&kept), expected, "nothing is missing, nothing is there twice");
 }
 
 /// Starts the program that counts, and kills it when so many numbers are stored.
@@ -240,36 +238,36 @@ async fn hear(events: &mut Events, text: &str) {
     event(events, |event| is_it(event).then_some(())).await;
 }
 
-/// The program that goes on where another one has left a session.
+/// The program that acquires a session which another one released.
 #[tokio::test]
-async fn a_program_that_attaches() {
-    let (Ok(url), Ok(file)) = (std::env::var(URL), std::env::var(FILE)) else { return };
-    let Ok(attachment) = std::env::var(ATTACHMENT) else { return };
-    let attachment: Attachment = serde_json::from_str(&attachment).unwrap();
+async fn a_program_that_acquires() {
+    let (Ok(url), Ok(file), Ok(_)) = (std::env::var(URL), std::env::var(FILE), std::env::var(ACQUIRES))
+    else {
+        return;
+    };
     let store = SqliteStore::open(file).await.unwrap();
     let options = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::Shared);
-    let client = options.timeouts(timeouts()).store(store).attach(attachment).build().unwrap();
-    within(client.sessions().attached()).await.unwrap();
-    counted(&client.sessions(), ATTACHED_COUNT).await;
+    let client = options.timeouts(timeouts()).build().unwrap().with_store(store);
+    within(client.resume("mine")).await.unwrap();
+    counted(&client, RELEASED_COUNT).await;
 }
 
 #[tokio::test]
 async fn another_process_gets_exactly_the_rest() {
-    let world = World::new(ServerKind::Shared, counting(Ability::Resume, ATTACHED_COUNT)).await;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, RELEASED_COUNT)).await;
     let client = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
-    let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let mut turn = within(session.prompt("count")).await.unwrap();
     for _ in 0..5 {
         within(turn.next()).await.unwrap();
     }
-    let attachment = within(session.detach()).await.unwrap();
-    drop((turn, client));
-    let attachment = serde_json::to_string(&attachment).unwrap();
-    let mut child = program(&world, "a_program_that_attaches").env(ATTACHMENT, attachment).spawn().unwrap();
+    within(session.release()).await.unwrap();
+    drop((turn, session, client));
+    let mut child = program(&world, "a_program_that_acquires").env(ACQUIRES, "1").spawn().unwrap();
     let (_client, sessions) = world.program().await;
-    let numbers = counted(&sessions, ATTACHED_COUNT).await;
+    let numbers = counted(&sessions, RELEASED_COUNT).await;
     assert!(child.wait().unwrap().success());
-    assert_eq!(numbers, (1..=ATTACHED_COUNT).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=RELEASED_COUNT).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -359,7 +357,7 @@ async fn of_a_program_that_is_killed_before_it_stored_anything_but_the_prompt_no
     let one = one.on_turn_drop(DropPolicy::Detach).build().unwrap();
     let (watching, sessions) = world.program().await;
     let mut events = watching.events();
-    let session = within(one.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(one.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     // It sees what happens and comes to store nothing of it.
     let gate = store.appending.lock().await;
     let turn = within(session.prompt("count")).await.unwrap();

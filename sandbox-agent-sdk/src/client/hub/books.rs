@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use super::EndListener;
 use super::book::SessionBook;
+use super::{EndListener, Place};
 use crate::Event;
 use crate::client::event::Queue;
 
@@ -19,6 +19,8 @@ pub(super) struct State {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
     pub(super) sessions: HashMap<Arc<str>, SessionBook>,
     pub(super) listeners: Vec<Weak<dyn EndListener>>,
+    /// The latest place of the stream.
+    pub(super) place: Option<Place>,
     /// The sessions that this client has never named itself, the longest known first.
     strangers: VecDeque<Arc<str>>,
     /// Whether it was told that strangers are forgotten.
