@@ -38,7 +38,7 @@ mod running;
 mod schema_walk;
 mod secret;
 mod session_info;
-mod sessions;
+pub mod sessions;
 mod skills;
 mod snapshot;
 mod state;

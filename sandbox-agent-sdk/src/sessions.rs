@@ -29,6 +29,7 @@ mod recent;
 mod replay;
 mod restore;
 mod session;
+pub mod store;
 mod strangers;
 mod stream;
 mod taking_over;

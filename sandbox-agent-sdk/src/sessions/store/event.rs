@@ -1,0 +1,251 @@
+//! What is stored of what happened.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::limits::{check_key, check_moment, check_number, check_value};
+use super::{StoreError, TurnEnd};
+use crate::open_enum::open_enum;
+use crate::{Origin, TerminationInfo, Timestamp, Update};
+
+open_enum! {
+    /// What a stored event is about.
+    pub enum StoredEventKind {
+        /// A prompt, stored before it is sent: `{"prompt": [content]}`. Opens the turn of its turn id.
+        Prompt = "prompt",
+        /// The prompt of the turn id is sent again, under another JSON-RPC id.
+        PromptResent = "prompt_resent",
+        /// An update of the agent, as it came. [`StoredEvent::update`] reads it.
+        Update = "update",
+        /// A turn ended. [`StoredEvent::turn_end`] reads it. Closes the turn of its turn id.
+        TurnEnded = "turn_ended",
+        /// The agent, and the session with it, ended: a termination.
+        Ended = "ended",
+        /// The agent requests a permission, as it came. Open until it is closed.
+        Permission = "permission",
+        /// The agent asks a question, as it came. Open until it is closed.
+        Question = "question",
+        /// Another agent request: `{"method": text, "params": value}`. Open until it is closed.
+        AgentRequest = "agent_request",
+        /// The answer to an agent request, stored before it is sent: `{"method": text, "toolCallId": id, "result": value}`,
+        /// or `"error"` in place of the result.
+        Answered = "answered",
+        /// An agent request needs no answer any more: `{"reason": "delivered" | "expired" | …}`.
+        RequestClosed = "request_closed",
+        /// The session was restored: `{"by": "resume" | "load" | "replay" | "attach" | "none", "agentSessionId": id}`.
+        Restored = "restored",
+        /// The session was released for another program.
+        Detached = "detached",
+        /// Messages of the stream that are not stored: `{"from": number, "to": number}` as far as these are known.
+        Gap = "gap",
+        /// Events that could not be stored in time: `{"count": number}`.
+        Lost = "lost",
+        /// A notification of another kind: `{"method": text, "params": value}`.
+        Notification = "notification",
+        /// An event whose stored payload is damaged: `{"kind": text, "text": text}`.
+        Unreadable = "unreadable",
+    }
+}
+
+impl StoredEventKind {
+    /// Whether events of this kind are open until another one closes them.
+    pub(super) fn is_opening(&self) -> bool {
+        self.is_turn_opening() || self.is_request_opening()
+    }
+
+    /// Kinds that an event of the kind `turn_ended` with the same turn id closes.
+    pub(super) fn is_turn_opening(&self) -> bool {
+        matches!(self, Self::Prompt | Self::PromptResent)
+    }
+
+    /// Kinds that an event of the kind `request_closed` with the same JSON-RPC id closes.
+    pub(super) fn is_request_opening(&self) -> bool {
+        matches!(self, Self::Permission | Self::Question | Self::AgentRequest | Self::Answered)
+    }
+}
+
+/// The idempotency key of an event within its session.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum EventKey {
+    /// The message of the server's stream that the event came from.
+    Stream {
+        /// The run of the server.
+        incarnation: u64,
+        /// The number of the message.
+        offset: u64,
+    },
+    /// An id that no other event of the session has.
+    Id {
+        /// The id.
+        id: String,
+    },
+}
+
+impl EventKey {
+    pub(super) fn id(&self) -> Option<&str> {
+        match self {
+            Self::Id { id } => Some(id),
+            Self::Stream { .. } => None,
+        }
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Id { id } => check_key("the id of an event", id),
+            Self::Stream { incarnation, offset } => {
+                check_number("an incarnation", *incarnation)?;
+                check_number("an offset", *offset)
+            }
+        }
+    }
+}
+
+/// An event that is to be stored.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct NewEvent {
+    /// Its idempotency key.
+    pub key: EventKey,
+    /// When it was recorded.
+    pub recorded_at: Timestamp,
+    /// What it is about.
+    pub kind: StoredEventKind,
+    /// What happened.
+    pub payload: Value,
+    /// The turn that it belongs to.
+    pub turn_id: Option<String>,
+    /// The JSON-RPC id of the prompt, or of the agent request, that it is about: the id as JSON text.
+    pub rpc_id: Option<String>,
+}
+
+impl NewEvent {
+    /// An event of the server's stream.
+    #[must_use]
+    pub fn from_stream(
+        incarnation: u64,
+        offset: u64,
+        recorded_at: Timestamp,
+        kind: impl Into<StoredEventKind>,
+        payload: impl Into<Value>,
+    ) -> Self {
+        Self::with_key(EventKey::Stream { incarnation, offset }, recorded_at, kind, payload)
+    }
+
+    /// An event that is not of the server's stream, with an id that no other event of the session has.
+    #[must_use]
+    pub fn new(
+        id: impl Into<String>,
+        recorded_at: Timestamp,
+        kind: impl Into<StoredEventKind>,
+        payload: impl Into<Value>,
+    ) -> Self {
+        Self::with_key(EventKey::Id { id: id.into() }, recorded_at, kind, payload)
+    }
+
+    fn with_key(
+        key: EventKey,
+        recorded_at: Timestamp,
+        kind: impl Into<StoredEventKind>,
+        payload: impl Into<Value>,
+    ) -> Self {
+        let (kind, payload) = (kind.into(), payload.into());
+        Self { key, recorded_at, kind, payload, turn_id: None, rpc_id: None }
+    }
+
+    /// Sets the turn.
+    #[must_use]
+    pub fn turn_id(mut self, turn_id: impl Into<String>) -> Self {
+        self.turn_id = Some(turn_id.into());
+        self
+    }
+
+    /// Sets the JSON-RPC id.
+    #[must_use]
+    pub fn rpc_id(mut self, rpc_id: impl Into<String>) -> Self {
+        self.rpc_id = Some(rpc_id.into());
+        self
+    }
+
+    /// Whether every store can hold it, and its approximate size in bytes.
+    pub(crate) fn check(&self) -> Result<usize, StoreError> {
+        self.key.check()?;
+        check_key("the kind of an event", self.kind.as_str())?;
+        check_moment("the time of an event", self.recorded_at)?;
+        for (what, id) in [("a turn id", &self.turn_id), ("a JSON-RPC id", &self.rpc_id)] {
+            id.as_ref().map_or(Ok(()), |id| check_key(what, id))?;
+        }
+        Ok(size_of::<Self>() + check_value("the payload of an event", &self.payload)?)
+    }
+
+    /// The event as it is stored.
+    #[must_use]
+    pub fn stored(self, session_id: impl Into<String>, index: u64, epoch: u64) -> StoredEvent {
+        let Self { key, recorded_at, kind, payload, turn_id, rpc_id } = self;
+        let session_id = session_id.into();
+        StoredEvent { index, key, session_id, recorded_at, kind, payload, epoch, turn_id, rpc_id }
+    }
+}
+
+/// A stored event.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct StoredEvent {
+    /// Its place in the session: 1, 2, 3 and so on, without holes.
+    pub index: u64,
+    /// Its idempotency key.
+    #[serde(flatten)]
+    pub key: EventKey,
+    /// The session.
+    pub session_id: String,
+    /// When it was recorded.
+    pub recorded_at: Timestamp,
+    /// What it is about.
+    pub kind: StoredEventKind,
+    /// What happened.
+    pub payload: Value,
+    /// The epoch of the owner that stored it; 0 if it was stored by an earlier version or without a fence.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The turn that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_id: Option<String>,
+    /// The JSON-RPC id of the prompt, or of the agent request, that it is about: the id as JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rpc_id: Option<String>,
+}
+
+impl StoredEvent {
+    /// The update of the agent, typed as a live one; `None` if the event is of another kind.
+    #[must_use]
+    pub fn update(&self) -> Option<Update> {
+        (self.kind == StoredEventKind::Update).then(|| {
+            let params = json!({ "sessionId": self.session_id, "update": self.payload });
+            Update::read(params, Origin::History, 0)
+        })
+    }
+
+    /// How the turn ended; `None` if the event is of another kind.
+    #[must_use]
+    pub fn turn_end(&self) -> Option<TurnEnd> {
+        (self.kind == StoredEventKind::TurnEnded).then(|| TurnEnd::from_payload(&self.payload))
+    }
+
+    /// How the agent ended; `None` if the event is of another kind.
+    #[must_use]
+    pub fn termination_info(&self) -> Option<TerminationInfo> {
+        match self.kind {
+            StoredEventKind::Ended => TerminationInfo::from_value(&self.payload),
+            StoredEventKind::TurnEnded => self.turn_end()?.termination_info,
+            _ => None,
+        }
+    }
+
+    /// The event without its place, to be stored elsewhere.
+    #[must_use]
+    pub fn into_new(self) -> NewEvent {
+        let Self { key, recorded_at, kind, payload, turn_id, rpc_id, .. } = self;
+        NewEvent { key, recorded_at, kind, payload, turn_id, rpc_id }
+    }
+}

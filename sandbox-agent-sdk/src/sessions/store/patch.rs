@@ -1,0 +1,401 @@
+//! Changes of a session: appends, patches, and changes of ownership.
+
+use serde_json::{Map, Value};
+
+use super::limits::{check_key, check_moment, check_number};
+use super::{AgentSession, NewEvent, SessionRecord, StoreError, StreamPosition};
+use crate::{StatusEvent, TerminationInfo, Timestamp, UserAction};
+
+/// The proof of being the owner of a session: its epoch when it was acquired.
+///
+/// A session that was deleted and created again under the same id has another creation time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fence {
+    /// The epoch.
+    pub epoch: u64,
+    /// When the session was created.
+    pub created_at: Timestamp,
+}
+
+/// One change of a member of a record.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Change<T> {
+    /// The member stays as it is.
+    #[default]
+    Keep,
+    /// The member gets a value.
+    Set(T),
+    /// The member is removed.
+    Clear,
+}
+
+impl<T: Clone> Change<T> {
+    fn apply(&self, member: &mut Option<T>) {
+        match self {
+            Self::Keep => {}
+            Self::Set(value) => *member = Some(value.clone()),
+            Self::Clear => *member = None,
+        }
+    }
+}
+
+/// A partial change of a record.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct RecordPatch {
+    /// What happens to the status. The store refuses what [`SessionStatus::after`](crate::SessionStatus::after) refuses.
+    pub status: Option<StatusEvent>,
+    /// The last activity, if it is later than the stored one.
+    pub last_active_at: Option<Timestamp>,
+    /// The server's endpoint.
+    pub endpoint: Option<String>,
+    /// The agent's session. The one before is added to the earlier ones; a binding of the same id to another stored
+    /// session, on the same endpoint and incarnation, ends.
+    pub agent_session: Change<AgentSession>,
+    /// The agent has caught up with the server's stream: see [`SessionRecord::caught_up`].
+    pub caught_up: bool,
+    /// The application's key.
+    pub user_key: Change<String>,
+    /// The title.
+    pub title: Change<String>,
+    /// Whether the agent can resume or load sessions.
+    pub supports_resume: Option<bool>,
+    /// The session's options.
+    pub config_options: Option<Value>,
+    /// The session's modes.
+    pub modes: Option<Value>,
+    /// The current mode: the member `currentModeId` of the modes.
+    pub current_mode: Option<String>,
+    /// The session's models.
+    pub models: Option<Value>,
+    /// The current model: the member `currentModelId` of the models.
+    pub current_model: Option<String>,
+    /// How the agent ended.
+    pub termination_info: Change<TerminationInfo>,
+    /// Whether the agent gets the history as text with the next prompt.
+    pub replay_pending: Option<bool>,
+    /// Metadata that is set, or removed if the value is `null`.
+    pub metadata: Map<String, Value>,
+}
+
+impl RecordPatch {
+    /// A patch of the status alone.
+    #[must_use]
+    pub fn status(event: StatusEvent) -> Self {
+        Self { status: Some(event), ..Self::default() }
+    }
+
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Applies the patch, and increments the revision. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::Status`] if the status does not allow it, [`StoreError::Invalid`] if not every store can hold the
+    /// result. The record is then to be discarded.
+    pub fn apply(&self, record: &mut SessionRecord) -> Result<(), StoreError> {
+        if let Some(event) = self.status {
+            record.status = record.status.after(event)?;
+        }
+        if let Some(moment) = self.last_active_at {
+            record.last_active_at = record.last_active_at.max(moment);
+        }
+        if self.endpoint.is_some() {
+            record.endpoint.clone_from(&self.endpoint);
+        }
+        match &self.agent_session {
+            Change::Keep => {}
+            Change::Set(session) => record.bind(Some(session.clone())),
+            Change::Clear => record.bind(None),
+        }
+        record.caught_up |= self.caught_up;
+        self.user_key.apply(&mut record.user_key);
+        let details = &mut record.details;
+        self.title.apply(&mut details.title);
+        details.supports_resume = self.supports_resume.unwrap_or(details.supports_resume);
+        details.replay_pending = self.replay_pending.unwrap_or(details.replay_pending);
+        self.termination_info.apply(&mut details.termination_info);
+        if self.config_options.is_some() {
+            details.config_options.clone_from(&self.config_options);
+        }
+        patch_choice(&mut details.modes, self.modes.as_ref(), "currentModeId", self.current_mode.as_deref());
+        patch_choice(
+            &mut details.models,
+            self.models.as_ref(),
+            "currentModelId",
+            self.current_model.as_deref(),
+        );
+        for (name, value) in &self.metadata {
+            match value {
+                Value::Null => drop(details.metadata.remove(name)),
+                value => drop(details.metadata.insert(name.clone(), value.clone())),
+            }
+        }
+        record.revision += 1;
+        record.check()
+    }
+}
+
+/// Replaces a choice that an agent offers, or the member that says which is current.
+fn patch_choice(choice: &mut Option<Value>, whole: Option<&Value>, member: &str, current: Option<&str>) {
+    if let Some(whole) = whole {
+        *choice = Some(whole.clone());
+    }
+    if let Some(current) = current {
+        let choice = choice.get_or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(members) = choice {
+            members.insert(member.to_owned(), current.into());
+        }
+    }
+}
+
+/// How far an owner has read the stream of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScannedTo {
+    /// The process.
+    pub owner: String,
+    /// The endpoint.
+    pub endpoint: String,
+    /// Every event up to there of every session that the owner has caught up with is stored, at the latest by the
+    /// transaction that stores this.
+    pub position: StreamPosition,
+}
+
+impl ScannedTo {
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        check_key("an owner", &self.owner)?;
+        check_key("an endpoint", &self.endpoint)?;
+        check_number("an incarnation", self.position.incarnation)?;
+        check_number("an offset", self.position.offset)
+    }
+}
+
+/// One transaction on a session.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "an append does nothing until it is given to a store"]
+#[non_exhaustive]
+pub struct Append {
+    /// The session.
+    pub session_id: String,
+    /// The proof of ownership. Without one anyone may write, as when a user archives a session or edits its title.
+    pub fence: Option<Fence>,
+    /// What the session's status has to allow.
+    pub action: Option<UserAction>,
+    /// The events, in their order.
+    pub events: Vec<NewEvent>,
+    /// The change of the record.
+    pub patch: RecordPatch,
+    /// Up to where the server's stream is stored for this session now. It only moves forward.
+    pub position: Option<StreamPosition>,
+    /// How far the owner has read the stream of the endpoint now. It only moves forward.
+    pub scanned_to: Option<ScannedTo>,
+}
+
+impl Append {
+    /// An append by anyone.
+    pub fn to(session_id: impl Into<String>) -> Self {
+        Self {
+            session_id: session_id.into(),
+            fence: None,
+            action: None,
+            events: Vec::new(),
+            patch: RecordPatch::default(),
+            position: None,
+            scanned_to: None,
+        }
+    }
+
+    /// Only if the fence is of the session's epoch.
+    pub fn fence(mut self, fence: Fence) -> Self {
+        self.fence = Some(fence);
+        self
+    }
+
+    /// Only if the session's status allows this.
+    pub fn action(mut self, action: UserAction) -> Self {
+        self.action = Some(action);
+        self
+    }
+
+    /// Adds events.
+    pub fn events(mut self, events: impl IntoIterator<Item = NewEvent>) -> Self {
+        self.events.extend(events);
+        self
+    }
+
+    /// Sets the change of the record.
+    pub fn patch(mut self, patch: RecordPatch) -> Self {
+        self.patch = patch;
+        self
+    }
+
+    /// Sets the session's position.
+    pub fn position(mut self, position: StreamPosition) -> Self {
+        self.position = Some(position);
+        self
+    }
+
+    /// Sets how far the owner has read.
+    pub fn scanned_to(mut self, scanned_to: ScannedTo) -> Self {
+        self.scanned_to = Some(scanned_to);
+        self
+    }
+
+    /// Whether every store can hold it. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`].
+    pub fn check(&self) -> Result<(), StoreError> {
+        check_key("the id of a session", &self.session_id)?;
+        self.events.iter().try_for_each(|event| event.check().map(drop))?;
+        if let Some(position) = self.position {
+            check_number("an incarnation", position.incarnation)?;
+            check_number("an offset", position.offset)?;
+        }
+        self.scanned_to.as_ref().map_or(Ok(()), ScannedTo::check)
+    }
+
+    /// Whether the session, as its columns are stored, accepts this append. For implementors of stores.
+    pub(super) fn admit(
+        &self,
+        epoch: u64,
+        created_at: Timestamp,
+        status: crate::SessionStatus,
+    ) -> Result<(), StoreError> {
+        let id = &self.session_id;
+        if let Some(fence) = self.fence {
+            if fence.created_at != created_at {
+                return Err(StoreError::not_found(id));
+            }
+            if fence.epoch != epoch {
+                return Err(StoreError::OwnershipLost { id: id.clone(), epoch });
+            }
+        }
+        match self.action {
+            Some(action) if !status.allows(action) => {
+                Err(StoreError::NotAllowed { id: id.clone(), action, status })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What an append did.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Appended {
+    /// The index of each event, in the order of the append. An event that was stored before keeps its index.
+    pub indexes: Vec<u64>,
+    /// The record after the patch; `None` if the patch was empty.
+    pub record: Option<SessionRecord>,
+}
+
+impl Appended {
+    /// What an append did. For implementors of stores.
+    #[must_use]
+    pub fn new(indexes: Vec<u64>, record: Option<SessionRecord>) -> Self {
+        Self { indexes, record }
+    }
+}
+
+/// How a session is acquired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Acquire {
+    /// The process that becomes the owner.
+    pub owner: String,
+    /// Only if this is the session's epoch, as for an attachment.
+    pub expected_epoch: Option<u64>,
+}
+
+impl Acquire {
+    /// Makes this process the owner.
+    #[must_use]
+    pub fn by(owner: impl Into<String>) -> Self {
+        Self { owner: owner.into(), expected_epoch: None }
+    }
+
+    /// Only if this is the session's epoch.
+    #[must_use]
+    pub fn if_epoch(mut self, epoch: u64) -> Self {
+        self.expected_epoch = Some(epoch);
+        self
+    }
+
+    /// Gives the record to the new owner. `scanned_to` is how far the owner before had read the record's endpoint. For
+    /// implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::OwnershipLost`] if the epoch is not the expected one, [`StoreError::Invalid`].
+    pub fn apply(
+        &self,
+        record: &mut SessionRecord,
+        scanned_to: Option<StreamPosition>,
+    ) -> Result<Option<String>, StoreError> {
+        check_key("an owner", &self.owner)?;
+        if self.expected_epoch.is_some_and(|expected| expected != record.epoch) {
+            return Err(StoreError::OwnershipLost { id: record.id.clone(), epoch: record.epoch });
+        }
+        end_ownership(record, scanned_to);
+        Ok(record.owner.replace(self.owner.clone()))
+    }
+}
+
+/// Ends the current ownership: later writes of its owner are refused.
+pub(super) fn end_ownership(record: &mut SessionRecord, scanned_to: Option<StreamPosition>) {
+    // What an owner scanned says nothing about a session that it has not caught up with.
+    if record.caught_up {
+        record.position = StreamPosition::later_of(record.position, scanned_to);
+    }
+    record.caught_up = false;
+    record.epoch += 1;
+    record.revision += 1;
+}
+
+/// What an acquire did.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Acquired {
+    /// The record. Its position is where to read the server's stream from.
+    pub record: SessionRecord,
+    /// The owner before, if there was one.
+    pub previous_owner: Option<String>,
+}
+
+impl Acquired {
+    /// What an acquire did. For implementors of stores.
+    #[must_use]
+    pub fn new(record: SessionRecord, previous_owner: Option<String>) -> Self {
+        Self { record, previous_owner }
+    }
+
+    /// The fence of the new owner.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.record.fence()
+    }
+}
+
+/// Which active sessions are suspended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Suspend {
+    /// Those that this process owns.
+    Own(String),
+    /// All of the store, also those of other programs.
+    All,
+}
+
+impl Suspend {
+    /// Refuses what not every store can hold. For implementors of stores.
+    pub(super) fn check(&self, now: Timestamp) -> Result<(), StoreError> {
+        check_moment("the time of a shutdown", now)?;
+        match self {
+            Self::Own(owner) => check_key("an owner", owner),
+            Self::All => Ok(()),
+        }
+    }
+}
