@@ -47,24 +47,38 @@
 //! Tool servers, tokens and environment variables may hold secrets; they are not part of a record. Prompts, updates and
 //! agent requests are stored as they are, so a store holds whatever users and agents write.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod event;
 mod limits;
+mod memory;
 mod open;
 mod patch;
 mod position;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod query;
 mod record;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod rows;
 mod session_store;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod turn_end;
 
 pub use error::StoreError;
-pub use event::{EventKey, NewEvent, StoredEvent, StoredEventKind};
+pub use event::{Closes, EventKey, NewEvent, StoredEvent, StoredEventKind};
 pub use limits::{MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, read_json};
+pub use memory::MemoryStore;
 pub use open::{OpenEvents, OpenRequest, OpenTurn};
 pub use patch::{Acquire, Acquired, Append, Appended, Change, Fence, RecordPatch, ScannedTo, Suspend};
 pub use position::{Fingerprint, StreamPosition};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
 pub use query::{Cursor, EventOrder, EventPage, EventQuery, InactiveQuery, RecordPage, RecordQuery};
 pub use record::{AgentSession, ResumeData, SessionDetails, SessionRecord};
 pub use session_store::{SessionStore, StoreFuture};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteOptions, SqliteStore, SqliteSync};
 pub use turn_end::{StoredError, TurnEnd};

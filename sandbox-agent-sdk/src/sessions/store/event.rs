@@ -47,21 +47,39 @@ open_enum! {
     }
 }
 
-impl StoredEventKind {
-    /// Whether events of this kind are open until another one closes them.
-    pub(super) fn is_opening(&self) -> bool {
-        self.is_turn_opening() || self.is_request_opening()
-    }
+/// What an event closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Closes<'a> {
+    /// The prompts of a turn, by its id.
+    Turn(&'a str),
+    /// An agent request and its answer, by the JSON-RPC id.
+    Request(&'a str),
+}
 
-    /// Kinds that an event of the kind `turn_ended` with the same turn id closes.
-    pub(super) fn is_turn_opening(&self) -> bool {
-        matches!(self, Self::Prompt | Self::PromptResent)
+impl Closes<'_> {
+    /// Whether it closes this event.
+    #[must_use]
+    pub fn matches(&self, event: &StoredEvent) -> bool {
+        match self {
+            Self::Turn(id) => opens_turn(&event.kind) && event.turn_id.as_deref() == Some(*id),
+            Self::Request(id) => opens_request(&event.kind) && event.rpc_id.as_deref() == Some(*id),
+        }
     }
+}
 
-    /// Kinds that an event of the kind `request_closed` with the same JSON-RPC id closes.
-    pub(super) fn is_request_opening(&self) -> bool {
-        matches!(self, Self::Permission | Self::Question | Self::AgentRequest | Self::Answered)
-    }
+fn opens_turn(kind: &StoredEventKind) -> bool {
+    matches!(kind, StoredEventKind::Prompt | StoredEventKind::PromptResent)
+}
+
+pub(super) fn opens_request(kind: &StoredEventKind) -> bool {
+    matches!(
+        kind,
+        StoredEventKind::Permission
+            | StoredEventKind::Question
+            | StoredEventKind::AgentRequest
+            | StoredEventKind::Answered
+    )
 }
 
 /// The idempotency key of an event within its session.
@@ -83,13 +101,6 @@ pub enum EventKey {
 }
 
 impl EventKey {
-    pub(super) fn id(&self) -> Option<&str> {
-        match self {
-            Self::Id { id } => Some(id),
-            Self::Stream { .. } => None,
-        }
-    }
-
     fn check(&self) -> Result<(), StoreError> {
         match self {
             Self::Id { id } => check_key("the id of an event", id),
@@ -167,8 +178,27 @@ impl NewEvent {
         self
     }
 
-    /// Whether every store can hold it, and its approximate size in bytes.
-    pub(crate) fn check(&self) -> Result<usize, StoreError> {
+    /// Whether it is open until another event closes it. For implementors of stores.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        opens_turn(&self.kind) && self.turn_id.is_some() || opens_request(&self.kind) && self.rpc_id.is_some()
+    }
+
+    /// What it closes. For implementors of stores.
+    #[must_use]
+    pub fn closes(&self) -> Option<Closes<'_>> {
+        match self.kind {
+            StoredEventKind::TurnEnded => self.turn_id.as_deref().map(Closes::Turn),
+            StoredEventKind::RequestClosed => self.rpc_id.as_deref().map(Closes::Request),
+            _ => None,
+        }
+    }
+
+    /// Whether every store can hold it, and its approximate size in bytes. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`].
+    pub fn check(&self) -> Result<usize, StoreError> {
         self.key.check()?;
         check_key("the kind of an event", self.kind.as_str())?;
         check_moment("the time of an event", self.recorded_at)?;

@@ -1,5 +1,6 @@
 //! What a session has open.
 
+use super::event::opens_request;
 use super::{StoredEvent, StoredEventKind};
 
 /// The turns and agent requests of a session that have no end yet.
@@ -55,7 +56,7 @@ impl OpenEvents {
                         request.answer = Some(event);
                     }
                 }
-                _ if event.kind.is_request_opening() => {
+                _ if opens_request(&event.kind) => {
                     open.requests.push(OpenRequest { request: event, answer: None });
                 }
                 _ => {}

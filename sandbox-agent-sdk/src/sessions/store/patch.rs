@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::limits::{check_key, check_moment, check_number};
 use super::{AgentSession, NewEvent, SessionRecord, StoreError, StreamPosition};
-use crate::{StatusEvent, TerminationInfo, Timestamp, UserAction};
+use crate::{SessionStatus, StatusEvent, TerminationInfo, Timestamp, UserAction};
 
 /// The proof of being the owner of a session: its epoch when it was acquired.
 ///
@@ -15,6 +15,22 @@ pub struct Fence {
     pub epoch: u64,
     /// When the session was created.
     pub created_at: Timestamp,
+}
+
+impl Fence {
+    /// Whether this is the current fence of a session. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] if it is of a deleted session, [`StoreError::OwnershipLost`] if it is of another epoch.
+    pub fn check(self, id: &str, current: Self) -> Result<(), StoreError> {
+        if self.created_at != current.created_at {
+            return Err(StoreError::not_found(id));
+        }
+        if self.epoch != current.epoch {
+            return Err(StoreError::OwnershipLost { id: id.to_owned(), epoch: current.epoch });
+        }
+        Ok(())
+    }
 }
 
 /// One change of a member of a record.
@@ -165,7 +181,11 @@ pub struct ScannedTo {
 }
 
 impl ScannedTo {
-    pub(super) fn check(&self) -> Result<(), StoreError> {
+    /// Whether every store can hold it. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`].
+    pub fn check(&self) -> Result<(), StoreError> {
         check_key("an owner", &self.owner)?;
         check_key("an endpoint", &self.endpoint)?;
         check_number("an incarnation", self.position.incarnation)?;
@@ -258,22 +278,13 @@ impl Append {
         self.scanned_to.as_ref().map_or(Ok(()), ScannedTo::check)
     }
 
-    /// Whether the session, as its columns are stored, accepts this append. For implementors of stores.
-    pub(super) fn admit(
-        &self,
-        epoch: u64,
-        created_at: Timestamp,
-        status: crate::SessionStatus,
-    ) -> Result<(), StoreError> {
+    /// Whether the session, as it is stored, accepts this append. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`], [`StoreError::OwnershipLost`], [`StoreError::NotAllowed`].
+    pub fn admit(&self, current: Fence, status: SessionStatus) -> Result<(), StoreError> {
         let id = &self.session_id;
-        if let Some(fence) = self.fence {
-            if fence.created_at != created_at {
-                return Err(StoreError::not_found(id));
-            }
-            if fence.epoch != epoch {
-                return Err(StoreError::OwnershipLost { id: id.clone(), epoch });
-            }
-        }
+        self.fence.map_or(Ok(()), |fence| fence.check(id, current))?;
         match self.action {
             Some(action) if !status.allows(action) => {
                 Err(StoreError::NotAllowed { id: id.clone(), action, status })
@@ -339,20 +350,11 @@ impl Acquire {
         if self.expected_epoch.is_some_and(|expected| expected != record.epoch) {
             return Err(StoreError::OwnershipLost { id: record.id.clone(), epoch: record.epoch });
         }
-        end_ownership(record, scanned_to);
-        Ok(record.owner.replace(self.owner.clone()))
+        let previous = record.owner.clone();
+        record.end_ownership(scanned_to);
+        record.owner = Some(self.owner.clone());
+        Ok(previous)
     }
-}
-
-/// Ends the current ownership: later writes of its owner are refused.
-pub(super) fn end_ownership(record: &mut SessionRecord, scanned_to: Option<StreamPosition>) {
-    // What an owner scanned says nothing about a session that it has not caught up with.
-    if record.caught_up {
-        record.position = StreamPosition::later_of(record.position, scanned_to);
-    }
-    record.caught_up = false;
-    record.epoch += 1;
-    record.revision += 1;
 }
 
 /// What an acquire did.
@@ -390,8 +392,11 @@ pub enum Suspend {
 }
 
 impl Suspend {
-    /// Refuses what not every store can hold. For implementors of stores.
-    pub(super) fn check(&self, now: Timestamp) -> Result<(), StoreError> {
+    /// Whether every store can hold it. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`].
+    pub fn check(&self, now: Timestamp) -> Result<(), StoreError> {
         check_moment("the time of a shutdown", now)?;
         match self {
             Self::Own(owner) => check_key("an owner", owner),

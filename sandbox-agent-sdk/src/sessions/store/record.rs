@@ -177,6 +177,24 @@ impl SessionRecord {
         }
     }
 
+    /// Ends the ownership, so that later writes of the owner are refused. `scanned_to` is how far the owner had read the
+    /// record's endpoint. For implementors of stores.
+    pub fn end_ownership(&mut self, scanned_to: Option<StreamPosition>) {
+        // What an owner scanned says nothing about a session that it has not caught up with.
+        if self.caught_up {
+            self.position = StreamPosition::later_of(self.position, scanned_to);
+        }
+        (self.owner, self.caught_up) = (None, false);
+        self.epoch += 1;
+        self.revision += 1;
+    }
+
+    /// Ends the binding to an agent's session that another stored session has now. For implementors of stores.
+    pub fn unbind(&mut self) {
+        self.bind(None);
+        self.revision += 1;
+    }
+
     /// Binds the session to another session of the agent. The one before is remembered.
     pub(super) fn bind(&mut self, session: Option<AgentSession>) {
         if self.agent_session == session {
@@ -214,8 +232,11 @@ impl SessionRecord {
         Ok(())
     }
 
-    /// Prepares the record of a new session with these events.
-    pub(super) fn created(mut self, events: &[NewEvent]) -> Result<Self, StoreError> {
+    /// The record of a new session with these events, as it is stored. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if not every store can hold it, or two events have the same key.
+    pub fn created(mut self, events: &[NewEvent]) -> Result<Self, StoreError> {
         self.check()?;
         let mut keys = std::collections::HashSet::new();
         for event in events {
