@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mock_server::MockServer;
-use sandbox_agent_sdk::{Capabilities, SandboxAgentClient};
+use sandbox_agent_sdk::SandboxAgentClient;
+use sandbox_agent_sdk::connection::Capabilities;
 use sdk_examples::agents::{KNOWN_AGENTS, KnownAgent};
 
 /// Agents that take longer than this to introduce themselves are listed as silent.

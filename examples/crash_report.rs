@@ -5,7 +5,8 @@
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::text::printable;
-use sandbox_agent_sdk::{Error, Event, NewSession, ResultRules, SandboxAgentClient, TurnFailure};
+use sandbox_agent_sdk::thread::{ResultRules, TurnFailure};
+use sandbox_agent_sdk::{Error, Event, NewSession, SandboxAgentClient};
 
 /// What the embedded agent does with each prompt.
 fn doomed() -> Script {

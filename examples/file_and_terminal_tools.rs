@@ -4,7 +4,8 @@
 
 use mock_server::{MockServer, Script, Step, Terminal};
 use sandbox_agent_sdk::tools::Sandbox;
-use sandbox_agent_sdk::{ConfinedFiles, NewSession, Roots, SandboxAgentClient, TerminalOptions};
+use sandbox_agent_sdk::tools::{ConfinedFiles, Roots, TerminalOptions};
+use sandbox_agent_sdk::{NewSession, SandboxAgentClient};
 use serde_json::json;
 
 /// What the embedded agent does. It knows the directory as `/work`.

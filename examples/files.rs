@@ -7,7 +7,8 @@ use std::env;
 
 use futures::{StreamExt, stream};
 use mock_server::MockServer;
-use sandbox_agent_sdk::{ControlPlane, Error, Files, FsMove, HealthWait, Upload};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::{ControlPlane, Files, FsMove, HealthWait, Upload};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {

@@ -3,9 +3,9 @@
 //! Runs against an embedded server, or against the one at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN` and
 //! `SANDBOX_AGENT_AGENT`, if it needs them). Released servers keep no metadata, and say so.
 
-use sandbox_agent_sdk::{
-    Error, Feature, ListSessions, MetadataKey, NewSession, SandboxAgentClient, SessionMetadata,
-};
+use sandbox_agent_sdk::connection::Feature;
+use sandbox_agent_sdk::session::{ListSessions, MetadataKey, SessionMetadata};
+use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::Server;
 
 #[tokio::main(flavor = "current_thread")]

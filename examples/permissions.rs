@@ -4,9 +4,10 @@
 //! that reads events, as a user interface would.
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::requests::{QuestionKind, QuestionSupport};
+use sandbox_agent_sdk::update::ToolKind;
 use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, PermissionDecision, PermissionPolicy, QuestionKind, QuestionSupport,
-    SandboxAgentClient, ToolKind,
+    Error, Event, Events, NewSession, PermissionDecision, PermissionPolicy, SandboxAgentClient,
 };
 use serde_json::json;
 

@@ -4,7 +4,8 @@
 //! second program takes the session up again under the same id.
 
 use mock_server::State;
-use sandbox_agent_sdk::{Error, NewSession, RecordQuery, SandboxAgentClient, SqliteStore, Suspend};
+use sandbox_agent_sdk::sessions::{RecordQuery, SqliteStore, Suspend};
+use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::Server;
 
 /// What a program does when it starts: connect, and take up the thread it is about.

@@ -5,7 +5,8 @@
 
 use std::process::Command;
 
-use sandbox_agent_sdk::{Attachment, Error, NewSession, PostgresStore, RecordQuery, SandboxAgentClient};
+use sandbox_agent_sdk::sessions::{Attachment, PostgresStore, RecordQuery};
+use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::{Cluster, Server};
 
 /// The other program: it gets the attachment as its only argument.

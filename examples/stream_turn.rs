@@ -5,8 +5,9 @@
 
 use std::env;
 
+use sandbox_agent_sdk::requests::PermissionReply;
 use sandbox_agent_sdk::text::printable;
-use sandbox_agent_sdk::{Error, Event, NewSession, PermissionReply, SandboxAgentClient, Session, UpdateKind};
+use sandbox_agent_sdk::{Error, Event, NewSession, SandboxAgentClient, Session, UpdateKind};
 use sdk_examples::Server;
 
 #[tokio::main(flavor = "current_thread")]

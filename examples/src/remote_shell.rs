@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode, size};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::ControlPlane;
 use sandbox_agent_sdk::control::processes::{CreateProcess, ProcessExit, Processes};
 use sandbox_agent_sdk::control::terminal::{TerminalEvent, TerminalInput, TerminalOutput, TerminalSize};
-use sandbox_agent_sdk::{ControlPlane, Error};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Stdin, Stdout, stdin, stdout};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;

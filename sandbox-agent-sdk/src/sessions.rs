@@ -29,6 +29,7 @@ mod recent;
 mod replay;
 mod restore;
 mod session;
+pub(crate) mod status;
 pub mod store;
 mod strangers;
 mod stream;
@@ -43,3 +44,17 @@ pub(crate) use ledger::Ledger;
 pub use replay::ReplayLimits;
 pub use restore::Restored;
 pub use session::StoredSession;
+pub use status::{
+    ArchivedSessions, ResumeRequirement, ResumeSupport, RetentionPolicy, SessionStatus, StatusEvent,
+    TransitionError, UnknownStatus, UserAction,
+};
+
+pub use crate::store::{
+    Cursor, EventPage, EventQuery, InactiveQuery, MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, MemoryStore, NewEvent,
+    RecordPage, RecordQuery, Recorder, RecorderOptions, SessionRecord, SessionStore, StoreError, StoredEvent,
+    StoredEventKind, Unrecorded,
+};
+#[cfg(feature = "postgres")]
+pub use crate::store::{PostgresOptions, PostgresStore, PostgresTls};
+#[cfg(feature = "sqlite")]
+pub use crate::store::{SqliteOptions, SqliteStore, SqliteSync};

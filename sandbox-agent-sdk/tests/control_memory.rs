@@ -9,7 +9,7 @@ use std::io;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use mock_server::MockServer;
-use sandbox_agent_sdk::{ControlPlane, Upload};
+use sandbox_agent_sdk::control::{ControlPlane, Upload};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 

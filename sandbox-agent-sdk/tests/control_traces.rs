@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use mock_server::MockServer;
-use sandbox_agent_sdk::ControlPlane;
+use sandbox_agent_sdk::control::ControlPlane;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::every_call::{CALLS, every_call};

@@ -7,9 +7,9 @@ use std::fs;
 use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{
-    ClientTimeouts, ControlPlane, Error, Event, ListSessions, NewSession, SandboxAgentClient, ServerKind,
-};
+use sandbox_agent_sdk::control::ControlPlane;
+use sandbox_agent_sdk::session::ListSessions;
+use sandbox_agent_sdk::{ClientTimeouts, Error, Event, NewSession, SandboxAgentClient, ServerKind};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crossterm::event::{KeyCode, KeyEvent};
-use sandbox_agent_sdk::{PermissionRequest, QuestionRequest};
+use sandbox_agent_sdk::PermissionRequest;
+use sandbox_agent_sdk::requests::QuestionRequest;
 
 use super::editor::{Edited, Editor};
 use super::form::{Filled, Form};

@@ -2,7 +2,8 @@
 
 use std::error::Error as StdError;
 
-use sandbox_agent_sdk::{Content, Error, PlanEntry, TerminationInfo, ToolCall, ToolStatus};
+use sandbox_agent_sdk::update::{PlanEntry, ToolCall, ToolStatus};
+use sandbox_agent_sdk::{Content, Error, TerminationInfo};
 use serde_json::Value;
 
 use super::diff::diff_lines;

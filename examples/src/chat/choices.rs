@@ -1,6 +1,6 @@
 //! The modes and models of a session, to choose from.
 
-use sandbox_agent_sdk::SessionSnapshot;
+use sandbox_agent_sdk::session::SessionSnapshot;
 
 use super::line::{Line, Style};
 

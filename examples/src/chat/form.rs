@@ -1,6 +1,6 @@
 //! A question of the agent, put to the user field by field.
 
-use sandbox_agent_sdk::{QuestionRequest, ReplyError};
+use sandbox_agent_sdk::requests::{QuestionRequest, ReplyError};
 use serde_json::{Map, Value, json};
 
 use super::field::Field;

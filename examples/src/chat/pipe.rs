@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use sandbox_agent_sdk::{Error, Event, Events, Origin, StopReason, Turn, TurnOutcome, Update, UpdateKind};
+use sandbox_agent_sdk::event::Origin;
+use sandbox_agent_sdk::{Error, Event, Events, StopReason, Turn, TurnOutcome, Update, UpdateKind};
 use tokio::io::{AsyncBufReadExt, BufReader, Stdin};
 
 use super::args::Args;

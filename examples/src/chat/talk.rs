@@ -4,10 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::{
-    Error, Events, ListSessions, NewSession, SandboxAgentClient, Session, SessionInfo, SessionSnapshot, Turn,
-    Update,
-};
+use sandbox_agent_sdk::session::{ListSessions, SessionInfo, SessionSnapshot};
+use sandbox_agent_sdk::{Error, Events, NewSession, SandboxAgentClient, Session, Turn, Update};
 use serde_json::Value;
 
 use super::card;

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use sandbox_agent_sdk::{Chunk, Content, Missed, PlanEntry, ToolCall, ToolStatus, Update, UpdateKind};
+use sandbox_agent_sdk::update::{Chunk, Missed, PlanEntry, ToolCall, ToolStatus};
+use sandbox_agent_sdk::{Content, Update, UpdateKind};
 
 use super::card;
 use super::line::{Line, Style};

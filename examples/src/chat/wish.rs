@@ -1,9 +1,8 @@
 //! A permission that the agent asks for, put to the user.
 
-use sandbox_agent_sdk::{
-    PermissionDecision, PermissionKind, PermissionOption, PermissionReply, PermissionRequest, ReplyError,
-    ToolKind,
-};
+use sandbox_agent_sdk::requests::{PermissionKind, PermissionOption, PermissionReply, ReplyError};
+use sandbox_agent_sdk::update::ToolKind;
+use sandbox_agent_sdk::{PermissionDecision, PermissionRequest};
 
 use super::args::Policy;
 use super::card;

@@ -10,10 +10,12 @@ use tokio::sync::watch;
 use super::connection::Connection;
 use super::hub::PendingCall;
 use super::names::{AUTHENTICATE, EXTENDED_LIST, FORK, LIST, LOAD, NEW, RESUME, is_answered_by_agent};
+use crate::client::limits::BodyKind;
+use crate::client::login::LoginRequired;
 use crate::error::AgentEnded;
-use crate::limits::BodyKind;
-use crate::login::LoginRequired;
-use crate::{Error, LostReason, RpcError, ServerKind, TerminationInfo, TerminationReport};
+use crate::error::{LostReason, RpcError};
+use crate::termination::TerminationReport;
+use crate::{Error, ServerKind, TerminationInfo};
 
 /// Whether a call needs its session to be alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,10 +16,11 @@ use super::offers::client_capabilities;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
 use super::router::RequestRouter;
-use crate::{
-    AgentTools, Capabilities, ClientOptions, ConnectionState, Error, ServerKind, SessionMetadata,
-    TerminationInfo, TerminationReport,
-};
+use crate::connection::Capabilities;
+use crate::session::SessionMetadata;
+use crate::termination::TerminationReport;
+use crate::tools::AgentTools;
+use crate::{ClientOptions, ConnectionState, Error, ServerKind, TerminationInfo};
 
 /// How long the request that closes a connection to a released server is given to be sent.
 const RELEASED_CLOSE: Duration = Duration::from_millis(300);
@@ -344,8 +345,10 @@ fn wire_builder(
             .probe("session/list", json!({})),
     };
     // A later connection has come further, and reads what the server still has like any other.
-    let attachment = options.attachment.as_ref().filter(|_| is_first);
-    if let Some(stream) = attachment.and_then(|attachment| attachment.stream(endpoint.kind)) {
+    #[cfg(feature = "sessions")]
+    if let Some(attachment) = options.attachment.as_ref().filter(|_| is_first)
+        && let Some(stream) = attachment.stream(endpoint.kind)
+    {
         builder = builder.resume_from(stream);
     }
     for (name, value) in &options.headers {
@@ -362,7 +365,7 @@ fn wire_builder(
 /// A name that cannot be guessed: it is a credential, as the server lets everyone who knows it talk to the agent.
 fn server_id(agent: &str) -> String {
     let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
-    format!("sdk-{readable}-{}", crate::random::random_id())
+    format!("sdk-{readable}-{}", crate::client::random::random_id())
 }
 
 /// The `agent` member that servers with several agents behind one endpoint want for sessions they do not know.

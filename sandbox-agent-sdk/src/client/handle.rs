@@ -6,10 +6,11 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::lifecycle::{Again, Asked, Attempt, Inner};
-use crate::{
-    Agents, Capabilities, ClientOptions, Configuration, ConnectionState, ControlPlane, Error, Events,
-    Feature, Files, HealthCheck, ServerKind, Session, Sessions, Support, TerminationInfo,
-};
+use crate::connection::{Capabilities, Feature, Support};
+use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
+#[cfg(feature = "sessions")]
+use crate::sessions::Sessions;
+use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
 /// Talks to an agent behind a Sandbox Agent server.
 ///
@@ -49,15 +50,17 @@ impl SandboxAgentClient {
         }
         let http = match &options.http {
             Some(http) => http.clone(),
-            None => crate::network::http_client_builder_for(&options.base_url)
+            None => crate::client::network::http_client_builder_for(&options.base_url)
                 .connect_timeout(std::time::Duration::from_secs(10))
                 .build()
                 .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,
         };
         let control = control_plane(&options, &http)?;
         let auto_connect = options.auto_connect;
+        #[cfg(feature = "sessions")]
         let keeps = options.attachment.is_some() || options.store.is_some();
         let client = Self::over(Arc::new(Inner::new(options, control, http)));
+        #[cfg(feature = "sessions")]
         if keeps {
             // What comes must find somebody who keeps it, and knows how far the stream was read, as soon as it comes.
             drop(client.sessions());
@@ -137,10 +140,11 @@ impl SandboxAgentClient {
         let client = self.clone();
         Box::pin(async move {
             client.inner().disconnect().await;
-            match client.inner().ledger.get() {
-                Some(ledger) => ledger.flush().await,
-                None => Ok(()),
+            #[cfg(feature = "sessions")]
+            if let Some(ledger) = client.inner().ledger.get() {
+                ledger.flush().await?;
             }
+            Ok(())
         })
     }
 
@@ -217,6 +221,7 @@ impl SandboxAgentClient {
         Session::of(self.clone(), session_id.into())
     }
 
+    #[cfg(feature = "sessions")]
     /// The sessions that are kept: in the store of the options, or in memory while this program runs.
     #[must_use]
     pub fn sessions(&self) -> Sessions {

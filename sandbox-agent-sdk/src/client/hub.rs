@@ -13,13 +13,15 @@ pub(super) use self::pending_call::PendingCall;
 use self::taking_up::TakingUp;
 use super::session::TurnState;
 use super::turn::TurnItem;
-use crate::event::{Class, Queue};
-use crate::limits::Limits;
-use crate::snapshot::{Patch, SnapshotCell};
+use crate::client::event::{Class, Queue};
+use crate::client::limits::Limits;
+use crate::client::snapshot::{Patch, SnapshotCell};
+use crate::event::{Origin, SessionEnded};
+use crate::termination::TerminationReport;
+use crate::update::{Missed, ToolCall};
 use crate::usage::UsageBook;
 use crate::{
-    ConnectionState, DropPolicy, Error, Event, Events, Missed, OpenSession, Origin, SessionEnded,
-    TerminationInfo, TerminationReport, ToolCall, TurnOutcome, Update,
+    ConnectionState, DropPolicy, Error, Event, Events, OpenSession, TerminationInfo, TurnOutcome, Update,
 };
 
 mod book;

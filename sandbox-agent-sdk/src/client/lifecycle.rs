@@ -1,8 +1,10 @@
 //! Connecting and disconnecting, and what happens when they meet.
 
 use std::fmt;
+#[cfg(feature = "sessions")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -10,8 +12,11 @@ use tokio::task::JoinSet;
 use super::connection::Connection;
 use super::hub::Hub;
 use super::probe;
+use crate::connection::Capabilities;
+use crate::control::ControlPlane;
+#[cfg(feature = "sessions")]
 use crate::sessions::Ledger;
-use crate::{Capabilities, ClientOptions, ConnectionState, ControlPlane, Error};
+use crate::{ClientOptions, ConnectionState, Error};
 
 type Outcome = Result<Arc<Capabilities>, Error>;
 
@@ -22,6 +27,7 @@ pub(crate) struct Inner {
     pub(crate) hub: Arc<Hub>,
     http: reqwest::Client,
     /// The sessions that are kept, once somebody asks for them.
+    #[cfg(feature = "sessions")]
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
     /// Whether there was ever a connection.
     was_connected: AtomicBool,
@@ -127,6 +133,7 @@ impl Inner {
             control,
             hub,
             http,
+            #[cfg(feature = "sessions")]
             ledger: OnceLock::new(),
             was_connected: AtomicBool::new(false),
             life: Mutex::new(Life { phase: Phase::Idle(None), closing: None, fading: None }),
@@ -267,6 +274,7 @@ impl Inner {
             let mut life = self.life();
             let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
             // From now on there is no connection because the program wants none.
+            #[cfg(feature = "sessions")]
             if let Some(ledger) = self.ledger.get() {
                 ledger.set_asleep(false);
             }

@@ -16,12 +16,13 @@ use super::calls::Needs;
 use super::connection::Connection;
 use super::lifecycle::Inner;
 use super::names::{EXTENDED_GET, EXTENDED_LIST, LIST};
+use crate::client::limits::BodyKind;
 use crate::control::{Call, Route};
-use crate::decoded::value_size;
-use crate::limits::BodyKind;
-use crate::{
-    Error, Extension, ListSessions, MissingMember, ServerKind, SessionInfo, SessionPage, TerminationInfo,
-};
+use crate::convert::decoded::value_size;
+use crate::error::MissingMember;
+use crate::extensions::Extension;
+use crate::session::{ListSessions, SessionInfo, SessionPage};
+use crate::{Error, ServerKind, TerminationInfo};
 
 /// The sessions of a server as a stream, page by page.
 #[must_use = "nothing is fetched until the stream is read"]

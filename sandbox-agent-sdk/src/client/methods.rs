@@ -12,8 +12,10 @@ use super::hub::Hub;
 use super::list::{SessionList, find_session};
 use super::names::{AUTHENTICATE, DETACH, LIST_MODELS, SET_METADATA, SET_MODE, SET_MODEL, SET_OPTION};
 use super::turn::Turn;
-use crate::snapshot::Patch;
-use crate::{ConfigOption, Error, ListSessions, ModelList, Prompt, SessionInfo, SessionMetadata};
+use crate::client::snapshot::Patch;
+use crate::session::{ListSessions, ModelList, SessionInfo, SessionMetadata};
+use crate::update::ConfigOption;
+use crate::{Error, Prompt};
 
 impl SandboxAgentClient {
     /// Gives a session something to do: [`Session::prompt`](crate::Session::prompt).
@@ -164,7 +166,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Logs in to the agent by one of [the ways it offers](crate::Capabilities::auth_methods).
+    /// Logs in to the agent by one of [the ways it offers](crate::connection::Capabilities::auth_methods).
     ///
     /// With an API key in the agent's environment that is done when the connection is made; see
     /// [`ClientOptions::auto_authenticate`](crate::ClientOptions::auto_authenticate).

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::{AgentTools, ClientOptions};
+use crate::ClientOptions;
+use crate::tools::AgentTools;
 
 /// The member `clientCapabilities` of the first message to an agent. Agents do not send what is not in it.
 pub(crate) fn client_capabilities(options: &ClientOptions, tools: &AgentTools) -> Value {

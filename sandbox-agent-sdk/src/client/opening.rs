@@ -13,8 +13,12 @@ use super::lifecycle::Again;
 use super::names::{FORK, LOAD, NEW, RESUME};
 use super::session::Session;
 use super::stopping::terminate;
-use crate::snapshot::Patch;
-use crate::{Error, Feature, LostReason, NewSession, OpenSession, ServerKind, SessionMetadata, TurnState};
+use crate::client::snapshot::Patch;
+use crate::connection::Feature;
+use crate::error::LostReason;
+use crate::session::SessionMetadata;
+use crate::turns::TurnState;
+use crate::{Error, NewSession, OpenSession, ServerKind};
 
 /// Whether other clients of a shared endpoint may have a turn running in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +81,7 @@ impl SandboxAgentClient {
         }
     }
 
-    /// Loads a session with its history, which is in [`Session::history`] and on its events as [`Origin::History`](crate::Origin::History).
+    /// Loads a session with its history, which is in [`Session::history`] and on its events as [`Origin::History`](crate::event::Origin::History).
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent cannot load sessions.
@@ -132,7 +136,7 @@ impl SandboxAgentClient {
     /// Resumes a session without its history; where the agent cannot do that but can load sessions, it is loaded.
     ///
     /// What an agent tells of the conversation all the same before it answers is in [`Session::history`], and on its
-    /// events as [`Origin::History`](crate::Origin::History). On a shared endpoint it is not: there it may be of a turn
+    /// events as [`Origin::History`](crate::event::Origin::History). On a shared endpoint it is not: there it may be of a turn
     /// that another client has running.
     ///
     /// # Errors
@@ -173,7 +177,8 @@ impl SandboxAgentClient {
         others: Others,
     ) -> Result<Session, Error> {
         let capabilities = connection.capabilities();
-        let can = |what: fn(&crate::Capabilities) -> bool| capabilities.as_deref().is_some_and(what);
+        let can =
+            |what: fn(&crate::connection::Capabilities) -> bool| capabilities.as_deref().is_some_and(what);
         let (resumes, loads) = (can(|can| can.resume_session), can(|can| can.load_session));
         let idle = *self.inner().hub.watch_turn(id).borrow() == TurnState::Idle;
         let alone = connection.kind() != ServerKind::Shared || others == Others::HaveNoTurn;
@@ -234,7 +239,7 @@ impl SandboxAgentClient {
         given: &SessionMetadata,
     ) -> Result<Session, Error> {
         let Some(id) = answer.get("sessionId").and_then(Value::as_str).map(str::to_owned) else {
-            let source = crate::MissingMember { object: "a session", member: "sessionId" };
+            let source = crate::error::MissingMember { object: "a session", member: "sessionId" };
             return Err(Error::Decode {
                 what: method.to_owned(),
                 raw: answer.to_string(),

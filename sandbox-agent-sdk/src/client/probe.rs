@@ -10,7 +10,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::control::{Call, Http, Route, refused};
-use crate::{ClientOptions, Error, Phase, ServerKind, Timeout};
+use crate::error::{Phase, Timeout};
+use crate::{ClientOptions, Error, ServerKind};
 
 /// What is being done, for errors.
 const WHAT: &str = "find the kind of server";

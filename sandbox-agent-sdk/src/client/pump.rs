@@ -13,15 +13,15 @@ use tokio::time::{Duration, Instant};
 use super::hub::{Hub, ended_event};
 use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
 use super::supports::Learned;
-use crate::ask::Admission;
-use crate::ask::ELICITATION_COMPLETE;
-use crate::decoded::decoded_size;
-use crate::limits::{BodyKind, Limits};
-use crate::partial_json::readable_members;
-use crate::{
-    AgentUnparsed, ConnectionState, Error, Event, Gap, LostReason, Origin, TerminationInfo,
-    TerminationReport, Update,
-};
+use crate::client::limits::{BodyKind, Limits};
+use crate::convert::decoded::decoded_size;
+use crate::convert::partial_json::readable_members;
+use crate::error::{AgentUnparsed, LostReason};
+use crate::event::{Gap, Origin};
+use crate::requests::Admission;
+use crate::requests::ELICITATION_COMPLETE;
+use crate::termination::TerminationReport;
+use crate::{ConnectionState, Error, Event, TerminationInfo, Update};
 
 /// How many commands may wait for the pump.
 pub(super) const COMMANDS: usize = 64;

@@ -16,9 +16,13 @@ pub(super) use self::owned::OwnedSessions;
 pub(super) use self::unclaimed::UnclaimedTable;
 use super::hub::Hub;
 use super::pump::Shared;
-use crate::ask::{ELICITATION, Open, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, ReplyListener};
+use crate::requests::QuestionRequest;
 use crate::requests::{ClaimedRequest, DecidedBy, PermissionDecided, UnclaimedRequest};
-use crate::{AgentTools, Event, PermissionDecision, PermissionPolicy, PermissionRequest, QuestionRequest};
+use crate::requests::{
+    ELICITATION, Open, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, ReplyListener,
+};
+use crate::tools::AgentTools;
+use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest};
 
 mod ends;
 mod incoming;
@@ -253,7 +257,7 @@ impl RequestRouter {
     fn work(
         &mut self,
         (session, method): (Option<String>, &str),
-        answer: impl Future<Output = Result<Value, crate::RpcError>> + Send + 'static,
+        answer: impl Future<Output = Result<Value, crate::error::RpcError>> + Send + 'static,
         mut responder: wire::Responder,
         owned: Option<OwnedSession>,
     ) {

@@ -9,11 +9,10 @@ use serde_json::Value;
 use super::handle::SandboxAgentClient;
 use super::names::SET_OPTION;
 use super::turn::Turn;
-use crate::snapshot::SnapshotCell;
-use crate::{
-    ConfigOption, Error, Events, ModelList, NewSession, Prompt, SessionInfo, SessionMetadata,
-    SessionSnapshot, TerminateResult, TerminationInfo, Update,
-};
+use crate::client::snapshot::SnapshotCell;
+use crate::session::{ModelList, SessionInfo, SessionMetadata, SessionSnapshot, TerminateResult};
+use crate::update::ConfigOption;
+use crate::{Error, Events, NewSession, Prompt, TerminationInfo, Update};
 
 /// What a session is doing, as far as this client knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

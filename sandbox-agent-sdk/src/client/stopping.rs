@@ -9,7 +9,11 @@ use super::handle::SandboxAgentClient;
 use super::methods::read;
 use super::names::{CLOSE, TERMINATE};
 use super::session::TurnState;
-use crate::{Error, Extension, Phase, TerminateResult, TerminationReport, Timeout};
+use crate::Error;
+use crate::error::{Phase, Timeout};
+use crate::extensions::Extension;
+use crate::session::TerminateResult;
+use crate::termination::TerminationReport;
 
 impl SandboxAgentClient {
     /// Cancels the turn of a session: what the agent has asked is answered as cancelled, then the agent is told, and

@@ -5,7 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::connection::Connection;
 use super::names;
-use crate::{Capabilities, Extension, Feature, ServerKind, Support};
+use crate::ServerKind;
+use crate::connection::{Capabilities, Feature, Support};
+use crate::extensions::Extension;
 
 /// What calls have shown to be there or not to be there, by agent and method: one endpoint may have several agents.
 #[derive(Debug, Default)]

@@ -20,14 +20,16 @@ use super::list::find_session;
 use super::metering::metered;
 use super::pump::wait_until;
 use super::session::{Session, TurnState};
-use crate::event::Queue;
-use crate::open_enum::open_enum;
-use crate::snapshot::Patch;
+use crate::client::event::Queue;
+use crate::client::snapshot::Patch;
+use crate::convert::open_enum::open_enum;
+use crate::error::{Phase, Timeout};
+use crate::session::SessionInfo;
+use crate::termination::TerminationReport;
+use crate::thread::AgentResult;
+use crate::update::Missed;
 use crate::usage::{BudgetEvent, TurnUsage};
-use crate::{
-    AgentResult, DropPolicy, Error, Missed, Phase, Prompt, SessionInfo, TerminationReport, Timeout, Update,
-    UpdateKind,
-};
+use crate::{DropPolicy, Error, Prompt, Update, UpdateKind};
 
 mod collected;
 mod item;

@@ -6,8 +6,9 @@ use reqwest::Method;
 use super::http::{Call, Http};
 use super::installation::Installation;
 use super::route::Route;
-use crate::running::RunningAgents;
-use crate::{AgentInfo, AgentList, Error, InstallOptions, RunningAgent};
+use crate::Error;
+use crate::control::running::RunningAgents;
+use crate::control::{AgentInfo, AgentList, InstallOptions, RunningAgent};
 
 const AGENTS: &str = "/v1/agents";
 const RUNNING: &str = "/v1/acp";

@@ -10,7 +10,7 @@ use super::plane::ControlPlane;
 use super::route::parse_base;
 use super::timeouts::ControlTimeouts;
 use crate::Error;
-use crate::limits::Limits;
+use crate::client::limits::Limits;
 
 /// Sets up a [`ControlPlane`]. What is wrong with a setting is told by [`build`](Self::build).
 #[must_use = "a builder does nothing until it is built"]
@@ -93,7 +93,7 @@ impl ControlPlaneBuilder {
         let base = parse_base(&self.base_url)?;
         let client = match self.http {
             Some(client) => client,
-            None => crate::network::http_client_builder_for(&self.base_url)
+            None => crate::client::network::http_client_builder_for(&self.base_url)
                 .connect_timeout(self.timeouts.connect)
                 .build()
                 .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,

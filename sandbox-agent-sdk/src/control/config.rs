@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::http::{Call, Http};
 use super::route::Route;
-use crate::{Error, McpServerConfig, SkillsConfig};
+use crate::Error;
+use crate::config::{McpServerConfig, SkillsConfig};
 
 /// MCP servers and skills, stored by directory and name. Cheap to clone; needs no connection.
 ///

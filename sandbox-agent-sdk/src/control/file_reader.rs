@@ -9,7 +9,8 @@ use futures::{Stream, StreamExt};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::incoming::Incoming;
-use crate::{Error, Phase};
+use crate::Error;
+use crate::error::Phase;
 
 /// A file that is being read: a stream of its pieces, or an [`AsyncRead`]. It holds a piece at a time.
 ///
@@ -17,7 +18,7 @@ use crate::{Error, Phase};
 /// [`Error::ConnectionLost`] when the file ends before its announced size. Through [`AsyncRead`] these come as
 /// the inner error of an [`io::Error`].
 ///
-/// [`ControlTimeouts::stall`]: crate::ControlTimeouts::stall
+/// [`ControlTimeouts::stall`]: crate::control::ControlTimeouts::stall
 #[derive(Debug)]
 #[must_use = "a reader does nothing until it is read"]
 pub struct FileReader {

@@ -11,7 +11,8 @@ use super::http::{Call, Http};
 use super::parts::write_in_parts;
 use super::route::Route;
 use super::upload::Upload;
-use crate::{Error, FsEntries, FsEntry, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
+use crate::Error;
+use crate::control::{FsEntries, FsEntry, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
 
 /// The files of the server's machine. Cheap to clone; needs no connection.
 ///
@@ -21,7 +22,7 @@ use crate::{Error, FsEntries, FsEntry, FsMove, FsMoved, FsPath, FsStat, FsUpload
 ///
 /// # Large files
 /// Reading has no limit: [`open`](Self::open) gives a file piece by piece. Writing has the limit of the server,
-/// which is [2 MiB](crate::RELEASED_BODY_LIMIT) on released servers, for a file and for an archive alike; what
+/// which is [2 MiB](crate::control::RELEASED_BODY_LIMIT) on released servers, for a file and for an archive alike; what
 /// is larger fails with [`Error::PayloadTooLarge`], and the file stays as it was. Streams are sent as they come,
 /// so that a server with a larger limit, or none, takes files of any size in little memory.
 /// [`write_in_parts`](Self::write_in_parts) is a way round the limit where the server can run commands.

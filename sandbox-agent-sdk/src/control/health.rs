@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::http::{Call, Http};
 use super::route::Route;
-use crate::limits::BodyKind;
-use crate::{Error, Phase, Timeout};
+use crate::Error;
+use crate::client::limits::BodyKind;
+use crate::error::{Phase, Timeout};
 
 /// The first pause between two probes.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

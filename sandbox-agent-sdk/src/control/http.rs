@@ -22,8 +22,9 @@ use super::refusal::{
 use super::route::Route;
 use super::timeouts::ControlTimeouts;
 use super::upload::Upload;
-use crate::limits::{BodyKind, Limits};
-use crate::{Error, Phase, Timeout};
+use crate::Error;
+use crate::client::limits::{BodyKind, Limits};
+use crate::error::{Phase, Timeout};
 
 /// The size of a body up to which a refusal is heard, because all of it was sent by then.
 const SURELY_HEARD: u64 = 64 * 1024;
@@ -345,7 +346,7 @@ impl Http {
     async fn headers(&self, reason: TokenUse) -> Result<HeaderMap, Error> {
         let mut headers = self.0.headers.clone();
         if let Some(token) = self.0.auth.header(reason).await.map_err(Error::from_wire)? {
-            crate::network::warn_of_plain_http(&self.0.base);
+            crate::client::network::warn_of_plain_http(&self.0.base);
             headers.insert(AUTHORIZATION, token);
         }
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*;q=0.5"));

@@ -15,7 +15,8 @@ use reqwest::header::CONTENT_TYPE;
 use tokio::time::{Sleep, sleep};
 
 use super::refusal::{connection_lost, header};
-use crate::{Error, Phase, Timeout};
+use crate::Error;
+use crate::error::{Phase, Timeout};
 
 /// A stream of the pieces of a body. It fails when no piece comes for too long, and when the body ends before
 /// its announced length.

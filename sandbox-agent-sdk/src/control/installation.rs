@@ -10,7 +10,8 @@ use futures::Stream;
 use futures::future::BoxFuture;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{Error, InstallResult};
+use crate::Error;
+use crate::control::InstallResult;
 
 /// How often a sign of life is given unless told otherwise.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
@@ -21,9 +22,9 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// this gives up the answer; whether the server goes on is its own affair, and installing again does no harm.
 ///
 /// ```no_run
-/// # async fn example(agents: sandbox_agent_sdk::Agents) -> Result<(), sandbox_agent_sdk::Error> {
+/// # async fn example(agents: sandbox_agent_sdk::control::Agents) -> Result<(), sandbox_agent_sdk::Error> {
 /// use futures::StreamExt;
-/// use sandbox_agent_sdk::InstallEvent;
+/// use sandbox_agent_sdk::control::InstallEvent;
 ///
 /// let mut installation = agents.install("claude");
 /// while let Some(event) = installation.next().await {

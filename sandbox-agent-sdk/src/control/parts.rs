@@ -14,7 +14,9 @@ use super::processes::{Processes, RunOutput, RunProcess};
 use super::progress::{Progress, Watched};
 use super::route::Route;
 use super::upload::Upload;
-use crate::{Error, FsWritten, HttpError};
+use crate::Error;
+use crate::control::FsWritten;
+use crate::error::HttpError;
 
 /// How large a part is: well under the limit of released servers, and what common proxies take too.
 const PART_BYTES: usize = 1024 * 1024;

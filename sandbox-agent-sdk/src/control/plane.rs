@@ -15,7 +15,7 @@ use crate::{Error, SandboxAgentClient};
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), sandbox_agent_sdk::Error> {
-/// use sandbox_agent_sdk::{ControlPlane, HealthWait};
+/// use sandbox_agent_sdk::control::{ControlPlane, HealthWait};
 ///
 /// let server = ControlPlane::builder("http://127.0.0.1:2468").token("secret").build()?;
 /// server.health().wait(HealthWait::default()).await?;

@@ -186,7 +186,7 @@ mod tests {
     use futures::stream;
 
     use super::*;
-    use crate::Upload;
+    use crate::control::Upload;
 
     #[tokio::test(start_paused = true)]
     async fn only_the_server_can_stall() {

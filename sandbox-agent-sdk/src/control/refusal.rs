@@ -7,13 +7,14 @@ use reqwest::header::{CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 
 use super::incoming::Incoming;
-use crate::{Error, HttpError, Problem};
+use crate::Error;
+use crate::error::{HttpError, Problem};
 
 /// The largest body that released Sandbox Agent servers take, in bytes.
 ///
 /// It holds for one file and for one archive alike; what is larger fails with [`Error::PayloadTooLarge`]. There
 /// is no call that appends to a file, so the way round it is
-/// [`Files::write_in_parts`](crate::Files::write_in_parts). Many small files can be sent as several archives.
+/// [`Files::write_in_parts`](crate::control::Files::write_in_parts). Many small files can be sent as several archives.
 pub const RELEASED_BODY_LIMIT: u64 = 2 * 1024 * 1024;
 
 /// How much of an error's body is kept.

@@ -22,7 +22,8 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use super::http::Http;
 use super::processes::{PTY_END, ProcessExit};
 use super::route::Route;
-use crate::{Error, Phase, Timeout};
+use crate::Error;
+use crate::error::{Phase, Timeout};
 
 const WHAT: &str = "connect terminal";
 
@@ -79,7 +80,7 @@ pub enum TerminalEvent {
 /// has it. Dropping the terminal leaves the process running.
 ///
 /// ```no_run
-/// # async fn example(server: sandbox_agent_sdk::ControlPlane) -> Result<(), sandbox_agent_sdk::Error> {
+/// # async fn example(server: sandbox_agent_sdk::control::ControlPlane) -> Result<(), sandbox_agent_sdk::Error> {
 /// use sandbox_agent_sdk::control::processes::CreateProcess;
 /// use sandbox_agent_sdk::control::terminal::{TerminalEvent, TerminalSize};
 ///

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long the requests of a [`ControlPlane`](crate::ControlPlane) may take, phase by phase.
+/// How long the requests of a [`ControlPlane`](crate::control::ControlPlane) may take, phase by phase.
 ///
 /// There is no total time: a large file takes as long as it takes, as long as it moves.
 #[derive(Debug, Clone, PartialEq, Eq)]

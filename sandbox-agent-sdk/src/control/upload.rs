@@ -18,7 +18,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// What is to be written: bytes, text, or a stream that is sent as it comes and never held as a whole.
 ///
 /// ```
-/// use sandbox_agent_sdk::Upload;
+/// use sandbox_agent_sdk::control::Upload;
 ///
 /// let text = Upload::from("a few words");
 /// let bytes = Upload::from(vec![0_u8, 159, 146, 150]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use acp_http_client as wire;
 
-use crate::TurnFailure;
+use crate::thread::TurnFailure;
 
 use super::{Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
 

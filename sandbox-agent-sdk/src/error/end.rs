@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Error;
 use crate::TerminationInfo;
-use crate::text::printable;
+use crate::convert::text::printable;
 
 /// The end of an agent or a session, as the reason why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]

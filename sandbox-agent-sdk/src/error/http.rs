@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::text::printable;
+use crate::convert::text::printable;
 
 /// The prefix of the problem types of Sandbox Agent servers.
 const PROBLEM_PREFIX: &str = "urn:sandbox-agent:error:";
 
 /// A failure that HTTP reports.
 ///
-/// `Display` is safe to print: control characters are [escaped](crate::text::printable). The fields are as they came.
+/// `Display` is safe to print: control characters are [escaped](crate::convert::text::printable). The fields are as they came.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HttpError {

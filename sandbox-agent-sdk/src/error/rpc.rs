@@ -5,12 +5,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::text::printable;
+use crate::convert::text::printable;
 
 /// An error response, kept as it came: code, message and data.
 ///
 /// `Display` shows the message, the code and what `data` says in words. It is safe to print: control characters are
-/// [escaped](crate::text::printable).
+/// [escaped](crate::convert::text::printable).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcError {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{Error, HttpError, LostReason, Problem, RpcError};
-use crate::{EndReason, TerminatedBy, TerminationInfo};
+use crate::TerminationInfo;
+use crate::termination::{EndReason, TerminatedBy};
 
 fn http(status: u16, body: &str) -> Error {
     Error::from_http(HttpError {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Error;
-use crate::plain_text::plain_line;
+use crate::convert::plain_text::plain_line;
+use crate::convert::text::printable;
 use crate::requests::UnclaimedSummary;
-use crate::text::printable;
 
 /// A deadline that passed, with what is needed to tell why.
 #[derive(Debug, Clone)]

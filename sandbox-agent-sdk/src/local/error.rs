@@ -123,6 +123,6 @@ impl fmt::Display for Output<'_> {
         /// How many lines are shown; the error has all that were kept.
         const SHOWN: usize = 10;
         let first = self.0.len().saturating_sub(SHOWN);
-        self.0[first..].iter().try_for_each(|line| write!(f, "\n  {}", crate::text::printable(line)))
+        self.0[first..].iter().try_for_each(|line| write!(f, "\n  {}", crate::convert::text::printable(line)))
     }
 }

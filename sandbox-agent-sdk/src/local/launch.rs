@@ -15,10 +15,11 @@ use super::log::Lines;
 use super::server::LocalServer;
 use super::supervisor::Supervisor;
 use super::{LocalError, LocalOptions};
+use crate::client::random::random_token;
+use crate::client::secret::Secret;
+use crate::control::HealthWait;
 use crate::process_tree::{Listener, ProcessTree, run_blocking};
-use crate::random::random_token;
-use crate::secret::Secret;
-use crate::{ClientOptions, Error, HealthWait, SandboxAgentClient};
+use crate::{ClientOptions, Error, SandboxAgentClient};
 
 /// How many ports are tried: another process may take a free port before the server does.
 const PORTS: usize = 5;

@@ -66,7 +66,7 @@ impl Lines {
         let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
         if self.policy == LocalLog::Forward {
             // A program without a standard error has nowhere to show it.
-            let _ = writeln!(std::io::stderr().lock(), "{}", crate::text::printable(&line));
+            let _ = writeln!(std::io::stderr().lock(), "{}", crate::convert::text::printable(&line));
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() == LINES {

@@ -10,8 +10,8 @@ use futures::future::BoxFuture;
 use super::find::Search;
 use super::launch::launch;
 use super::{LocalError, LocalLog, LocalServer};
+use crate::client::secret::Secret;
 use crate::process_tree::Inherited;
-use crate::secret::Secret;
 use crate::{ClientOptions, SandboxAgentClient};
 
 /// Where a server keeps its data and its configuration: inherited beside the harmless variables.

@@ -10,7 +10,7 @@ use super::LocalExit;
 use super::log::Lines;
 use super::supervisor::Supervisor;
 use crate::SandboxAgentClient;
-use crate::secret::Secret;
+use crate::client::secret::Secret;
 
 /// A server on this machine that this program started: [`SandboxAgentClient::start_local`].
 ///

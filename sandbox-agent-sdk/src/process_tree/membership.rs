@@ -7,9 +7,9 @@ use tokio::process::Command;
 
 #[cfg(target_os = "linux")]
 use super::table::{self, Entry};
-use crate::random::random_id;
+use crate::client::random::random_id;
 #[cfg(target_os = "linux")]
-use crate::random::random_number;
+use crate::client::random::random_number;
 
 /// What the members of a tree have in common. Each mark alone is enough; a process has to lose all of them to be
 /// overlooked.

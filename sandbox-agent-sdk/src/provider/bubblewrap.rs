@@ -12,8 +12,9 @@ use futures::future::BoxFuture;
 use super::held::Held;
 use super::relay::Relay;
 use super::{Endpoint, ProviderError, SandboxProvider};
-use crate::random::random_id;
-use crate::{LocalOptions, SandboxAgentClient};
+use crate::SandboxAgentClient;
+use crate::client::random::random_id;
+use crate::local::LocalOptions;
 
 /// The home directory inside.
 const HOME: &str = "/home/sandbox";

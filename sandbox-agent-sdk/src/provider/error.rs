@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::{Error, LocalError};
+use crate::Error;
+use crate::local::LocalError;
 
 /// Why a provider failed.
 #[derive(Debug, Clone, thiserror::Error)]

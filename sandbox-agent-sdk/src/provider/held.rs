@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Endpoint, ProviderError};
-use crate::LocalServer;
+use crate::local::LocalServer;
 
 /// Servers that are processes of this program. They end with this value.
 #[derive(Default)]

@@ -6,7 +6,8 @@ use futures::future::BoxFuture;
 
 use super::held::Held;
 use super::{Endpoint, ProviderError, SandboxProvider};
-use crate::{LocalOptions, SandboxAgentClient};
+use crate::SandboxAgentClient;
+use crate::local::LocalOptions;
 
 /// Starts the released server as a process of this user: nothing separates it from this machine.
 ///

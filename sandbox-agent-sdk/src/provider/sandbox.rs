@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use super::{ProviderError, SandboxProvider};
-use crate::{ClientOptions, HealthWait, SandboxAgentClient};
+use crate::control::HealthWait;
+use crate::{ClientOptions, SandboxAgentClient};
 
 type Adjust = Box<dyn FnOnce(ClientOptions) -> ClientOptions + Send + Sync>;
 

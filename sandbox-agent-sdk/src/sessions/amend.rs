@@ -10,8 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::change::change;
+use crate::sessions::{SessionRecord, SessionStore, StoreError};
 use crate::store::deadline_after;
-use crate::{Error, SessionRecord, SessionStore, StoreError, TerminationInfo};
+use crate::{Error, TerminationInfo};
 
 /// How long changes are gathered before they are written, so that many of them are one write.
 const GATHERING: Duration = Duration::from_millis(100);
@@ -237,7 +238,8 @@ mod tests {
     use serde_json::json;
 
     use super::Amendment;
-    use crate::{SessionRecord, Timestamp};
+    use crate::session::Timestamp;
+    use crate::sessions::SessionRecord;
 
     #[test]
     fn the_newest_counts_and_what_is_not_mentioned_stays() {

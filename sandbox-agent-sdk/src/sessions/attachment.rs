@@ -11,7 +11,9 @@ use super::handle::Sessions;
 use super::ledger::Hold;
 use super::session::StoredSession;
 use super::taking_over::restored_payload;
-use crate::{Error, Event, ServerKind, SessionRecord, StoreError, StoredEventKind, Timestamp};
+use crate::session::Timestamp;
+use crate::sessions::{SessionRecord, StoreError, StoredEventKind};
+use crate::{Error, Event, ServerKind};
 
 /// Where a program left a session. It can be written down and given to another program that uses the same store and the
 /// same server, which gets exactly the rest: see [`ClientOptions::attach`](crate::ClientOptions::attach).

@@ -9,7 +9,9 @@ use super::entry::Entry;
 use super::strangers::Stored;
 use crate::store::number_of;
 
-use crate::{Error, Event, Origin, Timestamp, TurnOutcome};
+use crate::event::Origin;
+use crate::session::Timestamp;
+use crate::{Error, Event, TurnOutcome};
 
 /// A kept session and its session of the agent.
 #[derive(Debug, Clone)]

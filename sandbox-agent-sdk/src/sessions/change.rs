@@ -1,6 +1,7 @@
 //! Changing a record that others change too.
 
-use crate::{Error, SessionRecord, SessionStore, StoreError};
+use crate::Error;
+use crate::sessions::{SessionRecord, SessionStore, StoreError};
 
 /// How often a change is tried again that others were quicker with.
 const CONFLICTS: usize = 32;

@@ -4,8 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use crate::event::Weight;
-use crate::{Event, Origin, StoredEventKind};
+use crate::Event;
+use crate::client::event::Weight;
+use crate::event::Origin;
+use crate::sessions::StoredEventKind;
 
 /// How much is held back of a session that is being taken up, or left. What does not fit is counted.
 const HELD_EVENTS: usize = 8192;

@@ -12,11 +12,12 @@ use super::ledger::{Alone, Ledger};
 use super::restore::{Restored, Wish};
 use super::session::StoredSession;
 use super::taking_over::can_reopen;
-use crate::random::random_id;
-use crate::{
-    Error, EventPage, EventQuery, NewSession, RecordPage, RecordQuery, SandboxAgentClient, ServerKind,
-    SessionRecord, SessionStatus, SessionStore, StatusEvent, StoreError, UserAction,
+use crate::client::random::random_id;
+use crate::sessions::{
+    EventPage, EventQuery, RecordPage, RecordQuery, SessionRecord, SessionStatus, SessionStore, StatusEvent,
+    StoreError, UserAction,
 };
+use crate::{Error, NewSession, SandboxAgentClient, ServerKind};
 
 /// The sessions of a client that are kept, in the store of its options or in memory.
 ///
@@ -158,7 +159,7 @@ impl Sessions {
         }
     }
 
-    async fn connected_for(&self, new: &NewSession) -> Result<Arc<crate::Capabilities>, Error> {
+    async fn connected_for(&self, new: &NewSession) -> Result<Arc<crate::connection::Capabilities>, Error> {
         let agent = new.agent_wanted().or(self.client.inner().options.agent.as_deref()).unwrap_or_default();
         self.connected(agent).await
     }
@@ -255,7 +256,7 @@ impl Sessions {
                 let by_agent = can_reopen(&can, &record.agent);
                 let replay = self.ledger.replay.resumes;
                 let mut support = record.resume_support(by_agent || replay);
-                support.by_session |= replay;
+                support.supports_resume |= replay;
                 record.status.after(StatusEvent::Resume(support))?;
                 wish.support = Some(support);
             }

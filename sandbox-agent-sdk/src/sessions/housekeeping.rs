@@ -3,10 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use super::handle::Sessions;
-use crate::{
-    Error, InactiveQuery, RetentionPolicy, ServerKind, SessionRecord, SessionStatus, StatusEvent, StoreError,
-    Timestamp, TurnState,
+use crate::session::Timestamp;
+use crate::sessions::{
+    InactiveQuery, RetentionPolicy, SessionRecord, SessionStatus, StatusEvent, StoreError,
 };
+use crate::turns::TurnState;
+use crate::{Error, ServerKind};
 
 /// Nobody keeps house more often than this, whatever the policy says.
 const SHORTEST_CHECK: Duration = Duration::from_millis(10);
@@ -42,7 +44,7 @@ impl Sessions {
             let Some(shortest) = shortest.min() else { continue };
             let millis = u64::try_from(shortest.as_millis()).unwrap_or(u64::MAX);
             let before = Timestamp::from_millis(now.as_millis().saturating_sub(millis));
-            let mut query = InactiveQuery::new(status, before).limit(crate::MAX_PAGE);
+            let mut query = InactiveQuery::new(status, before).limit(crate::sessions::MAX_PAGE);
             loop {
                 let page = self.ledger.store.inactive(&query).await?;
                 let old = page.records.into_iter().filter(|record| is_expired(policy, record, now));

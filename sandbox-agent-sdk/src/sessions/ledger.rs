@@ -12,11 +12,10 @@ use super::entry::Entry;
 use super::replay::ReplayLimits;
 use super::stream::Stream;
 use crate::client::Hub;
+use crate::session::Timestamp;
+use crate::sessions::{MemoryStore, Recorder, RecorderOptions, SessionRecord, SessionStore, StoredEventKind};
 use crate::store::Listeners;
-use crate::{
-    Error, Event, Events, MemoryStore, Recorder, RecorderOptions, SessionRecord, SessionStore,
-    StoredEventKind, TerminationInfo, Timestamp,
-};
+use crate::{Error, Event, Events, TerminationInfo};
 
 mod books;
 mod keeping;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::{Attachment, ClientOptions, RecorderOptions, SessionStore};
+use crate::ClientOptions;
+use crate::sessions::{Attachment, RecorderOptions, SessionStore};
 
 impl ClientOptions {
     /// Where [sessions](crate::SandboxAgentClient::sessions) are kept. Without one they are kept in memory.
@@ -42,7 +43,7 @@ impl ClientOptions {
         self
     }
 
-    /// Goes on where another client left a session: [`StoredSession::detach`](crate::StoredSession::detach). It takes
+    /// Goes on where another client left a session: [`StoredSession::detach`](crate::sessions::StoredSession::detach). It takes
     /// the store, too, that the other one used.
     pub fn attach(mut self, attachment: Attachment) -> Self {
         self.attachment = Some(attachment);

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::SessionRecord;
-use crate::random::random_id;
+use crate::client::random::random_id;
+use crate::sessions::SessionRecord;
 
 /// How many names are remembered.
 const NAMES: usize = 1024;

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use crate::Update;
+use crate::sessions::{StoredEvent, StoredEventKind};
 use crate::store::{life_of, number_of, place_of};
-use crate::{StoredEvent, StoredEventKind, Update};
 
 /// What was stored last of a session, where every program sees the same stream.
 #[derive(Debug)]
@@ -125,7 +126,8 @@ mod tests {
     use serde_json::json;
 
     use super::Recent;
-    use crate::{NewEvent, StoredEventKind, Timestamp};
+    use crate::session::Timestamp;
+    use crate::sessions::{NewEvent, StoredEventKind};
 
     fn recent(events: &[(&str, StoredEventKind, Option<&str>)]) -> Recent {
         let mut recent = Recent::behind(0, Some("2-w"));

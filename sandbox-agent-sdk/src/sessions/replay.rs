@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{StoredEvent, StoredEventKind};
+use crate::sessions::{StoredEvent, StoredEventKind};
 
 /// What the history begins with.
 const INTRODUCTION: &str = "This conversation began in another session that you cannot see. What follows is its recent \
@@ -121,7 +121,8 @@ mod tests {
     use serde_json::json;
 
     use super::{INTRODUCTION, ReplayLimits, history};
-    use crate::{NewEvent, StoredEvent, Timestamp};
+    use crate::session::Timestamp;
+    use crate::sessions::{NewEvent, StoredEvent};
 
     fn events(count: u64) -> Vec<StoredEvent> {
         let event = |n| {

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use super::handle::Sessions;
 use super::replay::{history, tells};
-use crate::random::random_below;
-use crate::{
-    Capabilities, ConnectionState, Error, EventQuery, NewSession, ResumeSupport, ServerKind, SessionRecord,
-    SessionStatus, StoreError, UserAction,
-};
+use crate::client::random::random_below;
+use crate::connection::Capabilities;
+use crate::sessions::{EventQuery, ResumeSupport, SessionRecord, SessionStatus, StoreError, UserAction};
+use crate::{ConnectionState, Error, NewSession, ServerKind};
 
 /// How often a session is tried to be taken up that others take up at the same moment, and how long to wait in between,
 /// about.
@@ -131,8 +130,8 @@ impl Sessions {
         let mut telling = VecDeque::new();
         // Not every event tells anything, so that more are read than are told, though not all of a long life.
         for _ in 0..SPANS {
-            let start = end.saturating_sub(crate::MAX_PAGE as u64);
-            let query = EventQuery::of(id).after(start).limit(crate::MAX_PAGE);
+            let start = end.saturating_sub(crate::sessions::MAX_PAGE as u64);
+            let query = EventQuery::of(id).after(start).limit(crate::sessions::MAX_PAGE);
             let page = self.ledger.events(&query).await?;
             let of_span = page.events.into_iter().filter(|event| event.index <= end && tells(event));
             of_span.rev().for_each(|event| telling.push_front(event));

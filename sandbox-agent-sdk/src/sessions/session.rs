@@ -10,10 +10,9 @@ use super::binding::Owed;
 use super::handle::Sessions;
 use super::ledger::Alone;
 use super::restore::{Restored, Wish};
-use crate::{
-    Content, Error, EventPage, EventQuery, Events, NewSession, Prompt, Session, SessionRecord,
-    StoredEventKind, Turn, TurnState, UserAction,
-};
+use crate::sessions::{EventPage, EventQuery, SessionRecord, StoredEventKind, UserAction};
+use crate::turns::TurnState;
+use crate::{Content, Error, Events, NewSession, Prompt, Session, Turn};
 
 /// A session that is kept. It is cheap to clone, and counts as a handle of its client.
 ///

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::entry::Entry;
-use crate::StoredEventKind;
+use crate::sessions::StoredEventKind;
 use crate::store::number_of;
 
 /// How much is remembered: of how many sessions, how many events of each and of all, and how many bytes they take, about.
@@ -188,7 +188,7 @@ mod tests {
     use serde_json::json;
 
     use super::{ALL_BYTES, ALL_EVENTS, EVENTS, SESSIONS, Stored, Strangers};
-    use crate::StoredEventKind;
+    use crate::sessions::StoredEventKind;
     use crate::sessions::entry::Entry;
 
     fn put(strangers: &mut Strangers, session: &str, number: u64, weight: usize) {

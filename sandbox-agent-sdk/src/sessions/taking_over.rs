@@ -10,11 +10,10 @@ use super::recent::Recent;
 use super::restore::{Restored, Wish};
 use super::strangers::Stored;
 use crate::client::Others;
+use crate::connection::Capabilities;
+use crate::sessions::{EventQuery, ResumeSupport, SessionRecord, SessionStatus, StatusEvent, StoreError};
 use crate::store::number_of;
-use crate::{
-    Capabilities, Error, EventQuery, NewSession, ResumeSupport, ServerKind, Session, SessionRecord,
-    SessionStatus, StatusEvent, StoreError,
-};
+use crate::{Error, NewSession, ServerKind, Session};
 
 /// How many events a server keeps for those who come late, so that nobody can be further behind.
 const RING: u64 = 1024;
@@ -252,7 +251,7 @@ impl Sessions {
         }
         let start = owner.last_index.saturating_sub(RING);
         let mut recent = Recent::behind(start, made_at);
-        let mut query = EventQuery::of(&owner.id).after(start).limit(crate::MAX_PAGE);
+        let mut query = EventQuery::of(&owner.id).after(start).limit(crate::sessions::MAX_PAGE);
         loop {
             let page = self.ledger.events(&query).await?;
             for event in page.events.into_iter().filter(|event| event.index <= owner.last_index) {

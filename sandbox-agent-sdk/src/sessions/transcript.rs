@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::handle::Sessions;
-use crate::random::random_id;
-use crate::store::read_json;
-use crate::{
-    Error, EventQuery, MAX_PAGE, NewEvent, SessionRecord, StoreError, StoredEvent, StoredEventKind, Timestamp,
+use crate::Error;
+use crate::client::random::random_id;
+use crate::session::Timestamp;
+use crate::sessions::{
+    EventQuery, MAX_PAGE, NewEvent, SessionRecord, StoreError, StoredEvent, StoredEventKind,
 };
+use crate::store::read_json;
 
 /// The form of transcripts that this version writes, and the newest one that it reads.
 const VERSION: u64 = 1;

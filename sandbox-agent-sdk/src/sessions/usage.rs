@@ -5,8 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::session::StoredSession;
+use crate::event::Origin;
+use crate::session::Timestamp;
+use crate::sessions::{StoredEvent, StoredEventKind};
 use crate::usage::{Meter, Rules, TurnEnd, UsageTotals};
-use crate::{Error, Origin, StoredEvent, StoredEventKind, Timestamp, Update};
+use crate::{Error, Update};
 
 impl StoredSession {
     /// What the session used over its whole life: in every program, and before and after every restart.

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::StoreError;
 use super::limits::{check_key, check_moment, check_value};
-use crate::Timestamp;
-use crate::open_enum::open_enum;
+use crate::convert::open_enum::open_enum;
+use crate::session::Timestamp;
 
 open_enum! {
     /// What a stored event tells of.

@@ -8,7 +8,8 @@ use super::{
     EventPage, EventQuery, InactiveQuery, MAX_PAGE, NewEvent, RecordPage, RecordQuery, SessionRecord,
     StoreError,
 };
-use crate::{SessionStatus, Timestamp};
+use crate::session::Timestamp;
+use crate::sessions::SessionStatus;
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::StoreError;
 use super::json::measure;
-use crate::Timestamp;
+use crate::session::Timestamp;
 
 /// How many bytes an id, or the name of an agent, may have: databases cannot index keys of any length.
 pub const MAX_KEY_BYTES: usize = 512;

@@ -12,7 +12,8 @@ use super::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
     StoreError, StoredEvent,
 };
-use crate::{SessionStatus, Timestamp};
+use crate::session::Timestamp;
+use crate::sessions::SessionStatus;
 
 /// How many sessions are kept unless another number is asked for.
 const MAX_SESSIONS: usize = 1024;
@@ -294,9 +295,10 @@ impl SessionStore for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::{MemoryStore, SessionStore};
+    use crate::session::Timestamp;
+    use crate::sessions::StoreError;
     use crate::store::limits::check_key;
     use crate::store::{EventQuery, NewEvent, RecordQuery, SessionRecord};
-    use crate::{StoreError, Timestamp};
 
     #[tokio::test]
     async fn of_too_many_sessions_and_events_the_oldest_are_forgotten() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::fence::{check_epoch, epoch_of};
 use super::rows::unsigned;
 use super::{NewEvent, StoreError};
-use crate::Timestamp;
+use crate::session::Timestamp;
 
 /// How a session stands before a batch, read where nobody else can write to it.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +77,8 @@ pub(super) fn place<'a>(
 #[cfg(test)]
 mod tests {
     use super::{Head, Present, place};
-    use crate::{NewEvent, StoreError, Timestamp};
+    use crate::session::Timestamp;
+    use crate::sessions::{NewEvent, StoreError};
 
     fn event(session: &str, id: &str, at: u64) -> NewEvent {
         NewEvent::new(id, session, Timestamp::from_millis(at), "update", ())

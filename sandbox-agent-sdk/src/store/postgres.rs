@@ -20,7 +20,7 @@ use super::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
     StoreError,
 };
-use crate::Timestamp;
+use crate::session::Timestamp;
 
 mod lent;
 mod options;

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::{DEFAULT_PAGE, check_key, page_size};
 use super::{SessionRecord, StoreError, StoredEvent};
-use crate::{ArchivedSessions, SessionStatus, Timestamp};
+use crate::session::Timestamp;
+use crate::sessions::{ArchivedSessions, SessionStatus};
 
 /// Where the next page of sessions begins. It stays good whatever is written meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -291,7 +292,8 @@ impl EventPage {
 #[cfg(test)]
 mod tests {
     use super::Cursor;
-    use crate::{StoreError, Timestamp};
+    use crate::session::Timestamp;
+    use crate::sessions::StoreError;
 
     #[test]
     fn a_cursor_survives_its_text_and_nothing_else_is_one() {

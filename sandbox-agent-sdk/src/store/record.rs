@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 
 use super::limits::{check_key, check_moment, check_value};
 use super::{NewEvent, StoreError};
-use crate::{ResumeSupport, SessionStatus, TerminationInfo, Timestamp};
+use crate::TerminationInfo;
+use crate::session::Timestamp;
+use crate::sessions::{ResumeSupport, SessionStatus};
 
 /// What is kept of a session.
 ///
@@ -106,7 +108,7 @@ impl SessionRecord {
     pub fn resume_support(&self, by_agent: bool) -> ResumeSupport {
         ResumeSupport {
             by_agent,
-            by_session: self.resumable,
+            supports_resume: self.resumable,
             resume_data: self.agent_session_id.is_some() || self.last_index > 0,
         }
     }

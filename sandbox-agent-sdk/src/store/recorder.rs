@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use self::queue::{Entry, Queue};
 use self::writer::Writer;
 use super::{SessionRecord, SessionStore, StoreError, StoredEventKind};
-use crate::Timestamp;
-use crate::random::random_id;
+use crate::client::random::random_id;
+use crate::session::Timestamp;
 
 mod claims;
 mod losses;

@@ -11,7 +11,8 @@ use super::{
     Cursor, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, StoreError, StoredEvent,
     StoredEventKind,
 };
-use crate::{SessionStatus, Timestamp};
+use crate::session::Timestamp;
+use crate::sessions::SessionStatus;
 
 /// The columns of a session, in the order of [`SessionRow`].
 pub(super) const COLUMNS: &str = "id, status, created_at, last_active, last_index, revision, document";

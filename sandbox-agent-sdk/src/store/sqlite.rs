@@ -21,7 +21,7 @@ use super::{
     EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
     StoreError,
 };
-use crate::Timestamp;
+use crate::session::Timestamp;
 
 mod open;
 mod schema;

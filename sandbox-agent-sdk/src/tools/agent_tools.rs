@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::files::{FileAccess, LineRange, ReadText, TextFiles, WriteText};
 #[cfg(all(feature = "terminals", unix))]
 use super::terminals::{TerminalCommand, TerminalExit, Terminals};
-use crate::RpcError;
+use crate::error::RpcError;
 
 /// How many requests are served at once by default.
 const MAX_CALLS: usize = 256;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Cost, UsageTotals};
-use crate::text::printable;
+use crate::convert::text::printable;
 
 /// From which share of a limit on a warning is given.
 const WARN_AT: f64 = 0.8;

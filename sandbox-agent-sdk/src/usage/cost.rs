@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::text::printable;
+use crate::convert::text::printable;
 
 /// An amount in one currency.
 #[derive(Debug, Clone, PartialEq, Serialize)]

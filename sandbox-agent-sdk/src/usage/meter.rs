@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::agents::Rules;
 use super::{ContextUsage, Cost, Counts, ModelUsage, Tokens, TurnUsage, UsageTotals};
-use crate::{Origin, Update, UpdateKind};
+use crate::event::Origin;
+use crate::{Update, UpdateKind};
 
 /// How many currencies of one session are counted, whatever its agent reports.
 const CURRENCIES: usize = 16;

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::agents::Rules;
 use super::meter::TurnEnd;
 use super::{Budget, BudgetState, Counts, Meter, TurnUsage, UsageBook};
-use crate::{Origin, Update};
+use crate::Update;
+use crate::event::Origin;
 
 fn update(update: Value, origin: Origin) -> Update {
     Update::read(json!({"sessionId": "s", "update": update}), origin, 10)

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mock_server::{MockServer, Permission, PermissionOption, Script, Step, ToolCall};
-use sandbox_agent_sdk::{
-    Event, Events, PermissionDecision, PermissionKind, PermissionReply, PermissionRequest, QuestionRequest,
-    ReplyError, ServerKind,
-};
+use sandbox_agent_sdk::requests::{PermissionKind, PermissionReply, QuestionRequest, ReplyError};
+use sandbox_agent_sdk::{Event, Events, PermissionDecision, PermissionRequest, ServerKind};
 use serde_json::json;
 
 use super::support::{KINDS, client, event, options, session, within};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mock_server::{Fault, MockServer, Script, Step};
-use sandbox_agent_sdk::{ConnectionState, Error, Event, ListSessions, NewSession, ServerKind, Update};
+use sandbox_agent_sdk::session::ListSessions;
+use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, ServerKind, Update};
 use serde_json::{Value, json};
 
 use super::support::{

@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::{DecidedBy, PermissionDecided, PermissionOutcome};
-use sandbox_agent_sdk::{
-    Event, Events, PermissionDecision, PermissionKind, PermissionPolicy, PermissionReply, ReplyError,
-    ServerKind, ToolKind,
-};
+use sandbox_agent_sdk::requests::{PermissionKind, PermissionReply, ReplyError};
+use sandbox_agent_sdk::update::ToolKind;
+use sandbox_agent_sdk::{Event, Events, PermissionDecision, PermissionPolicy, ServerKind};
 use serde_json::json;
 use tokio::sync::oneshot;
 

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::requests::ReplyError;
 use sandbox_agent_sdk::requests::{ClaimedRequest, UnclaimedRequest};
 use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, PermissionPolicy, ReplyError, SandboxAgentClient, ServerKind, Session,
+    Error, Event, Events, NewSession, PermissionPolicy, SandboxAgentClient, ServerKind, Session,
 };
 use serde_json::{Value, json};
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Script, State, Step};
-use sandbox_agent_sdk::{ConnectionState, Event, Missed, NewSession, Origin, ServerKind, UpdateKind};
+use sandbox_agent_sdk::event::Origin;
+use sandbox_agent_sdk::update::Missed;
+use sandbox_agent_sdk::{ConnectionState, Event, NewSession, ServerKind, UpdateKind};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, event, options, session, streams_closed, within};

@@ -1,7 +1,8 @@
 //! Agents that ask too much, and programs that do not read.
 
 use mock_server::{Fault, MockServer, Permission, Script, Step, ToolCall};
-use sandbox_agent_sdk::{Event, PermissionPolicy, ReplyError, ServerKind};
+use sandbox_agent_sdk::requests::ReplyError;
+use sandbox_agent_sdk::{Event, PermissionPolicy, ServerKind};
 use serde_json::json;
 
 use super::open_requests::asked;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Script, State, Step};
+use sandbox_agent_sdk::extensions::Extension;
+use sandbox_agent_sdk::session::{ListSessions, SessionMetadata};
 use sandbox_agent_sdk::{
-    ClientOptions, ConnectionState, Error, Event, Extension, ListSessions, NewSession, SandboxAgentClient,
-    ServerKind, SessionMetadata,
+    ClientOptions, ConnectionState, Error, Event, NewSession, SandboxAgentClient, ServerKind,
 };
 use serde_json::Value;
 

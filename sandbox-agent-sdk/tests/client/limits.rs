@@ -2,9 +2,8 @@
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::limits::Limits;
-use sandbox_agent_sdk::{
-    Error, Event, ListSessions, NewSession, PermissionPolicy, SandboxAgentClient, ServerKind,
-};
+use sandbox_agent_sdk::session::ListSessions;
+use sandbox_agent_sdk::{Error, Event, NewSession, PermissionPolicy, SandboxAgentClient, ServerKind};
 use serde_json::{Value, json};
 
 use super::permissions::permission;

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use mock_server::{Fault, MockServer, Reply, Script, Step};
-use sandbox_agent_sdk::{
-    EndReason, Error, Feature, ListSessions, NewSession, SandboxAgentClient, ServerKind, Support,
-};
+use sandbox_agent_sdk::connection::{Feature, Support};
+use sandbox_agent_sdk::session::ListSessions;
+use sandbox_agent_sdk::termination::EndReason;
+use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient, ServerKind};
 use serde_json::json;
 
 use super::support::{client, session, timeouts, within};

@@ -1,8 +1,9 @@
 //! Logging in.
 
 use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::connection::{Feature, Support};
 use sandbox_agent_sdk::login::LoginKind;
-use sandbox_agent_sdk::{Error, Feature, NewSession, Support};
+use sandbox_agent_sdk::{Error, NewSession};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, options, session, within};

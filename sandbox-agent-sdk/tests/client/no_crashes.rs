@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{
-    ConnectionState, EndReason, Error, Event, ListSessions, LostReason, NewSession, ReconnectPolicy,
-    ServerKind,
-};
+use sandbox_agent_sdk::connection::ReconnectPolicy;
+use sandbox_agent_sdk::error::LostReason;
+use sandbox_agent_sdk::session::ListSessions;
+use sandbox_agent_sdk::termination::EndReason;
+use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, ServerKind};
 
 use super::support::{KINDS, LIMIT, client, ends_so_far, event, options, session, session_ended, within};
 

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use mock_server::{Cut, Fault, MockServer, Permission, Script, State, Step, ToolCall};
-use sandbox_agent_sdk::{
-    Event, Events, NewSession, PermissionRequest, QuestionRequest, ReconnectPolicy, ReplyError,
-    SandboxAgentClient, ServerKind,
-};
+use sandbox_agent_sdk::connection::ReconnectPolicy;
+use sandbox_agent_sdk::requests::{QuestionRequest, ReplyError};
+use sandbox_agent_sdk::{Event, Events, NewSession, PermissionRequest, SandboxAgentClient, ServerKind};
 use serde_json::json;
 
 use super::permissions::permission;

@@ -1,9 +1,8 @@
 //! Opening sessions: what is checked, set and repeated.
 
 use mock_server::{Fault, MockServer, Script, State, Step};
-use sandbox_agent_sdk::{
-    ConnectionState, Error, Event, ListSessions, NewSession, OpenSession, ServerKind, Session,
-};
+use sandbox_agent_sdk::session::ListSessions;
+use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, OpenSession, ServerKind, Session};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};

@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mock_server::{MockServer, Permission, PermissionOption, Script, Step, ToolCall};
-use sandbox_agent_sdk::{
-    Event, Events, PermissionDecision, PermissionKind, PermissionPolicy, PermissionRequest, ReplyError,
-    ServerKind, ToolKind,
-};
+use sandbox_agent_sdk::requests::{PermissionKind, ReplyError};
+use sandbox_agent_sdk::update::ToolKind;
+use sandbox_agent_sdk::{Event, Events, PermissionDecision, PermissionPolicy, PermissionRequest, ServerKind};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, event, options, session, within};

@@ -1,10 +1,9 @@
 //! Questions.
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{
-    Event, Events, FieldKind, QuestionKind, QuestionRequest, QuestionSupport, ReplyError, RpcError,
-    ServerKind,
-};
+use sandbox_agent_sdk::error::RpcError;
+use sandbox_agent_sdk::requests::{FieldKind, QuestionKind, QuestionRequest, QuestionSupport, ReplyError};
+use sandbox_agent_sdk::{Event, Events, ServerKind};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, event, options, session, within};

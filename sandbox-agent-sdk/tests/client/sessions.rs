@@ -1,9 +1,11 @@
 //! The methods of sessions.
 
 use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::event::Origin;
+use sandbox_agent_sdk::session::{MetadataKey, SessionList, SessionMetadata};
 use sandbox_agent_sdk::{
-    ClientOptions, Error, Event, Events, MetadataKey, NewSession, Origin, SandboxAgentClient, ServerKind,
-    Session, SessionList, SessionMetadata, Turn, UpdateKind,
+    ClientOptions, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind, Session, Turn,
+    UpdateKind,
 };
 use serde_json::{Value, json};
 
@@ -195,7 +197,8 @@ async fn metadata_goes_in_and_comes_back_out() {
     let session = within(client.new_session(new)).await.unwrap();
     let sent = &server.messages("session/new")[0]["params"]["_meta"];
     assert_eq!(sent["other.dev"], json!({"kept": true}));
-    let listed = within(client.list_sessions(sandbox_agent_sdk::ListSessions::all()).all()).await.unwrap();
+    let listed =
+        within(client.list_sessions(sandbox_agent_sdk::session::ListSessions::all()).all()).await.unwrap();
     let metadata = &listed[0].metadata;
     assert_eq!(metadata.title(), Some("fix the build"));
     assert_eq!(
@@ -217,7 +220,8 @@ async fn metadata_goes_in_and_comes_back_out() {
     within(session.set_metadata(patch)).await.unwrap();
     let info = within(session.info()).await.unwrap();
     assert_eq!((info.title.as_deref(), info.agent_mode.as_deref()), (Some("done"), Some("plan")));
-    let listed = within(client.list_sessions(sandbox_agent_sdk::ListSessions::all()).all()).await.unwrap();
+    let listed =
+        within(client.list_sessions(sandbox_agent_sdk::session::ListSessions::all()).all()).await.unwrap();
     assert!(listed[0].metadata.is_null("ticket") && listed[0].metadata.is_null(MetadataKey::Model));
 }
 

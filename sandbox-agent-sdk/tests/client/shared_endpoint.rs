@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::error::RpcError;
 use sandbox_agent_sdk::limits::Limits;
+use sandbox_agent_sdk::requests::ReplyError;
 use sandbox_agent_sdk::requests::{ClaimedRequest, UnclaimedRequest};
+use sandbox_agent_sdk::session::ListSessions;
+use sandbox_agent_sdk::tools::{ConfinedFiles, Roots};
 use sandbox_agent_sdk::{
-    ClientOptions, ConfinedFiles, ConnectionState, Event, Events, ListSessions, NewSession, PermissionPolicy,
-    ReplyError, Roots, RpcError, SandboxAgentClient, ServerKind,
+    ClientOptions, ConnectionState, Event, Events, NewSession, PermissionPolicy, SandboxAgentClient,
+    ServerKind,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;

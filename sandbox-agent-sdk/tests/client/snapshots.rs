@@ -1,7 +1,8 @@
 //! What is known about a session now.
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{Error, Event, NewSession, ServerKind, Session, SessionMetadata};
+use sandbox_agent_sdk::session::SessionMetadata;
+use sandbox_agent_sdk::{Error, Event, NewSession, ServerKind, Session};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, event, session, within};

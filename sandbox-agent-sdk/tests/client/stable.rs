@@ -1,9 +1,9 @@
 //! What the stable protocol can say, over real sockets.
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{
-    CompactionStatus, Error, Feature, NewSession, NoticeSeverity, Support, Update, UpdateKind,
-};
+use sandbox_agent_sdk::connection::{Feature, Support};
+use sandbox_agent_sdk::update::{CompactionStatus, NoticeSeverity};
+use sandbox_agent_sdk::{Error, NewSession, Update, UpdateKind};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, options, session, within};

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use mock_server::MockServer;
+use sandbox_agent_sdk::event::SessionEnded;
 use sandbox_agent_sdk::{
-    ClientOptions, ClientTimeouts, Event, Events, NewSession, SandboxAgentClient, ServerKind, Session,
-    SessionEnded, Update,
+    ClientOptions, ClientTimeouts, Event, Events, NewSession, SandboxAgentClient, ServerKind, Session, Update,
 };
 
 /// The kinds of servers that one mock server plays.

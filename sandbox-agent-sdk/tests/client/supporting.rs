@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mock_server::{MockServer, Script, State, Step};
-use sandbox_agent_sdk::{Error, Event, Extension, Feature, NewSession, ReconnectPolicy, ServerKind, Support};
+use sandbox_agent_sdk::connection::{Feature, ReconnectPolicy, Support};
+use sandbox_agent_sdk::extensions::Extension;
+use sandbox_agent_sdk::{Error, Event, NewSession, ServerKind};
 use serde_json::json;
 
 use super::support::{KINDS, client, event, options, session, within};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use mock_server::{Fault, MockServer, ProcessAgent, Reply, Script, Step};
-use sandbox_agent_sdk::{
-    ConnectionState, EndReason, Event, NewSession, ServerKind, TerminatedBy, TurnFailure,
-};
+use sandbox_agent_sdk::termination::{EndReason, TerminatedBy};
+use sandbox_agent_sdk::thread::TurnFailure;
+use sandbox_agent_sdk::{ConnectionState, Event, NewSession, ServerKind};
 use serde_json::json;
 
 use super::support::{

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mock_server::{MockServer, Script, Step, Terminal};
-use sandbox_agent_sdk::{
-    ClientOptions, ConfinedFiles, ConnectionState, Event, FileError, NewSession, ReadText, ReconnectPolicy,
-    Roots, SandboxAgentClient, ServerKind, TerminalOptions, TextFiles, WriteText,
+use sandbox_agent_sdk::connection::ReconnectPolicy;
+use sandbox_agent_sdk::tools::{
+    ConfinedFiles, FileError, ReadText, Roots, TerminalOptions, TextFiles, WriteText,
 };
+use sandbox_agent_sdk::{ClientOptions, ConnectionState, Event, NewSession, SandboxAgentClient, ServerKind};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::error::Phase;
 use sandbox_agent_sdk::turns::TurnEvent;
-use sandbox_agent_sdk::{Error, Event, Phase, ServerKind, StopReason, ToolStatus};
+use sandbox_agent_sdk::update::ToolStatus;
+use sandbox_agent_sdk::{Error, Event, ServerKind, StopReason};
 use serde_json::json;
 
 use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};

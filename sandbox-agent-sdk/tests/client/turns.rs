@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use mock_server::{Cut, Fault, MockServer, Script, Step, ToolCall};
-use sandbox_agent_sdk::{
-    Content, DropPolicy, Error, Event, Phase, Prompt, ServerKind, StopReason, TurnState, UpdateKind,
-};
+use sandbox_agent_sdk::error::Phase;
+use sandbox_agent_sdk::turns::TurnState;
+use sandbox_agent_sdk::{Content, DropPolicy, Error, Event, Prompt, ServerKind, StopReason, UpdateKind};
 use serde_json::json;
 
 use super::support::{KINDS, LIMIT, client, event, options, session, text, timeouts, within};

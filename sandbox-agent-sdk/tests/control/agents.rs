@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use mock_server::{AGENT_IDS, Fault, MockServer, Reply};
-use sandbox_agent_sdk::{
-    AgentDetail, ArtifactKind, Error, InstallEvent, InstallOptions, Phase, SandboxAgentClient, ServerKind,
-};
+use sandbox_agent_sdk::control::{AgentDetail, ArtifactKind, InstallEvent, InstallOptions};
+use sandbox_agent_sdk::error::Phase;
+use sandbox_agent_sdk::{Error, SandboxAgentClient, ServerKind};
 
 use crate::support::{impatient, plane, soon};
 

@@ -5,7 +5,7 @@ use std::io;
 
 use futures::stream;
 use mock_server::MockServer;
-use sandbox_agent_sdk::Upload;
+use sandbox_agent_sdk::control::Upload;
 use tar::{Builder, Header};
 
 use crate::support::{pattern, plane};

@@ -1,9 +1,11 @@
 //! Configuration of directories.
 
 use mock_server::MockServer;
-use sandbox_agent_sdk::{
-    ControlPlane, Error, LocalMcpServer, McpServerConfig, RemoteMcpServer, SkillSource, SkillsConfig,
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::config::{
+    LocalMcpServer, McpServerConfig, RemoteMcpServer, SkillSource, SkillsConfig,
 };
+use sandbox_agent_sdk::control::ControlPlane;
 
 use crate::stub::{Stub, response};
 use crate::support::plane;

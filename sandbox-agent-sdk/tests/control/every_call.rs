@@ -3,10 +3,10 @@
 use std::io;
 
 use futures::stream;
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::config::{LocalMcpServer, McpServerConfig, SkillsConfig};
 use sandbox_agent_sdk::control::processes::RunProcess;
-use sandbox_agent_sdk::{
-    ControlPlane, Error, FsMove, HealthWait, LocalMcpServer, McpServerConfig, SkillsConfig, Upload,
-};
+use sandbox_agent_sdk::control::{ControlPlane, FsMove, HealthWait, Upload};
 
 /// How many calls there are, with one request each.
 pub(crate) const CALLS: usize = 32;

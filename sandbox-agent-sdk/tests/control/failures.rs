@@ -1,7 +1,8 @@
 //! Answers that are none, and answers that are something else.
 
 use mock_server::{Fault, MockServer};
-use sandbox_agent_sdk::{ControlPlane, Error, FsMove, Health};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::{ControlPlane, FsMove, Health};
 
 use tokio::io::AsyncWriteExt;
 

@@ -6,7 +6,8 @@ use std::io;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use mock_server::MockServer;
-use sandbox_agent_sdk::{Error, FsMove, Upload};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::{FsMove, Upload};
 use tokio::io::AsyncReadExt;
 
 use crate::support::{pattern, plane};
@@ -249,16 +250,16 @@ async fn a_stream_that_fails_leaves_the_file_as_it_was() {
 fn handles_can_go_anywhere() {
     fn anywhere<T: Send + Sync + Clone + 'static>() {}
     fn sendable<T: Send + 'static>(_: &T) {}
-    anywhere::<sandbox_agent_sdk::ControlPlane>();
-    anywhere::<sandbox_agent_sdk::Files>();
-    anywhere::<sandbox_agent_sdk::Agents>();
-    anywhere::<sandbox_agent_sdk::Configuration>();
-    anywhere::<sandbox_agent_sdk::HealthCheck>();
-    let plane = sandbox_agent_sdk::ControlPlane::new("http://127.0.0.1:1").unwrap();
+    anywhere::<sandbox_agent_sdk::control::ControlPlane>();
+    anywhere::<sandbox_agent_sdk::control::Files>();
+    anywhere::<sandbox_agent_sdk::control::Agents>();
+    anywhere::<sandbox_agent_sdk::control::Configuration>();
+    anywhere::<sandbox_agent_sdk::control::HealthCheck>();
+    let plane = sandbox_agent_sdk::control::ControlPlane::new("http://127.0.0.1:1").unwrap();
     sendable(&plane.files().open("/x"));
     sendable(&plane.files().write("/x", "y"));
     sendable(&plane.agents().install("mock"));
-    sendable(&plane.health().wait(sandbox_agent_sdk::HealthWait::default()));
+    sendable(&plane.health().wait(sandbox_agent_sdk::control::HealthWait::default()));
     fn reader<T: Send + Unpin + 'static>() {}
-    reader::<sandbox_agent_sdk::FileReader>();
+    reader::<sandbox_agent_sdk::control::FileReader>();
 }

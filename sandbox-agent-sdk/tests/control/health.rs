@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mock_server::{Fault, MockServer, State};
-use sandbox_agent_sdk::{ControlPlane, Error, HealthWait, Phase, StartPhase};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::{ControlPlane, HealthWait, StartPhase};
+use sandbox_agent_sdk::error::Phase;
 use tokio::sync::mpsc;
 
 use crate::stub::{Stub, reply, response};

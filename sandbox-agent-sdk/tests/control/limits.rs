@@ -5,8 +5,9 @@ use std::io;
 use bytes::Bytes;
 use futures::stream;
 use mock_server::MockServer;
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::{ControlPlane, RELEASED_BODY_LIMIT, Upload};
 use sandbox_agent_sdk::limits::Limits;
-use sandbox_agent_sdk::{ControlPlane, Error, RELEASED_BODY_LIMIT, Upload};
 use tokio::io::AsyncReadExt;
 
 use crate::stub::{Stub, reply, response};

@@ -6,7 +6,8 @@ use std::io;
 use bytes::Bytes;
 use futures::stream;
 use mock_server::MockServer;
-use sandbox_agent_sdk::{Error, Files, Upload};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::{Files, Upload};
 
 use crate::support::{pattern, plane};
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use mock_server::{MockServer, State};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::ControlPlane;
 use sandbox_agent_sdk::control::desktop::{DesktopProblem, DesktopProblemKind, StartDesktop};
 use sandbox_agent_sdk::control::processes::{
     CreateProcess, Follow, FollowEvent, FollowFrom, FollowOptions, LogEntry, ProcessExit, RunProcess,
 };
-use sandbox_agent_sdk::{ControlPlane, Error};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

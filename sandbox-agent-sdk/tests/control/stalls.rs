@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use sandbox_agent_sdk::{ControlPlane, Error, Phase, Upload};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::{ControlPlane, Upload};
+use sandbox_agent_sdk::error::Phase;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use mock_server::MockServer;
-use sandbox_agent_sdk::{ControlPlane, ControlTimeouts};
+use sandbox_agent_sdk::control::{ControlPlane, ControlTimeouts};
 
 /// How long anything here may take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);

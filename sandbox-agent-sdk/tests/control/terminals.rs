@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mock_server::{MockServer, State};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::ControlPlane;
 use sandbox_agent_sdk::control::processes::{CreateProcess, Processes};
 use sandbox_agent_sdk::control::terminal::{ProcessTerminal, TerminalEvent};
-use sandbox_agent_sdk::{ControlPlane, Error};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;

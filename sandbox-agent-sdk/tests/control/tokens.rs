@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use acp_http_client::{Token, TokenUse};
 use futures::stream;
 use mock_server::MockServer;
-use sandbox_agent_sdk::{ControlPlane, Error, HealthWait, Upload};
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::{ControlPlane, HealthWait, Upload};
 
 use crate::every_call::{CALLS, every_call};
 
@@ -157,7 +158,7 @@ async fn a_token_that_is_sent_over_plain_http_to_another_host_is_warned_of_once(
     let server = MockServer::builder().start().await;
     // The names lead to this machine, so that nothing leaves it.
     let hosts = ["with-token.example", "without-token.example"];
-    let mut http = sandbox_agent_sdk::http_client_builder().no_proxy();
+    let mut http = sandbox_agent_sdk::connection::http_client_builder().no_proxy();
     for host in hosts {
         http = http.resolve(host, server.address());
     }

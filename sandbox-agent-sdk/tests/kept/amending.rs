@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Script, Step};
-use sandbox_agent_sdk::{Error, NewSession, RecorderOptions, StoreError};
+use sandbox_agent_sdk::sessions::{RecorderOptions, StoreError};
+use sandbox_agent_sdk::{Error, NewSession};
 use serde_json::json;
 
 use crate::gated::Gated;

@@ -3,9 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use mock_server::{Script, Step};
-use sandbox_agent_sdk::{
-    Attachment, DropPolicy, Error, Event, NewSession, ServerKind, StoreError, StoredEventKind, Timestamp,
-};
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{Attachment, StoreError, StoredEventKind};
+use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
 
 use crate::gated::Gated;
 use crate::support::{event, options, within};

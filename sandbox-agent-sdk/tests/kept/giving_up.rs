@@ -7,10 +7,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use mock_server::{MockServer, Step};
-use sandbox_agent_sdk::{
-    Attachment, DropPolicy, Error, Event, Events, NewSession, RecordQuery, SandboxAgentClient, ServerKind,
-    SessionStatus, SqliteStore, StoredEventKind, StoredSession, Suspend,
+use sandbox_agent_sdk::sessions::{
+    Attachment, RecordQuery, SessionStatus, SqliteStore, StoredEventKind, StoredSession, Suspend,
 };
+use sandbox_agent_sdk::{DropPolicy, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
 
 use crate::gated::Gated;
 use crate::support::{KINDS, event, options, timeouts, within};

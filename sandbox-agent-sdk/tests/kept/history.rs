@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{NewSession, ServerKind, StoredSession};
+use sandbox_agent_sdk::sessions::StoredSession;
+use sandbox_agent_sdk::{NewSession, ServerKind};
 use serde_json::json;
 
 use crate::gated::Gated;

@@ -3,10 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use mock_server::{Fault, Script, Step};
-use sandbox_agent_sdk::{
-    Error, NewEvent, NewSession, RecordQuery, RetentionPolicy, ServerKind, SessionRecord, SessionStatus,
-    SessionStore, Suspend, Timestamp, TurnState,
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
+    NewEvent, RecordQuery, RetentionPolicy, SessionRecord, SessionStatus, SessionStore, Suspend,
 };
+use sandbox_agent_sdk::turns::TurnState;
+use sandbox_agent_sdk::{Error, NewSession, ServerKind};
 use serde_json::json;
 
 use crate::gated::Gated;
@@ -156,9 +158,9 @@ async fn a_session_that_a_shutdown_suspends_is_kept_for_its_time_from_the_shutdo
 
 #[tokio::test]
 async fn a_shutdown_suspends_any_number_of_sessions_in_one_step_of_the_store() {
-    const COUNT: usize = sandbox_agent_sdk::MAX_PAGE + 200;
+    const COUNT: usize = sandbox_agent_sdk::sessions::MAX_PAGE + 200;
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
-    let store = Gated::new(sandbox_agent_sdk::MemoryStore::with_bounds(2 * COUNT, 10));
+    let store = Gated::new(sandbox_agent_sdk::sessions::MemoryStore::with_bounds(2 * COUNT, 10));
     let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
     for n in 0..COUNT {
         store

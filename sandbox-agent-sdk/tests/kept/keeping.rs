@@ -1,10 +1,11 @@
 //! What an application does with its sessions.
 
 use mock_server::{Permission, Script, Step, ToolCall};
-use sandbox_agent_sdk::{
-    ArchivedSessions, Error, Event, NewSession, PermissionPolicy, RecordQuery, SessionRecord, SessionStatus,
-    StoreError, StoredEventKind, Timestamp, UserAction,
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
+    ArchivedSessions, RecordQuery, SessionRecord, SessionStatus, StoreError, StoredEventKind, UserAction,
 };
+use sandbox_agent_sdk::{Error, Event, NewSession, PermissionPolicy};
 
 use crate::support::{KINDS, client, event, within};
 use crate::world::{Ability, World, agent, kinds, said, stored};

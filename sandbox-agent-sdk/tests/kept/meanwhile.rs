@@ -5,10 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Fault, Script, State, Step};
-use sandbox_agent_sdk::{
-    ConnectionState, Error, Event, Events, NewSession, RecorderOptions, SandboxAgentClient, ServerKind,
-    StoreError, StoredEventKind,
-};
+use sandbox_agent_sdk::sessions::{RecorderOptions, StoreError, StoredEventKind};
+use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
 
 use crate::gated::{Gated, Slowness};
 use crate::support::{KINDS, event, options, within};

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mock_server::{Script, Step};
-use sandbox_agent_sdk::{
-    Event, EventPage, EventQuery, Events, InactiveQuery, MemoryStore, NewEvent, NewSession, RecordPage,
-    RecordQuery, RecorderOptions, SessionRecord, SessionStore, StoreError, StoredEventKind, Timestamp,
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
+    EventPage, EventQuery, InactiveQuery, MemoryStore, NewEvent, RecordPage, RecordQuery, RecorderOptions,
+    SessionRecord, SessionStore, StoreError, StoredEventKind,
 };
+use sandbox_agent_sdk::{Event, Events, NewSession};
 
 use crate::support::{KINDS, event, options, within};
 use crate::world::{World, stored};

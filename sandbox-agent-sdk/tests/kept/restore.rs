@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use mock_server::{Fault, State};
-use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, Origin, Restored, SandboxAgentClient, ServerKind, SessionStatus,
-    StoredSession, Suspend, TransitionError,
-};
+use sandbox_agent_sdk::event::Origin;
+use sandbox_agent_sdk::sessions::{Restored, SessionStatus, StoredSession, Suspend, TransitionError};
+use sandbox_agent_sdk::{Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
 
 use crate::support::{KINDS, within};
 use crate::world::{Ability, World, agent, said, stored};

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use mock_server::{Cut, Fault, MockServer, State, Step};
-use sandbox_agent_sdk::{
-    ConnectionState, Error, Event, NewSession, Origin, ReconnectPolicy, Restored, ServerKind, SessionStatus,
-    Sessions, StoredEventKind, StoredSession, Suspend, TransitionError,
+use sandbox_agent_sdk::connection::ReconnectPolicy;
+use sandbox_agent_sdk::event::Origin;
+use sandbox_agent_sdk::sessions::{
+    Restored, SessionStatus, Sessions, StoredEventKind, StoredSession, Suspend, TransitionError,
 };
+use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, ServerKind};
 
 use crate::support::{KINDS, event, options, within};
 use crate::world::{Ability, World, agent, ask, counted, counting, delivered, said, stored};

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use sandbox_agent_sdk::{
-    Error, MAX_DEPTH, MemoryStore, NewEvent, NewSession, SessionRecord, SessionStatus, Sessions, StoreError,
-    StoredEventKind, Timestamp,
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::{
+    MAX_DEPTH, MemoryStore, NewEvent, SessionRecord, SessionStatus, Sessions, StoreError, StoredEventKind,
 };
+use sandbox_agent_sdk::{Error, NewSession};
 use serde_json::json;
 
 use crate::support::{KINDS, client, options, within};

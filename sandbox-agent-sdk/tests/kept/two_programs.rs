@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Script, State, Step};
-use sandbox_agent_sdk::{
-    DropPolicy, Error, Event, Events, NewSession, ServerKind, SessionStatus, Sessions, StoreError,
-    StoredEventKind, StoredSession, Suspend, UserAction,
+use sandbox_agent_sdk::sessions::{
+    SessionStatus, Sessions, StoreError, StoredEventKind, StoredSession, Suspend, UserAction,
 };
+use sandbox_agent_sdk::{DropPolicy, Error, Event, Events, NewSession, ServerKind};
 
 use crate::gated::Gated;
 use crate::support::{event, options, within};

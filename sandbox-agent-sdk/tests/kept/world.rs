@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{
-    ClientOptions, Event, EventQuery, Events, Origin, SandboxAgentClient, ServerKind, SessionStore, Sessions,
-    SqliteStore, StoredEvent, StoredEventKind, StoredSession,
+use sandbox_agent_sdk::event::Origin;
+use sandbox_agent_sdk::sessions::{
+    EventQuery, SessionStore, Sessions, SqliteStore, StoredEvent, StoredEventKind, StoredSession,
 };
+use sandbox_agent_sdk::{ClientOptions, Event, Events, SandboxAgentClient, ServerKind};
 use serde_json::{Value, json};
 
 use crate::support::{options, within};

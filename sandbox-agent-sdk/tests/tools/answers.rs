@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::{AgentTools, FileError, ReadText, RpcError, Terminals, TextFiles, WriteText};
+use sandbox_agent_sdk::error::RpcError;
+use sandbox_agent_sdk::tools::{AgentTools, FileError, ReadText, Terminals, TextFiles, WriteText};
 use serde_json::{Value, json};
 
 use super::support::{Place, until, within};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use sandbox_agent_sdk::FileError;
+use sandbox_agent_sdk::tools::FileError;
 
 use super::support::{Place, read, write};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(target_os = "linux")]
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use sandbox_agent_sdk::{AgentTools, ConfinedFiles, FileError};
+use sandbox_agent_sdk::tools::{AgentTools, ConfinedFiles, FileError};
 use serde_json::json;
 
 use super::support::{Place, lines, read, within, write};

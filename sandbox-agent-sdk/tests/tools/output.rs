@@ -1,6 +1,6 @@
 //! What commands write.
 
-use sandbox_agent_sdk::Terminals;
+use sandbox_agent_sdk::tools::Terminals;
 
 use super::looking::is_listed;
 use super::support::{Place, line_after, run, sh, until, within};

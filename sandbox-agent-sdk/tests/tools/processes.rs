@@ -1,6 +1,6 @@
 //! Processes: how they start, end and are ended.
 
-use sandbox_agent_sdk::{TerminalCommand, TerminalError, TerminalExit};
+use sandbox_agent_sdk::tools::{TerminalCommand, TerminalError, TerminalExit};
 use serde_json::json;
 
 use super::looking::{is_listed, runs};
@@ -257,7 +257,7 @@ async fn a_command_that_cannot_start_is_told_and_leaves_nothing() {
 #[tokio::test]
 async fn there_are_no_more_terminals_than_allowed() {
     let place = Place::new();
-    let terminals = sandbox_agent_sdk::Terminals::new(place.options().max_terminals(2));
+    let terminals = sandbox_agent_sdk::tools::Terminals::new(place.options().max_terminals(2));
     let first = terminals.create("s", &sh("true")).unwrap();
     terminals.create("s", &sh("true")).unwrap();
     assert!(matches!(terminals.create("s", &sh("true")), Err(TerminalError::TooMany { limit: 2 })));
@@ -269,7 +269,7 @@ async fn there_are_no_more_terminals_than_allowed() {
 async fn a_session_has_no_more_terminals_than_it_may_and_others_have_theirs() {
     let place = Place::new();
     let options = place.options().max_session_terminals(2).max_terminals(3);
-    let terminals = sandbox_agent_sdk::Terminals::new(options);
+    let terminals = sandbox_agent_sdk::tools::Terminals::new(options);
     let first = terminals.create("s", &sh("true")).unwrap();
     terminals.create("s", &sh("true")).unwrap();
     let error = terminals.create("s", &sh("true")).unwrap_err();

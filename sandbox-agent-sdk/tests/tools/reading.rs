@@ -5,7 +5,7 @@ use std::process::Command;
 
 use futures::poll;
 use proptest::prelude::*;
-use sandbox_agent_sdk::{ConfinedFiles, FileError, LineRange, ReadText, Roots, TextFiles};
+use sandbox_agent_sdk::tools::{ConfinedFiles, FileError, LineRange, ReadText, Roots, TextFiles};
 
 use super::support::{Place, lines, read, within, without_waiting};
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use sandbox_agent_sdk::{Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals};
+use sandbox_agent_sdk::tools::{Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals};
 use serde_json::json;
 
 use super::support::{Place, run, script, sh, within};

@@ -9,8 +9,10 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use sandbox_agent_sdk::tools::{
+    AgentTools, Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals,
+};
 use sandbox_agent_sdk::tools::{Sandbox, SandboxError};
-use sandbox_agent_sdk::{AgentTools, Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals};
 use serde_json::json;
 
 use super::looking::runs;

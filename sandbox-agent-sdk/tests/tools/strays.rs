@@ -1,6 +1,6 @@
 //! Processes that leave the command they came from, and must not be left behind.
 
-use sandbox_agent_sdk::{AgentTools, Terminals};
+use sandbox_agent_sdk::tools::{AgentTools, Terminals};
 use serde_json::json;
 
 use super::looking::{running_below, runs};
@@ -90,8 +90,8 @@ async fn whatever_way_a_process_goes_it_ends_with_its_command() {
 #[tokio::test]
 async fn the_end_of_a_session_takes_everything_with_it_that_left_and_leaves_the_rest() {
     let (place, other) = (Place::new(), Place::new());
-    let roots = sandbox_agent_sdk::Roots::at(place.root()).and(other.root());
-    let terminals = Terminals::new(sandbox_agent_sdk::TerminalOptions::new(roots));
+    let roots = sandbox_agent_sdk::tools::Roots::at(place.root()).and(other.root());
+    let terminals = Terminals::new(sandbox_agent_sdk::tools::TerminalOptions::new(roots));
     terminals.create("s", &sh(&line_for(&place, "setsid -f LIVE"))).unwrap();
     terminals.create("t", &sh(&line_for(&other, "setsid -f LIVE"))).unwrap();
     let (mine, theirs) = (stray(&place).await, stray(&other).await);

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sandbox_agent_sdk::{
+use sandbox_agent_sdk::tools::{
     ConfinedFiles, FileError, LineRange, ReadText, Roots, TerminalCommand, TerminalOptions, Terminals,
     TextFiles, WriteText,
 };

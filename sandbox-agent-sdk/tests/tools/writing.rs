@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sandbox_agent_sdk::{FileAccess, FileError, TextFiles};
+use sandbox_agent_sdk::tools::{FileAccess, FileError, TextFiles};
 
 use super::support::{Place, read, without_waiting, write};
 

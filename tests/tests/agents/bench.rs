@@ -13,9 +13,10 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use sandbox_agent_sdk::connection::Capabilities;
 use sandbox_agent_sdk::{
-    Capabilities, ClientOptions, Content, Error, Event, NewSession, PermissionRequest, SandboxAgentClient,
-    Session, Turn, TurnOutcome, Update, UpdateKind,
+    ClientOptions, Content, Error, Event, NewSession, PermissionRequest, SandboxAgentClient, Session, Turn,
+    TurnOutcome, Update, UpdateKind,
 };
 use sdk_tests::{
     ReleasedServer, ReleasedSetup,

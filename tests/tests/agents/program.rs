@@ -2,7 +2,8 @@
 
 use std::{io::Write, process::ExitCode};
 
-use sandbox_agent_sdk::{NewSession, PermissionPolicy, SandboxAgentClient, SqliteStore};
+use sandbox_agent_sdk::sessions::SqliteStore;
+use sandbox_agent_sdk::{NewSession, PermissionPolicy, SandboxAgentClient};
 
 /// `URL AGENT DIRECTORY STORE SESSION PROMPT…`: prompts in turn in a stored session, says `done N` after each, and `text`
 /// for every text of the last one, which it waits for until it is killed.

@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sandbox_agent_sdk::{
-    Error, LocalError, LocalLog, LocalOptions, NewSession, SandboxAgentClient, StartPhase,
-};
+use sandbox_agent_sdk::control::StartPhase;
+use sandbox_agent_sdk::local::{LocalError, LocalLog, LocalOptions};
+use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_tests::{LIMIT, eventually, install_agent, is_alive, within};
 use tempfile::TempDir;
 

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use sandbox_agent_sdk::{PostgresOptions, PostgresStore, PostgresTls, SessionStore as _, StoreError};
+use sandbox_agent_sdk::sessions::store::{
+    PostgresOptions, PostgresStore, PostgresTls, SessionStore as _, StoreError,
+};
 use sdk_tests::Cluster;
 use tempfile::TempDir;
 

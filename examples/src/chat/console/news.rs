@@ -1,6 +1,7 @@
 //! What the agent and the server do.
 
-use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, Origin, StopReason, TurnOutcome};
+use sandbox_agent_sdk::event::Origin;
+use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, StopReason, TurnOutcome};
 
 use super::Console;
 use crate::chat::card;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::client::event::{Queue, Weight};
 use crate::client::session::TurnState;
+use crate::client::snapshot::{Patch, SnapshotCell};
 use crate::client::turn::TurnItem;
-use crate::event::{Queue, Weight};
-use crate::snapshot::{Patch, SnapshotCell};
-use crate::tool_calls::ToolCalls;
-use crate::{Event, Missed, OpenSession, Origin, TerminationInfo, Update};
+use crate::convert::tool_calls::ToolCalls;
+use crate::event::Origin;
+use crate::update::Missed;
+use crate::{Event, OpenSession, TerminationInfo, Update};
 
 /// How many events are kept for a session that nobody listens to, until somebody does.
 pub(super) const BACKLOG_EVENTS: usize = 1024;

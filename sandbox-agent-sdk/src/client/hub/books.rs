@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use super::EndListener;
 use super::book::SessionBook;
 use crate::Event;
-use crate::event::Queue;
+use crate::client::event::Queue;
 
 /// How many sessions are remembered that this client has never named itself.
 pub(super) const STRANGERS: usize = 1024;

@@ -6,7 +6,10 @@ use super::Hub;
 use super::book::BACKLOG_EVENTS;
 use super::books::{BOOKS, STRANGERS};
 use crate::client::turn::TurnItem;
-use crate::{Event, Origin, TerminationReport, TurnState, Update};
+use crate::event::Origin;
+use crate::termination::TerminationReport;
+use crate::turns::TurnState;
+use crate::{Event, Update};
 
 fn update(id: &str, text: &str) -> Event {
     let content = json!({"type": "text", "text": text});

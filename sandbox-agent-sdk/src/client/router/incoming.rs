@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::ask::{Params, REQUEST_PERMISSION};
 use crate::client::pump::{Shared, place};
-use crate::decoded::decoded_size;
+use crate::convert::decoded::decoded_size;
+use crate::requests::{Params, REQUEST_PERMISSION};
 
 /// An agent request with the means to answer it.
 #[derive(Debug)]

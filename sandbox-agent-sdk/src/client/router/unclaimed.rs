@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::ask::WeakUnclaimed;
+use crate::requests::WeakUnclaimed;
 use crate::requests::{UnclaimedRequest, UnclaimedSummary};
 
 /// How many summaries are kept for timeouts.

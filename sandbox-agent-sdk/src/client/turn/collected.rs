@@ -6,8 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::TurnOutcome;
-use crate::tool_calls::merge_tool_call;
-use crate::{Content, Error, Missed, ToolCall, Update, UpdateKind};
+use crate::convert::tool_calls::merge_tool_call;
+use crate::update::{Missed, ToolCall};
+use crate::{Content, Error, Update, UpdateKind};
 
 /// Everything an agent reported in a turn, put together.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,8 +1,9 @@
 //! What waits for the reader of a turn.
 
 use super::{Outcome, TurnOutcome};
-use crate::event::{Class, Weight};
-use crate::{Error, PermissionRequest, QuestionRequest, Update};
+use crate::client::event::{Class, Weight};
+use crate::requests::QuestionRequest;
+use crate::{Error, PermissionRequest, Update};
 
 /// Something that happens in a turn, as [`Turn::next_event`](crate::Turn::next_event) gives it.
 #[derive(Debug, Clone)]

@@ -31,7 +31,7 @@ const CLIPBOARD_WITHIN: Duration = Duration::from_secs(2);
 /// there is no such window. Coordinates are pixels from the upper left corner.
 ///
 /// ```no_run
-/// # async fn example(server: sandbox_agent_sdk::ControlPlane) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(server: sandbox_agent_sdk::control::ControlPlane) -> Result<(), Box<dyn std::error::Error>> {
 /// use sandbox_agent_sdk::control::desktop::{LaunchApp, ScreenshotOptions, StartDesktop};
 ///
 /// let desktop = server.desktop();

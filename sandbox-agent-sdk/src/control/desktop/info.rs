@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::open_enum::open_enum;
+use crate::convert::open_enum::open_enum;
 
 open_enum! {
     /// How far the desktop is.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::Error;
-use crate::open_enum::open_enum;
+use crate::convert::open_enum::open_enum;
 
 open_enum! {
     /// The kind of a desktop problem.

@@ -8,9 +8,10 @@ use serde_json::json;
 
 use super::calls::Desktop;
 use super::info::{Recording, RecordingList, StreamStatus};
+use crate::Error;
+use crate::control::FileReader;
 use crate::control::http::Call;
 use crate::control::route::Route;
-use crate::{Error, FileReader};
 
 /// How long a recorder may take to finish its file, beyond the usual time.
 const FINISH_WITHIN: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::control::route::Route;
-use crate::open_enum::open_enum;
+use crate::convert::open_enum::open_enum;
 
 /// How the desktop is started. The server has a default for everything.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use super::follow::{Follow, FollowOptions};
 use super::info::{LogEntry, LogPage, ProcessConfig, ProcessInfo, ProcessList, ProcessOwner, RunOutput};
 use super::request::{CreateProcess, LogQuery, RunProcess};
+use crate::Error;
+use crate::control::FileReader;
 use crate::control::http::{Call, Http};
 use crate::control::route::Route;
 use crate::control::terminal::{ProcessTerminal, TerminalSize};
 use crate::control::upload::Upload;
-use crate::{Error, FileReader};
 
 const PROCESSES: &str = "/v1/processes";
 
@@ -44,7 +45,7 @@ const END_OF_TRANSMISSION: &[u8] = b"\x04";
 /// an [`Error::Http`] of status 409.
 ///
 /// ```no_run
-/// # async fn example(server: sandbox_agent_sdk::ControlPlane) -> Result<(), sandbox_agent_sdk::Error> {
+/// # async fn example(server: sandbox_agent_sdk::control::ControlPlane) -> Result<(), sandbox_agent_sdk::Error> {
 /// use futures::StreamExt;
 /// use sandbox_agent_sdk::control::processes::{CreateProcess, FollowEvent, FollowOptions, LossyText};
 ///
@@ -101,7 +102,7 @@ impl Processes {
     ///
     /// # Errors
     /// [`Error::Timeout`] if the response does not come within the command's timeout (300 s if it has none) and
-    /// [`ControlTimeouts::answer`](crate::ControlTimeouts::answer). The command may have run.
+    /// [`ControlTimeouts::answer`](crate::control::ControlTimeouts::answer). The command may have run.
     pub fn run(&self, command: RunProcess) -> BoxFuture<'static, Result<RunOutput, Error>> {
         let limit = command.timeout.unwrap_or(LONGEST_RUN) + self.http.timeouts().answer;
         let call = Call::new("run process", Method::POST, Route::new("/v1/processes/run"));
@@ -224,7 +225,7 @@ impl Processes {
     /// Writes a stream of any size to a process, a piece at a time, and returns how many bytes were written.
     ///
     /// A piece is sent when the one before was written, so that a process that does not read holds the stream up;
-    /// a request that takes longer than [`ControlTimeouts::answer`](crate::ControlTimeouts::answer) fails.
+    /// a request that takes longer than [`ControlTimeouts::answer`](crate::control::ControlTimeouts::answer) fails.
     /// When this fails, some of the input may have been written.
     pub fn send_input_stream(
         &self,

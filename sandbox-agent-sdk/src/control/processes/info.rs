@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::open_enum::open_enum;
+use crate::convert::open_enum::open_enum;
 
 /// The limits of a server's processes. All of them have to be above zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

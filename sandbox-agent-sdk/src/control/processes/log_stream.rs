@@ -4,7 +4,8 @@ use bytes::{Buf, BytesMut};
 use futures::StreamExt;
 
 use super::info::LogEntry;
-use crate::{Error, FileReader};
+use crate::Error;
+use crate::control::FileReader;
 
 /// The largest event: an entry has 8 KiB before it is encoded, and a server may have larger ones.
 const MAX_EVENT_BYTES: usize = 4 * 1024 * 1024;

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::event::Queue;
+use crate::Event;
+use crate::client::event::Queue;
+use crate::session::Timestamp;
 use crate::sessions::binding::{Binding, Moment, TakenUp};
 use crate::sessions::entry::{Early, Entry};
 use crate::sessions::own::Own;
 use crate::sessions::strangers::Strangers;
 use crate::sessions::stream::Stream;
 use crate::store::number_of;
-use crate::{Event, Timestamp};
 
 /// Who listens to a session, and to which of the agent's.
 pub(super) type Follower = (Weak<Queue<Event>>, String);

@@ -1,8 +1,9 @@
 //! What the ledger asks of the store, and how long it waits.
 
 use super::Ledger;
+use crate::Error;
 use crate::sessions::change::change;
-use crate::{Error, EventPage, EventQuery, SessionRecord, StoreError};
+use crate::sessions::{EventPage, EventQuery, SessionRecord, StoreError};
 
 impl Ledger {
     /// Waits until everything that happened is stored.

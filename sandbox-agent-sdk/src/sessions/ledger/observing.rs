@@ -8,10 +8,13 @@ use serde_json::{Value, json};
 use super::Ledger;
 use super::books::Books;
 use crate::client::Observer;
+use crate::client::snapshot::Patch;
+use crate::error::LostReason;
+use crate::event::Origin;
+use crate::sessions::StoredEventKind;
 use crate::sessions::amend::Amendment;
 use crate::sessions::entry::Entry;
-use crate::snapshot::Patch;
-use crate::{ConnectionState, Error, Event, LostReason, Origin, StoredEventKind, TurnOutcome};
+use crate::{ConnectionState, Error, Event, TurnOutcome};
 
 impl Ledger {
     /// Something happened that is not of one session.

@@ -14,6 +14,10 @@
 //! ```
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a check that fails panics")]
+#![allow(
+    clippy::field_reassign_with_default,
+    reason = "the options are written as users of the crate have to"
+)]
 
 use std::sync::Arc;
 
@@ -23,7 +27,7 @@ use serde_json::Value;
 use super::{
     Append, EventQuery, NewEvent, RecordQuery, SessionRecord, SessionStore, StoredEvent, StreamPosition,
 };
-use crate::Timestamp;
+use crate::session::Timestamp;
 
 mod appending;
 mod lists;

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::StoreError;
-use crate::Timestamp;
+use crate::session::Timestamp;
 
 /// The most bytes that an id, a key or the name of an agent may have: databases limit the size of index entries.
 pub const MAX_KEY_BYTES: usize = 512;

@@ -11,7 +11,11 @@ use super::{
     InactiveQuery, NewEvent, OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore,
     StoreError, StoreFuture, StoredEvent, StreamPosition, Suspend,
 };
-use crate::{SessionStatus, Timestamp};
+use crate::session::Timestamp;
+use crate::sessions::status::SessionStatus;
+
+#[cfg(test)]
+mod tests;
 
 /// How many sessions a store holds by default.
 const MAX_SESSIONS: usize = 1024;

@@ -8,7 +8,7 @@ use super::{
     Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, InactiveQuery, NewEvent, OpenEvents,
     RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError, StreamPosition, Suspend,
 };
-use crate::Timestamp;
+use crate::session::Timestamp;
 
 /// What a store returns.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;

@@ -9,7 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
 
 use super::super::StoreError;
 use super::super::rows::failure;
-use crate::secret::Secret;
+use crate::client::secret::Secret;
 
 /// How much longer than the database takes for a statement its answer is waited for.
 const GRACE: Duration = Duration::from_secs(2);
@@ -187,7 +187,7 @@ impl fmt::Debug for PostgresOptions {
 #[cfg(test)]
 mod tests {
     use super::PostgresOptions;
-    use crate::StoreError;
+    use crate::sessions::StoreError;
 
     #[tokio::test]
     async fn a_bad_url_is_refused_without_showing_its_password() {

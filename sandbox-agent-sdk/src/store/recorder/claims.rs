@@ -111,8 +111,9 @@ mod tests {
     use std::collections::HashSet;
 
     use super::{Claims, number_of, place_of};
+    use crate::session::Timestamp;
+    use crate::sessions::{NewEvent, SessionRecord};
     use crate::store::recorder::queue::Entry;
-    use crate::{NewEvent, SessionRecord, Timestamp};
 
     fn marked(claims: &Claims, id: &str, place: Option<&str>) -> Entry {
         let mut event = NewEvent::new(id, "s", Timestamp::from_millis(1), "update", ());

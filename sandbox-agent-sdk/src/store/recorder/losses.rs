@@ -145,7 +145,7 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::{Failures, SESSIONS};
-    use crate::StoreError;
+    use crate::sessions::StoreError;
 
     /// What is found, as `session count` pairs.
     fn found(result: Result<(), StoreError>) -> Vec<(String, u64)> {

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::claims::Claims;
 use super::losses::Failures;
 use super::{RecorderOptions, Unrecorded};
-use crate::Timestamp;
+use crate::session::Timestamp;
 use crate::store::{NewEvent, StoreError, StoredEventKind};
 
 /// Of how many sessions it is remembered when they were made.

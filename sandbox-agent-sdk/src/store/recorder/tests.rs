@@ -10,7 +10,7 @@ mod failures;
 mod overflow;
 
 use super::{Recorder, RecorderOptions, Unrecorded};
-use crate::Timestamp;
+use crate::session::Timestamp;
 use crate::store::{
     EventPage, EventQuery, InactiveQuery, MemoryStore, NewEvent, RecordPage, RecordQuery, SessionRecord,
     SessionStore, StoreError, StoredEvent, StoredEventKind,

@@ -166,7 +166,7 @@ impl Writer {
 
     /// The places of what was stored in a session behind this index.
     async fn stored_places(&self, session: &str, since: u64) -> Result<HashSet<String>, StoreError> {
-        let mut query = EventQuery::of(session).after(since).limit(crate::MAX_PAGE);
+        let mut query = EventQuery::of(session).after(since).limit(crate::sessions::MAX_PAGE);
         let mut places = HashSet::new();
         loop {
             let page = self.store.events(&query).await?;

@@ -7,10 +7,11 @@ use super::{
     DELETE, DIALECT, SELECT_EVENTS, SELECT_HEADS, SELECT_PRESENT, SUSPEND, SqliteStore, UPDATE_HEADS,
     bind_count, bind_list, count_sql, inactive_sql, list_sql, replace_sql, select_sql,
 };
+use crate::session::Timestamp;
+use crate::sessions::{ArchivedSessions, SessionStatus};
 use crate::store::{
     Cursor, InactiveQuery, NewEvent, RecordQuery, SessionRecord, SessionStore, SqliteOptions, SqliteSync,
 };
-use crate::{ArchivedSessions, SessionStatus, Timestamp};
 
 async fn store() -> (tempfile::TempDir, SqliteStore) {
     let directory = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use self::denied::Denied;
 use super::{FileAccess, FileError, ReadText, TextFiles, WriteText};
-use crate::Roots;
+use crate::tools::Roots;
 
 /// How many bytes one request reads or writes by default.
 const LIMIT: u64 = 16 << 20;

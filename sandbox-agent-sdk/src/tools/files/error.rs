@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::RpcError;
+use crate::error::RpcError;
 
 /// Why a file could not be read or written. The agent gets it as an error response.
 #[derive(Debug, Clone, thiserror::Error)]

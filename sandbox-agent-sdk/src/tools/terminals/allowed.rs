@@ -128,7 +128,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{Allowed, absolute_path};
-    use crate::TerminalError;
+    use crate::tools::TerminalError;
 
     fn program(place: &TempDir, name: &str) -> PathBuf {
         let path = place.path().join(name);

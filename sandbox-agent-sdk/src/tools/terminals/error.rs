@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::RpcError;
+use crate::error::RpcError;
 
 /// Why a terminal could not be created or used. The agent gets it as an error response.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -12,8 +12,8 @@ use super::allowed::{Allowed, absolute_path, check_variables, locate};
 use super::sandbox::{Confined, Sandbox, outer_roots};
 use super::spawner::Spawner;
 use super::{TerminalCommand, TerminalError};
-use crate::Roots;
 use crate::process_tree::Inherited;
+use crate::tools::Roots;
 
 /// What terminals are allowed to do.
 ///
@@ -115,7 +115,7 @@ impl TerminalOptions {
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use sandbox_agent_sdk::tools::Sandbox;
-    /// use sandbox_agent_sdk::{Roots, TerminalOptions};
+    /// use sandbox_agent_sdk::tools::{Roots, TerminalOptions};
     ///
     /// let options = TerminalOptions::new(Roots::at("/work")).sandbox(Sandbox::detect()?);
     /// # Ok(()) }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use super::process::Process;
 use super::{Inner, Terminal, TerminalCommand, TerminalError};
-use crate::random::random_id;
+use crate::client::random::random_id;
 
 /// A reservation for one more terminal of a session. It counts as a terminal until it is used or dropped.
 ///

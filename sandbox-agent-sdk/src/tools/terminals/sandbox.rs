@@ -36,7 +36,7 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use sandbox_agent_sdk::tools::Sandbox;
-/// use sandbox_agent_sdk::{Roots, TerminalOptions, Terminals};
+/// use sandbox_agent_sdk::tools::{Roots, TerminalOptions, Terminals};
 ///
 /// let sandbox = Sandbox::detect()?.read("/home/ada/.cargo").read("/home/ada/.rustup");
 /// let terminals = Terminals::new(TerminalOptions::new(Roots::at("/home/ada/project")).sandbox(sandbox));

@@ -64,7 +64,7 @@ pub(super) async fn a_dropped_turn_stops(cell: Cell) -> Seen {
     let mut turn = session.prompt(LONG);
     first_text(&mut turn).await;
     drop(turn);
-    until("the session is idle", || session.turn_state() == sandbox_agent_sdk::TurnState::Idle).await;
+    until("the session is idle", || session.turn_state() == sandbox_agent_sdk::turns::TurnState::Idle).await;
     usable(&bench, &session).await;
     Seen::Works
 }

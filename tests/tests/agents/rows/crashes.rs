@@ -3,7 +3,8 @@
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
-use sandbox_agent_sdk::{PermissionPolicy, SandboxAgentClient, SqliteStore};
+use sandbox_agent_sdk::sessions::SqliteStore;
+use sandbox_agent_sdk::{PermissionPolicy, SandboxAgentClient};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::{
@@ -36,7 +37,7 @@ pub(super) async fn a_killed_agent_is_reported_and_loads_its_session_again(cell:
     Seen::Works
 }
 
-async fn stored(bench: &Bench) -> (SandboxAgentClient, sandbox_agent_sdk::StoredSession) {
+async fn stored(bench: &Bench) -> (SandboxAgentClient, sandbox_agent_sdk::sessions::StoredSession) {
     let store = SqliteStore::open(bench.home.folder().join("sessions.sqlite")).await.expect("a store");
     let options = bench.options().store(store).permissions(PermissionPolicy::BypassPermissions);
     let connected = bench.connect(options).await;
@@ -47,7 +48,7 @@ async fn stored(bench: &Bench) -> (SandboxAgentClient, sandbox_agent_sdk::Stored
 }
 
 /// Prompts in a stored session; the agent must know what was said before.
-async fn remembers(session: &sandbox_agent_sdk::StoredSession) {
+async fn remembers(session: &sandbox_agent_sdk::sessions::StoredSession) {
     let turn = patiently("restoring", session.prompt("repeat all")).await;
     let log = read(turn.unwrap_or_else(|error| panic!("{}", chain(&error)))).await;
     assert!(log.ended().text().contains("remember this"), "{:?}", log.text());

@@ -6,9 +6,9 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::{
-    ConfinedFiles, FileAccess, FileError, PermissionPolicy, ReadText, Roots, TerminalOptions, TextFiles,
-    WriteText,
+use sandbox_agent_sdk::PermissionPolicy;
+use sandbox_agent_sdk::tools::{
+    ConfinedFiles, FileAccess, FileError, ReadText, Roots, TerminalOptions, TextFiles, WriteText,
 };
 use sdk_tests::{agents::RealAgent, model::WRITTEN};
 

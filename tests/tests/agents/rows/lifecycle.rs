@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sandbox_agent_sdk::{Error, ListSessions, NewSession, PermissionPolicy, Update, UpdateKind};
+use sandbox_agent_sdk::session::ListSessions;
+use sandbox_agent_sdk::{Error, NewSession, PermissionPolicy, Update, UpdateKind};
 use sdk_tests::agents::RealAgent;
 
 use crate::{

@@ -1,6 +1,6 @@
 //! Modes, models and options.
 
-use sandbox_agent_sdk::SessionSnapshot;
+use sandbox_agent_sdk::session::SessionSnapshot;
 use sdk_tests::agents::RealAgent;
 
 use crate::{

@@ -1,6 +1,7 @@
 //! Tool servers.
 
-use sandbox_agent_sdk::{LocalMcpServer, McpServerConfig, PermissionPolicy};
+use sandbox_agent_sdk::PermissionPolicy;
+use sandbox_agent_sdk::config::{LocalMcpServer, McpServerConfig};
 use sdk_tests::agents::mcp_server;
 
 use crate::{

@@ -13,6 +13,7 @@ use sandbox_agent_sdk::control::processes::ProcessOwner;
 use sdk_tests::{say_not_run, within};
 use tempfile::TempDir;
 
+use super::processes::written_until;
 use super::{Kind, Server};
 
 /// The size of the display.
@@ -207,9 +208,15 @@ async fn mouse_windows_and_clipboard_are_moved_and_read() {
     assert_eq!(stopped.state, DesktopState::Inactive);
 }
 
+/// Whether the progress report of `ffmpeg` counts at least one frame: `frame=   12 fps=…`.
+fn has_a_frame(report: &str) -> bool {
+    let counts = report.split("frame=").skip(1).filter_map(|rest| rest.split_whitespace().next());
+    counts.filter_map(|count| count.parse::<u32>().ok()).any(|count| count > 0)
+}
+
 #[tokio::test]
 async fn a_recording_is_downloaded_as_a_stream_and_deleted() {
-    let Some((_server, desktop, _folder)) = start().await else { return };
+    let Some((server, desktop, _folder)) = start().await else { return };
     assert!(desktop.recordings().await.expect("recordings").is_empty());
     let error = desktop.stop_recording().await.expect_err("there is none");
     assert_eq!(DesktopProblem::of(&error).expect("a problem").kind, DesktopProblemKind::Conflict);
@@ -221,8 +228,9 @@ async fn a_recording_is_downloaded_as_a_stream_and_deleted() {
     assert_eq!(begun.status, RecordingStatus::Recording);
     let again = desktop.start_recording().await.expect_err("one at a time");
     assert_eq!(DesktopProblem::of(&again).expect("a problem").kind, DesktopProblemKind::Conflict);
-    // The recorder writes nothing that shows when its first frame is taken.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // The server stops the recorder with a signal, and a recording without a frame fails.
+    let recorder = begun.process_id.expect("the process of the recorder");
+    written_until(&server.plane().processes(), &recorder, has_a_frame).await;
     let ended = within("stopping", desktop.stop_recording()).await.expect("a recording");
     assert_eq!(ended.status, RecordingStatus::Completed);
     assert_eq!(desktop.recording(&ended.id).await.expect("a recording"), ended);

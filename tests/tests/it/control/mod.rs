@@ -8,7 +8,7 @@ mod remote_shell;
 mod terminals;
 
 use mock_server::MockServer;
-use sandbox_agent_sdk::ControlPlane;
+use sandbox_agent_sdk::control::ControlPlane;
 use sdk_tests::{ReleasedServer, ReleasedSetup};
 
 use crate::servers::{STUB, released};

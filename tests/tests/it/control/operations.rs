@@ -8,15 +8,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mock_server::MockServer;
+use sandbox_agent_sdk::config::{LocalMcpServer, McpServerConfig, SkillsConfig};
+use sandbox_agent_sdk::connection::http_client_builder;
+use sandbox_agent_sdk::control::FsMove;
 use sandbox_agent_sdk::control::desktop::{
     KeyModifiers, LaunchApp, MouseButton, Region, ScreenshotOptions, Selection, StartDesktop,
 };
 use sandbox_agent_sdk::control::processes::{CreateProcess, LogQuery, RunProcess};
 use sandbox_agent_sdk::control::terminal::TerminalSize;
-use sandbox_agent_sdk::{
-    ClientOptions, FsMove, LocalMcpServer, McpServerConfig, SandboxAgentClient, ServerKind, SkillsConfig,
-    http_client_builder,
-};
+use sandbox_agent_sdk::{ClientOptions, SandboxAgentClient, ServerKind};
 use sdk_tests::{Unavailable, say_not_run, typescript_sdk, within};
 
 use super::{Kind, Server, VERSION};

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::Upload;
 use sandbox_agent_sdk::control::processes::{
     CreateProcess, Follow, FollowEvent, FollowFrom, FollowOptions, LogQuery, LogStream, ProcessExit,
     ProcessInfo, ProcessOwner, Processes, RunProcess,
 };
-use sandbox_agent_sdk::{Error, Upload};
 use sdk_tests::within;
 
 use super::{Kind, Server};
@@ -35,13 +36,18 @@ async fn to_the_end(mut follow: Follow) -> (Vec<u8>, ProcessInfo) {
 
 /// Waits until a process has written this.
 async fn written(processes: &Processes, id: &str, text: &str) {
+    written_until(processes, id, |output| output.contains(text)).await;
+}
+
+/// Waits until the output of a process meets the condition.
+pub(super) async fn written_until(processes: &Processes, id: &str, condition: impl Fn(&str) -> bool) {
     let mut follow = processes.follow(id, FollowOptions::new());
     let mut seen = Vec::new();
     let seeing = async {
-        while !String::from_utf8_lossy(&seen).contains(text) {
+        while !condition(&String::from_utf8_lossy(&seen)) {
             match follow.next().await.expect("more output").expect("no error") {
                 FollowEvent::Output(entry) => seen.extend_from_slice(&entry.data),
-                other => panic!("{other:?} before {text:?}"),
+                other => panic!("{other:?} behind {:?}", String::from_utf8_lossy(&seen)),
             }
         }
     };

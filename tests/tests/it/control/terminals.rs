@@ -1,8 +1,9 @@
 //! Terminals over WebSockets.
 
+use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::ControlPlane;
 use sandbox_agent_sdk::control::processes::{CreateProcess, LossyText, ProcessExit};
 use sandbox_agent_sdk::control::terminal::{ProcessTerminal, TerminalEvent, TerminalSize};
-use sandbox_agent_sdk::{ControlPlane, Error};
 use sdk_tests::within;
 
 use super::{Kind, Server};

@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use sandbox_agent_sdk::{
-    ConnectionState, LocalError, NewSession, SandboxAgentClient, StartPhase, local::PathProblem,
-};
+use sandbox_agent_sdk::control::StartPhase;
+use sandbox_agent_sdk::local::{LocalError, PathProblem};
+use sandbox_agent_sdk::{ConnectionState, NewSession, SandboxAgentClient};
 use sdk_tests::{eventually, within};
 
 use super::{Home, VERSION};
@@ -146,7 +146,9 @@ async fn a_server_gets_only_the_variables_that_are_named() {
     assert!(secrets.iter().all(|name| std::env::var_os(name).is_some()));
     let home = Home::new(&[]);
     let script = home.script("env > variables; exit 3");
-    let has = async |change: fn(sandbox_agent_sdk::LocalOptions) -> sandbox_agent_sdk::LocalOptions| {
+    let has = async |change: fn(
+        sandbox_agent_sdk::local::LocalOptions,
+    ) -> sandbox_agent_sdk::local::LocalOptions| {
         let error = within("the start", change(home.options(&script)).start()).await.unwrap_err();
         assert!(matches!(error, LocalError::Died { .. }), "{error:?}");
         let variables = fs::read_to_string(home.path().join("variables")).unwrap();
@@ -246,7 +248,8 @@ fn a_proxy_of_the_environment_sees_nothing_that_goes_to_the_loopback_interface()
             let mock = mock_server::MockServer::builder().token("hush").start().await;
             let client = SandboxAgentClient::builder(mock.url()).token("hush").auto_connect(false);
             within("a health check", client.build().unwrap().health().check()).await.unwrap();
-            let control = sandbox_agent_sdk::ControlPlane::builder(mock.url()).token("hush").build().unwrap();
+            let control =
+                sandbox_agent_sdk::control::ControlPlane::builder(mock.url()).token("hush").build().unwrap();
             within("a health check", control.health().check()).await.unwrap();
             if let Some(binary) = released(VERSION).await {
                 let home = Home::new(&[]);

@@ -1,7 +1,8 @@
 //! What a call failed with, whichever client made it.
 
 use acp_http_client::EndReasonError;
-use sandbox_agent_sdk::{LostReason, TerminationInfo};
+use sandbox_agent_sdk::TerminationInfo;
+use sandbox_agent_sdk::error::LostReason;
 
 /// The error of one of the clients.
 #[derive(Debug)]

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use sandbox_agent_sdk::{
-    Capabilities, Error, Event, EventQuery, Events, MemoryStore, NewSession, Origin, PostgresStore,
-    SandboxAgentClient, SessionStatus, SessionStore, SqliteStore, StoredEvent, StoredSession,
+use sandbox_agent_sdk::connection::Capabilities;
+use sandbox_agent_sdk::event::Origin;
+use sandbox_agent_sdk::sessions::{
+    EventQuery, MemoryStore, PostgresStore, SessionStatus, SessionStore, SqliteStore, StoredEvent,
+    StoredSession,
 };
+use sandbox_agent_sdk::{Error, Event, Events, NewSession, SandboxAgentClient};
 use sdk_tests::{Cluster, Schema, within};
 use serde_json::Value;
 use tempfile::TempDir;

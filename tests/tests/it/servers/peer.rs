@@ -10,9 +10,9 @@ use acp_http_client::{
     },
 };
 use futures::future::BoxFuture;
+use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{
-    ClientOptions, ClientTimeouts, Missed, NewSession, PermissionDecision, SandboxAgentClient, ServerKind,
-    UpdateKind,
+    ClientOptions, ClientTimeouts, NewSession, PermissionDecision, SandboxAgentClient, ServerKind, UpdateKind,
 };
 use sdk_tests::{Proxy, within};
 use serde_json::json;

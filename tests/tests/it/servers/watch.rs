@@ -70,7 +70,8 @@ impl Watch {
 }
 
 fn of_sdk(event: sandbox_agent_sdk::Event) -> Seen {
-    use sandbox_agent_sdk::{ConnectionState, Event, Origin};
+    use sandbox_agent_sdk::event::Origin;
+    use sandbox_agent_sdk::{ConnectionState, Event};
     match event {
         Event::Update(update) => match update.message_text().map(str::to_owned) {
             Some(text) if update.origin() == Origin::Live => Seen::Text(text),

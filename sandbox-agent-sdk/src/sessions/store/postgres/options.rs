@@ -9,7 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
 
 use super::super::StoreError;
 use super::super::rows::failure;
-use crate::secret::Secret;
+use crate::client::secret::Secret;
 
 /// How much longer than the database's own limit a call waits for a response.
 const GRACE: Duration = Duration::from_secs(2);

@@ -11,7 +11,8 @@ use super::super::super::{
     StoredEventKind, StreamPosition, read_json,
 };
 use super::super::{Database, Row, Text};
-use crate::{SessionStatus, Timestamp};
+use crate::session::Timestamp;
+use crate::sessions::status::SessionStatus;
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, Database, <Database as sqlx::Database>::Arguments<'q>>;
 

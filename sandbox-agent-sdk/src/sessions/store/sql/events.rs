@@ -13,7 +13,7 @@ use super::super::super::{
 use super::super::{BEGIN, Connection};
 use super::columns::{Head, bind_position, read_event, read_record};
 use super::records::{advance, end_older_binding, locked, update_record};
-use crate::Timestamp;
+use crate::session::Timestamp;
 
 /// How many events one statement inserts. Statements of this size, and of one, are prepared once.
 const ROWS: usize = 128;

@@ -9,7 +9,7 @@ use super::super::{
     RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreFuture, StreamPosition, Suspend,
 };
 use super::Store;
-use crate::Timestamp;
+use crate::session::Timestamp;
 
 mod columns;
 pub(super) mod events;

@@ -117,8 +117,8 @@ async fn a_record_that_cannot_be_read_takes_no_other_session_with_it() {
 async fn what_no_store_can_keep_is_told_at_once_and_does_not_get_into_a_batch() {
     let store = Moody::new().await;
     let (recorder, mut losses) = recorder(&store, RecorderOptions::default());
-    let deep = (0..=crate::MAX_DEPTH).fold(json!(1), |inside, _| json!([inside]));
-    let long = "x".repeat(crate::MAX_KEY_BYTES + 1);
+    let deep = (0..=crate::sessions::MAX_DEPTH).fold(json!(1), |inside, _| json!([inside]));
+    let long = "x".repeat(crate::sessions::MAX_KEY_BYTES + 1);
     recorder.record("s", StoredEventKind::Update, deep);
     recorder.record("s", StoredEventKind::from(long.as_str()), 0.into());
     for session in ["", "a\0b", &long] {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use cap_std::fs::{Dir, File, OpenOptions};
 
-use crate::random::random_number;
+use crate::client::random::random_number;
 
 /// How often another name is tried if one exists.
 const TRIES: usize = 16;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{ConfinedFiles, options};
 use crate::tools::files::lines::Window;
-use crate::{FileError, ReadText};
+use crate::tools::{FileError, ReadText};
 
 /// How much is read in one call.
 const PIECE: usize = 64 << 10;

@@ -9,7 +9,7 @@ use cap_std::fs::{Dir, File, Permissions};
 use super::draft::Draft;
 use super::read::is_no_such_device;
 use super::{ConfinedFiles, options};
-use crate::{FileAccess, FileError, WriteText};
+use crate::tools::{FileAccess, FileError, WriteText};
 
 impl ConfinedFiles {
     pub(super) fn write_now(&self, request: &WriteText) -> Result<(), FileError> {

@@ -1,0 +1,129 @@
+//! What a server and its agent can do.
+
+use serde_json::Value;
+
+use crate::ServerKind;
+use crate::client::login::LoginMethod;
+use crate::extensions::Extensions;
+
+/// What was learnt when the connection was made: what the server and the agent can do.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The kind of server.
+    pub server: ServerKind,
+    /// The agent, by the name under which it was asked for.
+    pub agent: String,
+    /// What the agent calls itself.
+    pub agent_name: Option<String>,
+    /// What to call the agent in a user interface.
+    pub agent_title: Option<String>,
+    /// The version of the agent.
+    pub agent_version: Option<String>,
+    /// What the server can do beyond the ordinary.
+    pub extensions: Extensions,
+    /// Whether sessions can be loaded, with their history.
+    pub load_session: bool,
+    /// Whether sessions can be resumed, without their history.
+    pub resume_session: bool,
+    /// Whether sessions can be forked.
+    pub fork_session: bool,
+    /// Whether the agent lists its sessions.
+    pub list_sessions: bool,
+    /// Whether the agent closes sessions.
+    pub close_session: bool,
+    /// Whether the agent deletes sessions from its list.
+    pub delete_session: bool,
+    /// Whether sessions can have directories besides the one they work in.
+    pub additional_directories: bool,
+    /// Whether the agent can log out.
+    pub logout: bool,
+    /// Whether sessions can have tool servers that are reached over HTTP.
+    pub mcp_http: bool,
+    /// Whether sessions can have tool servers that are reached over server-sent events.
+    pub mcp_sse: bool,
+    /// Whether prompts may hold images.
+    pub images: bool,
+    /// Whether prompts may hold recordings.
+    pub audio: bool,
+    /// Whether prompts may hold embedded resources.
+    pub embedded_resources: bool,
+    /// The ids of [`login_methods`](Self::login_methods).
+    pub auth_methods: Vec<String>,
+    /// The ways to log in that the agent offers.
+    pub login_methods: Vec<LoginMethod>,
+    /// The whole response, as it came.
+    pub raw: Value,
+}
+
+impl Capabilities {
+    /// The member `_meta` of the agent's capabilities.
+    #[must_use]
+    pub fn meta(&self) -> Option<&Value> {
+        self.raw.pointer("/agentCapabilities/_meta")
+    }
+
+    pub(crate) fn read(server: ServerKind, agent: &str, raw: Value) -> Self {
+        let at = |pointer: &str| raw.pointer(pointer);
+        let flag = |pointer: &str| at(pointer).and_then(Value::as_bool).unwrap_or(false);
+        // An ability is an object, empty or not, where it is there, and absent or `null` where it is not.
+        let there = |ability: Option<&Value>| {
+            ability.is_some_and(|ability| !ability.is_null() && ability != &Value::Bool(false))
+        };
+        let has = |name: &str| {
+            there(at("/agentCapabilities/sessionCapabilities").and_then(|abilities| abilities.get(name)))
+        };
+        let text = |pointer: &str| at(pointer).and_then(Value::as_str).map(str::to_owned);
+        let login_methods = LoginMethod::read_all(&raw);
+        Self {
+            server,
+            agent: agent.to_owned(),
+            agent_name: text("/agentInfo/name"),
+            agent_title: text("/agentInfo/title"),
+            agent_version: text("/agentInfo/version"),
+            extensions: Extensions::from_initialize(&raw),
+            load_session: flag("/agentCapabilities/loadSession"),
+            resume_session: has("resume"),
+            fork_session: has("fork"),
+            list_sessions: has("list"),
+            close_session: has("close"),
+            delete_session: has("delete"),
+            additional_directories: has("additionalDirectories"),
+            logout: there(at("/agentCapabilities/auth/logout")),
+            mcp_http: flag("/agentCapabilities/mcpCapabilities/http"),
+            mcp_sse: flag("/agentCapabilities/mcpCapabilities/sse"),
+            images: flag("/agentCapabilities/promptCapabilities/image"),
+            audio: flag("/agentCapabilities/promptCapabilities/audio"),
+            embedded_resources: flag("/agentCapabilities/promptCapabilities/embeddedContext"),
+            auth_methods: login_methods.iter().map(|method| method.id.clone()).collect(),
+            login_methods,
+            raw,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Capabilities;
+    use crate::ServerKind;
+    use crate::extensions::Extension;
+
+    #[test]
+    fn what_is_not_said_is_not_there() {
+        let none = Capabilities::read(ServerKind::PerAgent, "mock", json!({"echoed": {}}));
+        assert!(!none.load_session && !none.resume_session && !none.images && none.auth_methods.is_empty());
+        let some = Capabilities::read(
+            ServerKind::Shared,
+            "mock",
+            json!({"agentInfo": {"name": "m", "version": "1"}, "authMethods": [{"id": "key", "name": "Key"}, {}],
+                "agentCapabilities": {"loadSession": true, "sessionCapabilities": {"resume": {}, "fork": null},
+                    "promptCapabilities": {"image": true},
+                    "_meta": {"sandboxagent.dev": {"extensions": {"sessionDetach": true}}}}}),
+        );
+        assert!(some.load_session && some.resume_session && !some.fork_session && some.images);
+        assert_eq!((some.agent_name.as_deref(), some.auth_methods), (Some("m"), vec!["key".to_owned()]));
+        assert!(some.extensions.supports(Extension::SessionDetach));
+    }
+}

@@ -1,0 +1,141 @@
+//! Events as JSON, for those who pass them on.
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+use super::Event;
+use crate::{ConnectionState, Error};
+
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_map().map_err(serde::ser::Error::custom)?.serialize(serializer)
+    }
+}
+
+impl Event {
+    fn to_map(&self) -> serde_json::Result<Map<String, Value>> {
+        let (kind, content) = match self {
+            Self::Update(update) => ("update", serde_json::to_value(update)?),
+            Self::SessionEnded(ended) => ("sessionEnded", serde_json::to_value(ended)?),
+            Self::AgentUnparsed { unparsed, origin } => {
+                ("agentUnparsed", json!({"error": unparsed.error, "raw": unparsed.raw, "origin": origin}))
+            }
+            Self::Permission(request) => (
+                "permission",
+                json!({"sessionId": request.session_id(), "toolCall": request.tool_call(),
+                    "options": request.options(), "request": request.raw()}),
+            ),
+            Self::UnclaimedRequest(request) => (
+                "unclaimedRequest",
+                json!({"sessionId": request.session_id(), "method": request.method(), "request": request.raw()}),
+            ),
+            Self::PermissionDecided(decided) => (
+                "permissionDecided",
+                json!({"sessionId": decided.request.session_id(), "request": decided.request.raw(),
+                    "by": format!("{:?}", decided.by).to_lowercase()}),
+            ),
+            Self::RequestRejected { session_id, method, reason } => {
+                ("requestRejected", json!({"sessionId": session_id, "method": method, "reason": reason}))
+            }
+            Self::Question(request) => {
+                ("question", json!({"sessionId": request.session_id(), "request": request.raw()}))
+            }
+            Self::QuestionCompleted { id } => ("questionCompleted", json!({ "id": id })),
+            Self::Connection(state) => ("connection", connection(state)),
+            Self::Reconnected { checked } => ("reconnected", json!({ "checked": checked })),
+            Self::ServerRestarted => ("serverRestarted", json!({})),
+            Self::Gap(gap) => ("gap", serde_json::to_value(gap)?),
+            Self::Lagged(count) => ("lagged", json!({ "count": count })),
+            #[cfg(feature = "sessions")]
+            Self::Unrecorded(unrecorded) => ("unrecorded", json!({"sessionId": unrecorded.session_id})),
+            #[cfg(feature = "sessions")]
+            Self::TakenOver { session_id } => ("takenOver", json!({ "sessionId": session_id })),
+            Self::Budget(budget) => ("budget", serde_json::to_value(budget)?),
+            Self::Malformed { reason, start, lost } => {
+                ("malformed", json!({"reason": reason, "start": start, "lost": lost}))
+            }
+            Self::AnswerLost { method, error } => {
+                ("answerLost", json!({"method": method, "error": error_value(error)}))
+            }
+            Self::Other { method, params, origin } => {
+                ("other", json!({"method": method, "params": params, "origin": origin}))
+            }
+        };
+        let mut map = Map::new();
+        map.insert("type".to_owned(), kind.into());
+        if let Value::Object(members) = content {
+            map.extend(members);
+        }
+        Ok(map)
+    }
+}
+
+fn connection(state: &ConnectionState) -> Value {
+    match state {
+        ConnectionState::Disconnected => json!({"state": "disconnected"}),
+        ConnectionState::Connecting => json!({"state": "connecting"}),
+        ConnectionState::Connected => json!({"state": "connected"}),
+        ConnectionState::Reconnecting { attempt } => json!({"state": "reconnecting", "attempt": attempt}),
+        ConnectionState::AgentEnded(info) => json!({"state": "agentEnded", "termination": info}),
+        ConnectionState::Lost(reason) => json!({"state": "lost", "reason": reason.to_string()}),
+    }
+}
+
+fn error_value(error: &Error) -> Value {
+    json!({"message": error.to_string(), "maybeExecuted": error.maybe_executed(), "rpc": error.rpc_error()})
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::error::{LostReason, RpcError};
+    use crate::event::{Gap, Origin, SessionEnded};
+    use crate::termination::{EndReason, TerminatedBy};
+    use crate::{ConnectionState, Error, Event, TerminationInfo, Update};
+
+    #[test]
+    fn every_event_is_an_object_with_a_type() {
+        let info = TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
+        let ended = SessionEnded { session_id: "s".into(), termination: info.clone(), origin: Origin::Live };
+        let rpc = Error::Rpc { error: RpcError::new(-32000, "no"), status: None, executed: false };
+        let maybe_executed = rpc.maybe_executed();
+        let missed = Update::missed("s", crate::update::Missed::Gap(Gap { from: 1, to: 2 }));
+        let table = [
+            (
+                Event::Update(missed),
+                json!({"type": "update", "sessionId": "s", "origin": "live", "missed": {"gap": {"from": 1, "to": 2}}}),
+            ),
+            (
+                Event::SessionEnded(Box::new(ended)),
+                json!({"type": "sessionEnded", "sessionId": "s", "origin": "live",
+                    "termination": {"reason": "error", "terminatedBy": "agent"}}),
+            ),
+            (Event::ServerRestarted, json!({"type": "serverRestarted"})),
+            (Event::Gap(Gap { from: 3, to: 5 }), json!({"type": "gap", "from": 3, "to": 5})),
+            (Event::Lagged(7), json!({"type": "lagged", "count": 7})),
+            (
+                Event::Connection(ConnectionState::Lost(LostReason::ServerGone)),
+                json!({"type": "connection", "state": "lost", "reason": LostReason::ServerGone.to_string()}),
+            ),
+            (
+                Event::Connection(ConnectionState::AgentEnded(Box::new(info))),
+                json!({"type": "connection", "state": "agentEnded",
+                    "termination": {"reason": "error", "terminatedBy": "agent"}}),
+            ),
+            (
+                Event::AnswerLost { method: "m".into(), error: rpc },
+                json!({"type": "answerLost", "method": "m", "error": {"message": "no (code -32000)",
+                    "maybeExecuted": maybe_executed, "rpc": {"code": -32000, "message": "no"}}}),
+            ),
+            (
+                Event::Other { method: "_x".into(), params: json!({"a": 1}), origin: Origin::Replayed },
+                json!({"type": "other", "method": "_x", "params": {"a": 1}, "origin": "replayed"}),
+            ),
+        ];
+        for (event, expected) in table {
+            let written: Value = serde_json::to_value(&event).unwrap();
+            assert_eq!(written, expected, "{event:?}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Bounds on everything that a server or an agent can send.
+
+use crate::Error;
+use crate::convert::decoded::decoded_size;
+
+/// Bounds on what a client accepts over the wire.
+///
+/// Every bound has a default that fits real agents. What exceeds a bound fails with a typed error or is reported as
+/// an event; it never exhausts the memory of the program.
+///
+/// Sizes of bodies are those of their text. JSON takes more memory once it is decoded: up to
+/// [`expansion`](Self::expansion) times the bound of its kind is accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The largest response to a health check, in bytes. Default 64 KiB.
+    pub health: usize,
+    /// The largest JSON response of any other control call, in bytes. Default 64 MiB.
+    pub control: usize,
+    /// The largest message of a connection, in bytes: a response, an update or a request. Default 64 MiB.
+    pub message: usize,
+    /// The largest page of a list of sessions, in bytes. Default 16 MiB.
+    pub session_page: usize,
+    /// The largest list of sessions over all its pages, in bytes. Default 64 MiB.
+    pub session_list: usize,
+    /// How many pages a list of sessions may have. Default 1,000.
+    pub list_pages: usize,
+    /// How many times the bound of its kind a body may take once it is decoded. Default 8.
+    pub expansion: usize,
+    /// How many agent requests may be open at a time. Further ones are answered with an error. Default 1,024.
+    pub open_requests: usize,
+    /// How many bytes all open agent requests may take once they are decoded. Further ones are answered with an
+    /// error. Default 64 MiB.
+    pub open_request_bytes: usize,
+    /// How many [unclaimed requests](crate::requests::UnclaimedRequest) can be claimed at a time. When another one
+    /// arrives, the oldest is left to its client. Default 64.
+    pub unclaimed_requests: usize,
+    /// The longest session id, in bytes. Default 1 KiB.
+    pub session_id: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            health: 64 << 10,
+            control: 64 << 20,
+            message: 64 << 20,
+            session_page: 16 << 20,
+            session_list: 64 << 20,
+            list_pages: 1_000,
+            expansion: 8,
+            open_requests: 1_024,
+            open_request_bytes: 64 << 20,
+            unclaimed_requests: 64,
+            session_id: 1 << 10,
+        }
+    }
+}
+
+/// Gives each bound a setter of its name.
+macro_rules! setters {
+    ($($name:ident: $what:literal,)*) => {
+        impl Limits {
+            $(
+                #[doc = concat!("Sets ", $what, ".")]
+                #[must_use]
+                pub fn $name(mut self, bound: usize) -> Self {
+                    self.$name = bound;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    health: "the largest response to a health check, in bytes",
+    control: "the largest JSON response of any other control call, in bytes",
+    message: "the largest message of a connection, in bytes",
+    session_page: "the largest page of a list of sessions, in bytes",
+    session_list: "the largest list of sessions over all its pages, in bytes",
+    list_pages: "how many pages a list of sessions may have",
+    expansion: "how many times the bound of its kind a body may take once it is decoded",
+    open_requests: "how many agent requests may be open at a time",
+    open_request_bytes: "how many bytes all open agent requests may take once they are decoded",
+    unclaimed_requests: "how many unclaimed requests can be claimed at a time",
+    session_id: "the longest session id, in bytes",
+}
+
+/// The kinds of bodies that have bounds of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyKind {
+    Health,
+    Control,
+    Message,
+    SessionPage,
+}
+
+impl Limits {
+    /// The largest text of a kind.
+    pub(crate) fn text(&self, kind: BodyKind) -> usize {
+        match kind {
+            BodyKind::Health => self.health,
+            BodyKind::Control => self.control,
+            BodyKind::Message => self.message,
+            BodyKind::SessionPage => self.session_page,
+        }
+    }
+
+    /// Checks the text of a body and what it will take once it is decoded.
+    pub(crate) fn check(&self, kind: BodyKind, what: &str, text: &[u8]) -> Result<(), Error> {
+        let limit = self.text(kind);
+        if text.len() > limit {
+            return Err(Error::MessageTooLarge { limit, seen: text.len(), event_id: None });
+        }
+        let limit = limit.saturating_mul(self.expansion);
+        let size = decoded_size(text);
+        if size > limit {
+            return Err(Error::DecodedTooLarge { what: what.to_owned(), limit, size });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BodyKind, Limits};
+    use crate::Error;
+    use crate::convert::decoded::decoded_size;
+
+    #[test]
+    fn a_body_is_accepted_up_to_its_bounds_and_not_above() {
+        let text = br#"{"a":[0,0,0,0],"b":"text"}"#;
+        let decoded = decoded_size(text);
+        assert!(decoded > text.len());
+        type Set = fn(Limits, usize) -> Limits;
+        let kinds: [(BodyKind, Set); 4] = [
+            (BodyKind::Health, Limits::health),
+            (BodyKind::Control, Limits::control),
+            (BodyKind::Message, Limits::message),
+            (BodyKind::SessionPage, Limits::session_page),
+        ];
+        for (kind, set) in kinds {
+            for (bound, fits) in [(text.len() - 1, false), (text.len(), true), (text.len() + 1, true)] {
+                let limits = set(Limits::default().expansion(1_000), bound);
+                match limits.check(kind, "test", text) {
+                    Ok(()) => assert!(fits, "{kind:?} {bound}"),
+                    Err(Error::MessageTooLarge { limit, seen, .. }) => {
+                        assert!(!fits && limit == bound && seen == text.len());
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            for (bound, fits) in [(decoded - 1, false), (decoded, true), (decoded + 1, true)] {
+                let limits = set(Limits::default().expansion(1), bound);
+                match limits.check(kind, "test", text) {
+                    Ok(()) => assert!(fits, "{kind:?} {bound}"),
+                    Err(Error::DecodedTooLarge { limit, size, .. }) => {
+                        assert!(!fits && limit == bound && size == decoded);
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+}

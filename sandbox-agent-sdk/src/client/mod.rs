@@ -1,0 +1,65 @@
+//! The client: one connection, its sessions and their turns.
+//!
+//! ```text
+//! handle, session, turn      what a program holds                      (public face)
+//! lifecycle                  connect, disconnect, races
+//! opening, methods, stopping what can be done with sessions
+//! connection, calls          one connection and the calls made over it
+//! pump                       the one task that turns messages into events
+//! router                     agent requests: whether they are ours, and which handler answers
+//! account, offers            logging out, deleting sessions; what this client can do
+//! hub                        who listens, which turn runs, which session has ended
+//! metering                   what turns use, and budgets that end them
+//! supports                   what the server and the agents behind it can do
+//! probe                      which kind of server it is
+//! ```
+
+mod account;
+mod calls;
+pub(crate) mod capabilities;
+mod connection;
+pub(crate) mod event;
+pub(crate) mod feature;
+mod handle;
+mod hub;
+mod lifecycle;
+pub mod limits;
+mod list;
+pub mod login;
+mod metering;
+mod methods;
+mod names;
+pub(crate) mod network;
+pub(crate) mod new_session;
+mod offers;
+mod opening;
+pub(crate) mod options;
+mod probe;
+mod pump;
+pub(crate) mod random;
+mod router;
+pub(crate) mod secret;
+mod session;
+pub(crate) mod snapshot;
+pub(crate) mod state;
+mod stopping;
+mod supports;
+mod turn;
+
+pub use capabilities::Capabilities;
+pub use event::{Event, Events, Gap, Origin, SessionEnded};
+pub use feature::{Feature, Support};
+pub use handle::SandboxAgentClient;
+#[cfg(feature = "sessions")]
+pub(crate) use hub::{Hub, Observer};
+pub use list::SessionList;
+pub use new_session::{ListSessions, NewSession, OpenSession};
+#[cfg(test)]
+pub(crate) use offers::client_capabilities;
+#[cfg(feature = "sessions")]
+pub(crate) use opening::Others;
+pub use options::{ClientOptions, ClientTimeouts, DropPolicy, ServerKind};
+pub use session::{Session, TurnState};
+pub use snapshot::{SessionSnapshot, Tool};
+pub use state::ConnectionState;
+pub use turn::{CollectedTurn, FileChange, IncompleteTurn, StopReason, Turn, TurnEvent, TurnOutcome};

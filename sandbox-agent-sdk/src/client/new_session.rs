@@ -1,0 +1,404 @@
+//! How a session is made, loaded or found.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::Error;
+use crate::config::{McpCommand, McpServerConfig, McpTransport};
+use crate::convert::metadata::NAMESPACE;
+use crate::session::SessionMetadata;
+
+/// The parameter for further directories.
+const DIRECTORIES: &str = "additionalDirectories";
+
+/// What a session is made of, or loaded with.
+///
+/// ```
+/// use sandbox_agent_sdk::NewSession;
+///
+/// let session = NewSession::in_dir("/work").title("fix the build").model("opus").metadata("ticket", 4711);
+/// # let _ = session;
+/// ```
+#[derive(Clone, PartialEq)]
+#[must_use = "a description does nothing until it is given to a client"]
+pub struct NewSession {
+    directory: String,
+    metadata: SessionMetadata,
+    mcp_servers: Vec<Value>,
+    params: Map<String, Value>,
+    meta: Map<String, Value>,
+    thought_level: Option<String>,
+    invalid: Option<String>,
+}
+
+impl NewSession {
+    /// A session that works in this directory of the server's machine. The path must be absolute; another one is
+    /// refused before anything is sent.
+    pub fn in_dir(directory: impl AsRef<Path>) -> Self {
+        let directory = directory.as_ref();
+        let invalid = match directory.to_str() {
+            Some(directory) if is_absolute(directory) => None,
+            Some("") => Some("a session needs a directory".to_owned()),
+            _ => Some(format!("the directory of a session is not an absolute path: {}", directory.display())),
+        };
+        Self {
+            directory: directory.to_string_lossy().into_owned(),
+            metadata: SessionMetadata::new(),
+            mcp_servers: Vec::new(),
+            params: Map::new(),
+            meta: Map::new(),
+            thought_level: None,
+            invalid,
+        }
+    }
+
+    /// A further directory of the server's machine that the session may use, by its absolute path. The working
+    /// directory stays the base of relative paths.
+    ///
+    /// Agents that do not advertise it ignore such directories, so that the call fails with
+    /// [`Error::Unsupported`] instead: [`Feature::AdditionalDirectories`](crate::connection::Feature::AdditionalDirectories).
+    pub fn additional_directory(mut self, directory: impl Into<String>) -> Self {
+        let directories = self.params.entry(DIRECTORIES).or_insert_with(|| json!([]));
+        if let Some(directories) = directories.as_array_mut() {
+            directories.push(directory.into().into());
+        }
+        self
+    }
+
+    /// Whether it has further directories.
+    pub(crate) fn has_additional_directories(&self) -> bool {
+        self.params.contains_key(DIRECTORIES)
+    }
+
+    /// The title people see.
+    pub fn title(self, title: impl Into<String>) -> Self {
+        self.edit(|metadata| metadata.with_title(title))
+    }
+
+    /// The model to use.
+    pub fn model(self, model: impl Into<String>) -> Self {
+        self.edit(|metadata| metadata.with_model(model))
+    }
+
+    /// The mode to work in.
+    pub fn mode(self, mode: impl Into<String>) -> Self {
+        self.edit(|metadata| metadata.with_mode(mode))
+    }
+
+    /// The variant of the model.
+    pub fn variant(self, variant: impl Into<String>) -> Self {
+        self.edit(|metadata| metadata.with_variant(variant))
+    }
+
+    /// How hard the agent shall think: a value of its option for that, which is set as soon as there is a session.
+    pub fn thought_level(mut self, level: impl Into<String>) -> Self {
+        self.thought_level = Some(level.into());
+        self
+    }
+
+    /// The session id that would be nice to have. The server keeps the wish but chooses the id itself.
+    pub fn requested_session_id(self, id: impl Into<String>) -> Self {
+        self.edit(|metadata| metadata.with_requested_session_id(id))
+    }
+
+    /// How permissions are dealt with.
+    pub fn permission_mode(self, mode: impl Into<String>) -> Self {
+        self.edit(|metadata| metadata.with_permission_mode(mode))
+    }
+
+    /// The skills of the session.
+    pub fn skills(self, skills: impl Into<Value>) -> Self {
+        self.edit(|metadata| metadata.with_skills(skills))
+    }
+
+    /// The version of the agent that is asked for.
+    pub fn agent_version_requested(self, version: impl Into<String>) -> Self {
+        self.edit(|metadata| metadata.with_agent_version_requested(version))
+    }
+
+    /// Another agent than the connection's, where the server has several behind one connection.
+    pub fn agent(self, agent: impl Into<String>) -> Self {
+        self.edit(|metadata| metadata.with_agent(agent))
+    }
+
+    /// Any metadata of the application's own, kept by the server with the session.
+    pub fn metadata(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.edit(|metadata| metadata.with(key, value))
+    }
+
+    /// Metadata that was put together elsewhere, key by key.
+    pub fn with_metadata(mut self, metadata: SessionMetadata) -> Self {
+        self.metadata.merge(metadata);
+        self
+    }
+
+    /// A tool server for the session.
+    pub fn mcp_server(mut self, name: impl Into<String>, server: &McpServerConfig) -> Self {
+        let name = name.into();
+        match mcp_server(&name, server) {
+            Some(server) => self.mcp_servers.push(server),
+            None => {
+                self.invalid =
+                    Some(format!("the tool server `{name}` is of a kind that sessions cannot have"))
+            }
+        }
+        self
+    }
+
+    /// A namespace of `_meta` that is not this crate's own.
+    pub fn meta(mut self, namespace: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.meta.insert(namespace.into(), value.into());
+        self
+    }
+
+    /// Any other parameter.
+    pub fn param(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.params.insert(name.into(), value.into());
+        self
+    }
+
+    /// What can be kept of it: tool servers may hold secrets and are left out.
+    pub(crate) fn to_kept(&self) -> Map<String, Value> {
+        let mut kept = Map::new();
+        kept.insert("directory".to_owned(), self.directory.clone().into());
+        let members = [
+            ("metadata", self.metadata.clone().into_map()),
+            ("params", self.params.clone()),
+            ("meta", self.meta.clone()),
+        ];
+        for (name, members) in members {
+            if !members.is_empty() {
+                kept.insert(name.to_owned(), members.into());
+            }
+        }
+        if let Some(level) = &self.thought_level {
+            kept.insert("thoughtLevel".to_owned(), level.clone().into());
+        }
+        kept
+    }
+
+    /// What was kept of one, as far as it can be read.
+    pub(crate) fn from_kept(kept: &Map<String, Value>) -> Self {
+        let text = |name: &str| kept.get(name).and_then(Value::as_str).map(str::to_owned);
+        let members = |name: &str| kept.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut new = Self::in_dir(text("directory").unwrap_or_else(|| "/".to_owned()));
+        new.metadata = members("metadata")
+            .into_iter()
+            .fold(SessionMetadata::new(), |metadata, (key, value)| metadata.with(key, value));
+        new.params = members("params");
+        new.meta = members("meta");
+        new.thought_level = text("thoughtLevel");
+        new
+    }
+
+    /// The metadata that was given.
+    pub(crate) fn given(&self) -> &SessionMetadata {
+        &self.metadata
+    }
+
+    pub(crate) fn thought_level_wanted(&self) -> Option<&str> {
+        self.thought_level.as_deref()
+    }
+
+    /// The agent that was chosen, if one was.
+    pub(crate) fn agent_wanted(&self) -> Option<&str> {
+        self.metadata.agent()
+    }
+
+    fn edit(mut self, edit: impl FnOnce(SessionMetadata) -> SessionMetadata) -> Self {
+        self.metadata = edit(self.metadata);
+        self
+    }
+
+    /// Refuses a description that cannot be used, before anything is sent.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match &self.invalid {
+            Some(invalid) => Err(Error::Config(invalid.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// The parameters of the call; `agent` is the one to use unless another one was chosen.
+    pub(crate) fn to_params(&self, agent: &str) -> Result<Map<String, Value>, Error> {
+        self.check()?;
+        let mut metadata = SessionMetadata::new().with_agent(agent);
+        metadata.merge(self.metadata.clone());
+        let mut params = self.params.clone();
+        params.insert("cwd".to_owned(), self.directory.clone().into());
+        params.insert("mcpServers".to_owned(), self.mcp_servers.clone().into());
+        let mut meta = self.meta.clone();
+        metadata
+            .write_into_meta(&mut meta)
+            .map_err(|error| Error::config(format!("`{NAMESPACE}`: {error}")))?;
+        params.insert("_meta".to_owned(), meta.into());
+        Ok(params)
+    }
+}
+
+/// A configured tool server in the form in which sessions take it; `None` for a kind they cannot have.
+fn mcp_server(name: &str, server: &McpServerConfig) -> Option<Value> {
+    let pairs = |map: &Option<BTreeMap<String, String>>| -> Vec<Value> {
+        let pairs = map.iter().flatten();
+        pairs.map(|(name, value)| json!({"name": name, "value": value})).collect()
+    };
+    match server {
+        McpServerConfig::Local(local) => {
+            let (command, mut args) = match &local.command {
+                McpCommand::Line(line) => (line.clone(), Vec::new()),
+                McpCommand::Words(words) => {
+                    let (program, rest) = words.split_first()?;
+                    (program.clone(), rest.to_vec())
+                }
+            };
+            args.extend(local.args.iter().cloned());
+            Some(json!({"name": name, "command": command, "args": args, "env": pairs(&local.env)}))
+        }
+        McpServerConfig::Remote(remote) => {
+            let kind = if remote.transport == Some(McpTransport::Sse) { "sse" } else { "http" };
+            Some(json!({"type": kind, "name": name, "url": remote.url, "headers": pairs(&remote.headers)}))
+        }
+        McpServerConfig::Other(_) => None,
+    }
+}
+
+/// Tool servers are left out: their environment and their headers may hold secrets.
+impl fmt::Debug for NewSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewSession")
+            .field("directory", &self.directory)
+            .field("metadata", &self.metadata)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a session is loaded or resumed.
+///
+/// ```
+/// use sandbox_agent_sdk::OpenSession;
+///
+/// let open = OpenSession::in_dir("/work").agent("claude");
+/// # let _ = open;
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "a description does nothing until it is given to a client"]
+pub struct OpenSession {
+    pub(crate) new: NewSession,
+}
+
+impl OpenSession {
+    /// The session works in this directory of the server's machine. The path must be absolute.
+    pub fn in_dir(directory: impl AsRef<Path>) -> Self {
+        Self { new: NewSession::in_dir(directory) }
+    }
+
+    /// The agent that has the session, where the server has several behind one connection.
+    pub fn agent(self, agent: impl Into<String>) -> Self {
+        Self { new: self.new.agent(agent) }
+    }
+
+    /// A tool server for the session.
+    pub fn mcp_server(self, name: impl Into<String>, server: &McpServerConfig) -> Self {
+        Self { new: self.new.mcp_server(name, server) }
+    }
+
+    /// A namespace of `_meta` that is not this crate's own.
+    pub fn meta(self, namespace: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self { new: self.new.meta(namespace, value) }
+    }
+
+    /// Any other parameter.
+    pub fn param(self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self { new: self.new.param(name, value) }
+    }
+}
+
+/// A session is opened again with what it was created with.
+impl From<NewSession> for OpenSession {
+    fn from(new: NewSession) -> Self {
+        Self { new }
+    }
+}
+
+/// Whether a path is absolute on any machine: the server's need not be of this one's kind.
+fn is_absolute(path: &str) -> bool {
+    let mut characters = path.chars();
+    let start = (characters.next(), characters.next(), characters.next());
+    match start {
+        (Some('/'), _, _) | (Some('\\'), Some('\\'), _) => true,
+        (Some(drive), Some(':'), Some('/' | '\\')) => drive.is_ascii_alphabetic(),
+        _ => false,
+    }
+}
+
+/// Which sessions are listed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use = "a description does nothing until it is given to a client"]
+pub struct ListSessions {
+    pub(crate) directory: Option<String>,
+}
+
+impl ListSessions {
+    /// All of them.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Those that work in this directory.
+    pub fn in_dir(directory: impl AsRef<Path>) -> Self {
+        Self { directory: Some(directory.as_ref().to_string_lossy().into_owned()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::NewSession;
+    use crate::config::{LocalMcpServer, RemoteMcpServer};
+
+    #[test]
+    fn a_description_becomes_parameters_and_other_namespaces_stay() {
+        let session =
+            NewSession::in_dir("/w").title("T").metadata("ticket", 7).meta("other.dev", json!({"a": 1}));
+        let params = session.to_params("claude").unwrap();
+        assert_eq!(
+            json!(params),
+            json!({"cwd": "/w", "mcpServers": [],
+                "_meta": {"other.dev": {"a": 1}, "sandboxagent.dev": {"agent": "claude", "title": "T", "ticket": 7}}})
+        );
+        let other = NewSession::in_dir("/w").agent("codex").to_params("claude").unwrap();
+        assert_eq!(other["_meta"]["sandboxagent.dev"]["agent"], "codex");
+        assert!(NewSession::in_dir("/w").meta("sandboxagent.dev", 5).to_params("claude").is_err());
+    }
+
+    #[test]
+    fn everything_is_kept_but_tool_servers() {
+        let local = LocalMcpServer::new(vec!["npx".to_owned()]).env("KEY", "hush");
+        let session = NewSession::in_dir("/w")
+            .title("T")
+            .metadata("x", json!(null))
+            .param("p", 1)
+            .meta("o", json!({"a": 2}));
+        let session = session.thought_level("high").agent("codex");
+        let kept = session.clone().mcp_server("a", &local.into()).to_kept();
+        assert!(!json!(kept).to_string().contains("hush"));
+        assert_eq!(NewSession::from_kept(&kept), session);
+    }
+
+    #[test]
+    fn tool_servers_take_the_form_of_sessions_and_keep_their_secrets() {
+        let local =
+            LocalMcpServer::new(vec!["npx".to_owned(), "-y".to_owned()]).args(["tools"]).env("KEY", "hush");
+        let remote = RemoteMcpServer::new("https://h/mcp").header("x-key", "hush");
+        let session = NewSession::in_dir("/w").mcp_server("a", &local.into()).mcp_server("b", &remote.into());
+        assert!(!format!("{session:?}").contains("hush"));
+        assert_eq!(
+            session.to_params("mock").unwrap()["mcpServers"],
+            json!([{"name": "a", "command": "npx", "args": ["-y", "tools"], "env": [{"name": "KEY", "value": "hush"}]},
+                {"type": "http", "name": "b", "url": "https://h/mcp", "headers": [{"name": "x-key", "value": "hush"}]}])
+        );
+    }
+}

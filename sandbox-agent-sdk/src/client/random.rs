@@ -1,0 +1,86 @@
+//! Randomness from the operating system.
+
+use std::fmt::Write;
+use std::hash::{BuildHasher, RandomState};
+
+/// A unique id of 128 random bits that cannot be guessed.
+pub(crate) fn random_id() -> String {
+    hex(&random_bytes::<16>())
+}
+
+/// A random number below `end`, for waits that should differ between processes.
+pub(crate) fn random_below(end: u32) -> u32 {
+    u32::try_from(random_number() % u64::from(end.max(1))).unwrap_or_default()
+}
+
+/// A random number.
+pub(crate) fn random_number() -> u64 {
+    u64::from_le_bytes(random_bytes())
+}
+
+/// A token of 256 random bits.
+///
+/// # Errors
+/// If the operating system has no randomness.
+#[cfg(all(any(feature = "local", test), unix))]
+pub(crate) fn random_token() -> Result<crate::client::secret::Secret, std::io::Error> {
+    let mut bytes = zeroize::Zeroizing::new([0; 32]);
+    getrandom::fill(bytes.as_mut_slice()).map_err(std::io::Error::other)?;
+    Ok(hex(bytes.as_slice()).into())
+}
+
+fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    if getrandom::fill(&mut bytes).is_err() {
+        // The standard library seeds its hashers from the operating system by other means, and aborts without them.
+        for (index, chunk) in bytes.chunks_mut(8).enumerate() {
+            let number = RandomState::new().hash_one(index).to_le_bytes();
+            chunk.copy_from_slice(&number[..chunk.len()]);
+        }
+    }
+    bytes
+}
+
+fn hex(bytes: &[u8]) -> String {
+    // The capacity is exact, so that a secret is not copied by growing.
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{random_below, random_id};
+
+    #[test]
+    fn ids_are_never_the_same() {
+        let ids: std::collections::HashSet<_> = (0..1000).map(|_| random_id()).collect();
+        assert!(ids.len() == 1000 && ids.iter().all(|id| id.len() == 32));
+    }
+
+    /// Ids made one after the other by hashing with related keys would still pass the test above.
+    #[test]
+    fn every_bit_of_an_id_is_set_half_of_the_time() {
+        let ids: Vec<u128> = (0..2000).map(|_| u128::from_str_radix(&random_id(), 16).unwrap()).collect();
+        for bit in 0..128 {
+            let set = ids.iter().filter(|id| *id >> bit & 1 == 1).count();
+            assert!((800..1200).contains(&set), "bit {bit} is set in {set} of 2000");
+        }
+    }
+
+    #[test]
+    fn numbers_stay_below_their_end() {
+        assert!((0..100).all(|_| random_below(3) < 3 && random_below(0) == 0));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn tokens_have_256_bits_and_are_never_the_same() {
+        let token = || super::random_token().unwrap();
+        assert_eq!(token().expose().len(), 64);
+        assert_ne!(token(), token());
+    }
+}

@@ -1,0 +1,229 @@
+//! What a server says about its files.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::convert::open_enum::open_enum;
+
+open_enum! {
+    /// What a path leads to.
+    pub enum FsEntryType {
+        /// A file; in listings also a symbolic link, whatever it leads to.
+        File = "file",
+        /// A directory.
+        Directory = "directory",
+    }
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct FsEntry {
+    /// Its name in the directory.
+    pub name: String,
+    /// Its absolute path.
+    pub path: String,
+    /// What it is.
+    #[serde(alias = "entry_type")]
+    pub entry_type: FsEntryType,
+    /// Its size in bytes.
+    #[serde(default)]
+    pub size: u64,
+    /// When it was last changed, as RFC 3339 text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified: Option<String>,
+    /// Members that this version does not know, as the server wrote them.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl FsEntry {
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.entry_type == FsEntryType::Directory
+    }
+}
+
+/// The entries of a directory, in no particular order.
+///
+/// It is read from a bare list, as HTTP has it, or from an object with `entries`, as the extension method
+/// has it.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(from = "Listing")]
+#[non_exhaustive]
+pub struct FsEntries {
+    /// The entries.
+    pub entries: Vec<FsEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Listing {
+    Bare(Vec<FsEntry>),
+    Wrapped { entries: Vec<FsEntry> },
+}
+
+impl From<Listing> for FsEntries {
+    fn from(listing: Listing) -> Self {
+        match listing {
+            Listing::Bare(entries) | Listing::Wrapped { entries } => Self { entries },
+        }
+    }
+}
+
+/// What a path leads to, with symbolic links followed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct FsStat {
+    /// The absolute path.
+    pub path: String,
+    /// What is there.
+    #[serde(alias = "entry_type")]
+    pub entry_type: FsEntryType,
+    /// Its size in bytes.
+    #[serde(default)]
+    pub size: u64,
+    /// When it was last changed, as RFC 3339 text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified: Option<String>,
+    /// Members that this version does not know, as the server wrote them.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl FsStat {
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.entry_type == FsEntryType::Directory
+    }
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct FsWritten {
+    /// The absolute path of the file.
+    pub path: String,
+    /// How many bytes were written.
+    #[serde(alias = "bytes_written")]
+    pub bytes_written: u64,
+}
+
+/// The absolute path of what was made or deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FsPath {
+    /// The path.
+    pub path: String,
+}
+
+/// A wish to move a file or a directory.
+///
+/// The server replaces what is in the way by deleting it first: when the move then fails, it is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
+pub struct FsMove {
+    from: String,
+    to: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    overwrite: bool,
+}
+
+impl FsMove {
+    /// Moves `from` to `to`, where nothing must be.
+    pub fn new(from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self { from: from.into(), to: to.into(), overwrite: false }
+    }
+
+    /// Deletes what is in the way, recursively.
+    pub fn overwrite(mut self) -> Self {
+        self.overwrite = true;
+        self
+    }
+}
+
+/// What was moved where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FsMoved {
+    /// The absolute path it had.
+    pub from: String,
+    /// The absolute path it has.
+    pub to: String,
+}
+
+/// What was unpacked from an archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FsUploaded {
+    /// The absolute paths of what was unpacked, the first 1024 at most.
+    pub paths: Vec<String>,
+    /// Whether more was unpacked than is listed.
+    #[serde(default)]
+    pub truncated: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{FsEntries, FsEntryType, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
+
+    #[test]
+    fn a_listing_is_read_bare_and_wrapped() {
+        let entries = json!([
+            {"name": "dirlink", "path": "/srv/test/fsx/dirlink", "entryType": "file", "size": 13,
+             "modified": "2026-11-16T01:00:32.734902241+00:00"},
+            {"name": "a", "path": "/srv/test/fsx/a", "entryType": "directory", "size": 4096},
+            {"name": "s", "path": "/srv/test/fsx/s", "entryType": "socket", "size": 0, "mode": 448}]);
+        let bare: FsEntries = serde_json::from_value(entries.clone()).unwrap();
+        let wrapped: FsEntries = serde_json::from_value(json!({"entries": entries.clone()})).unwrap();
+        assert_eq!(bare, wrapped);
+        assert_eq!(
+            bare.entries.iter().map(super::FsEntry::is_directory).collect::<Vec<_>>(),
+            [false, true, false]
+        );
+        assert_eq!(bare.entries[0].modified.as_deref(), Some("2026-11-16T01:00:32.734902241+00:00"));
+        assert_eq!(bare.entries[2].entry_type, FsEntryType::Other("socket".to_owned()));
+        assert_eq!(serde_json::to_value(bare.entries).unwrap(), entries);
+        assert_eq!(serde_json::from_value::<FsEntries>(json!([])).unwrap(), FsEntries::default());
+        assert!(serde_json::from_value::<FsEntries>(json!({"path": "/"})).is_err());
+    }
+
+    #[test]
+    fn what_the_released_server_says_about_files_is_read() {
+        let stat: FsStat =
+            serde_json::from_value(json!({"path": "/srv/test/fsx/a", "entryType": "directory",
+            "size": 4096, "modified": "2026-11-16T01:00:32.378902225+00:00"}))
+            .unwrap();
+        assert!(stat.is_directory());
+        let written: FsWritten =
+            serde_json::from_value(json!({"path": "/srv/test/data/home/rel/x.txt", "bytesWritten": 7}))
+                .unwrap();
+        assert_eq!(written.bytes_written, 7);
+        let made: FsPath = serde_json::from_value(json!({"path": "/srv/test/fsx/d1/d2"})).unwrap();
+        assert_eq!(made.path, "/srv/test/fsx/d1/d2");
+        let moved: FsMoved =
+            serde_json::from_value(json!({"from": "/srv/test/fsx/a/b.txt", "to": "/srv/test/fsx/d1/c.txt"}))
+                .unwrap();
+        assert_eq!(moved.to, "/srv/test/fsx/d1/c.txt");
+        let uploaded: FsUploaded = serde_json::from_value(
+            json!({"paths": ["/srv/test/fsx/up/one", "/srv/test/fsx/up/sub"], "truncated": false}),
+        )
+        .unwrap();
+        assert_eq!((uploaded.paths.len(), uploaded.truncated), (2, false));
+    }
+
+    #[test]
+    fn a_move_overwrites_only_when_told_to() {
+        let polite = FsMove::new("/a", "/b");
+        assert_eq!(serde_json::to_value(&polite).unwrap(), json!({"from": "/a", "to": "/b"}));
+        let rude = json!({"from": "/a", "to": "/b", "overwrite": true});
+        assert_eq!(serde_json::to_value(polite.overwrite()).unwrap(), rude);
+    }
+}

@@ -1,0 +1,254 @@
+//! How a session or its agent came to an end.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::convert::fields::{Fields, put};
+use crate::convert::open_enum::open_enum;
+use crate::convert::plain_text::plain_line;
+
+mod report;
+mod stderr;
+#[cfg(test)]
+mod tests;
+
+pub use report::TerminationReport;
+pub use stderr::StderrOutput;
+
+/// How many of the agent's last lines of stderr `Display` shows.
+const SHOWN_LINES: usize = 10;
+
+open_enum! {
+    /// Why a session ended.
+    pub enum EndReason {
+        /// The agent ended by itself and in good order.
+        Completed = "completed",
+        /// The agent failed: it exited with a code other than zero, or a signal ended it.
+        Error = "error",
+        /// Somebody asked for the end.
+        Terminated = "terminated",
+        /// It ended, and nobody said why.
+        Unknown = "unknown",
+    }
+}
+
+open_enum! {
+    /// Who ended a session.
+    pub enum TerminatedBy {
+        /// The agent's process.
+        Agent = "agent",
+        /// The server, by itself or because a client asked it to.
+        Daemon = "daemon",
+        /// Nobody said.
+        Unknown = "unknown",
+    }
+}
+
+/// How a session or its agent came to an end, from whatever the server told about it.
+///
+/// `Display` is made to be shown to a person as it is: the reason, the exit code or the signal, the message
+/// and the last lines of stderr, without terminal escapes.
+///
+/// ```
+/// use sandbox_agent_sdk::TerminationInfo;
+/// use sandbox_agent_sdk::termination::EndReason;
+///
+/// let info: TerminationInfo = serde_json::from_str(
+///     r#"{"reason":"error","terminated_by":"agent","exit_code":3,
+///         "stderr":{"head":"boom line 1\nboom line 2","truncated":false,"total_lines":2}}"#,
+/// )?;
+/// assert_eq!(info.reason, EndReason::Error);
+/// assert_eq!(info.to_string(), "error, exit code 3\nstderr:\n  boom line 1\n  boom line 2");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+///
+/// It is read from snake case, camel case or a mixture of both, and is written in camel case. A missing
+/// reason is taken from the exit code or the signal, or else is [`EndReason::Unknown`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Map<String, Value>", into = "Map<String, Value>")]
+#[non_exhaustive]
+pub struct TerminationInfo {
+    /// Why it ended.
+    pub reason: EndReason,
+    /// Who ended it.
+    pub terminated_by: TerminatedBy,
+    /// The server's words about it.
+    pub message: Option<String>,
+    /// The exit code of the agent's process. A process ended by a signal has none.
+    pub exit_code: Option<i64>,
+    /// The name of the signal that ended the agent's process, such as `SIGKILL`.
+    pub signal: Option<String>,
+    /// What the agent wrote to stderr.
+    pub stderr: Option<StderrOutput>,
+    /// Whether this client had asked for the end. Such an end is never an [`EndReason::Error`].
+    pub requested: bool,
+    /// Members that this version does not know, as the server wrote them.
+    pub other: Map<String, Value>,
+}
+
+impl TerminationInfo {
+    /// An end of which only the reason and the author are known.
+    #[must_use]
+    pub fn new(reason: EndReason, terminated_by: TerminatedBy) -> Self {
+        Self {
+            reason,
+            terminated_by,
+            message: None,
+            exit_code: None,
+            signal: None,
+            stderr: None,
+            requested: false,
+            other: Map::new(),
+        }
+    }
+
+    /// Reads the object that servers send; `None` when the value is no object.
+    #[must_use]
+    pub fn from_value(value: &Value) -> Option<Self> {
+        value.as_object().cloned().map(Self::from)
+    }
+
+    /// Whether the agent failed, as opposed to finishing or being stopped.
+    #[must_use]
+    pub fn is_crash(&self) -> bool {
+        self.reason == EndReason::Error && !self.requested
+    }
+
+    /// The last lines of stderr, `count` at most, oldest first. Empty when the agent wrote nothing, or the
+    /// server did not say what.
+    #[must_use]
+    pub fn last_stderr_lines(&self, count: usize) -> Vec<&str> {
+        self.stderr.as_ref().map(|stderr| stderr.last_lines(count)).unwrap_or_default()
+    }
+
+    fn fmt_headline(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&plain_line(self.reason.as_str()))?;
+        if self.requested {
+            f.write_str(" as requested")?;
+        }
+        if let Some(code) = self.exit_code {
+            write!(f, ", exit code {code}")?;
+        }
+        if let Some(signal) = &self.signal {
+            write!(f, ", killed by {}", plain_line(signal))?;
+        }
+        let known = self.exit_code.is_some() || self.signal.is_some();
+        match &self.message {
+            // The message of some servers is the exit status once more, as Rust's `Debug` prints it.
+            Some(message) if known && wait_status_in(message).is_some() => Ok(()),
+            Some(message) => write!(f, ": {}", plain_line(message)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for TerminationInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_headline(f)?;
+        match &self.stderr {
+            Some(stderr) => stderr.fmt_last_lines(f, SHOWN_LINES),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<Map<String, Value>> for TerminationInfo {
+    fn from(map: Map<String, Value>) -> Self {
+        let mut fields = Fields::new(map);
+        let reason = fields.string(&["reason"]).map(EndReason::from);
+        let terminated_by = fields.string(&["terminatedBy", "terminated_by"]).map(TerminatedBy::from);
+        let message = fields.string(&["message"]);
+        let exit_code = fields.integer(&["exitCode", "exit_code"]);
+        let signal = fields.take(&["signal"], signal_name).or_else(|| {
+            // Servers that do not send the signal's name put it into the message, in the words of Rust's
+            // `ExitStatus`: "signal: 9 (SIGKILL)", or "unix_wait_status(9)".
+            message.as_deref().filter(|_| exit_code.is_none()).and_then(signal_in)
+        });
+        let stderr = fields.take(&["stderr"], StderrOutput::from_value);
+        let requested = fields.bool(&["requested"]).unwrap_or(false);
+        Self {
+            reason: reason.unwrap_or_else(|| reason_of_exit(exit_code, signal.is_some())),
+            terminated_by: terminated_by.unwrap_or(TerminatedBy::Unknown),
+            message,
+            exit_code,
+            signal,
+            stderr,
+            requested,
+            other: fields.rest(),
+        }
+    }
+}
+
+impl From<TerminationInfo> for Map<String, Value> {
+    fn from(info: TerminationInfo) -> Self {
+        let mut map = Self::new();
+        put(&mut map, "reason", Some(info.reason.as_str()));
+        put(&mut map, "terminatedBy", Some(info.terminated_by.as_str()));
+        put(&mut map, "message", info.message);
+        put(&mut map, "exitCode", info.exit_code);
+        put(&mut map, "signal", info.signal);
+        put(&mut map, "stderr", info.stderr.map(Self::from));
+        put(&mut map, "requested", info.requested.then_some(true));
+        // A member that could not be read is left over under its own name, and goes out as it came in.
+        map.extend(info.other);
+        map
+    }
+}
+
+/// What the way a process ended says about the reason.
+fn reason_of_exit(exit_code: Option<i64>, signalled: bool) -> EndReason {
+    match exit_code {
+        Some(0) => EndReason::Completed,
+        Some(_) => EndReason::Error,
+        None if signalled => EndReason::Error,
+        None => EndReason::Unknown,
+    }
+}
+
+/// A signal by name, or by number where the number means the same everywhere.
+fn signal_name(value: &Value) -> Option<String> {
+    if let Some(name) = value.as_str() {
+        return Some(name.to_owned());
+    }
+    let name = match value.as_u64()? {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        number => return Some(number.to_string()),
+    };
+    Some(name.to_owned())
+}
+
+/// The wait status in a message such as "agent exited with status ExitStatus(unix_wait_status(9))".
+fn wait_status_in(message: &str) -> Option<u64> {
+    message.split_once("unix_wait_status(")?.1.split_once(')')?.0.parse().ok()
+}
+
+fn signal_in(message: &str) -> Option<String> {
+    if let Some(status) = wait_status_in(message) {
+        // The low seven bits of a wait status are the signal; a process that exited has none there.
+        return Some(status & 0x7f)
+            .filter(|signal| *signal != 0)
+            .and_then(|signal| signal_name(&signal.into()));
+    }
+    let (_, after) = message.split_once("signal: ")?;
+    let number: String = after.chars().take_while(char::is_ascii_digit).collect();
+    if let Some(name) = after[number.len()..].strip_prefix(" (").and_then(|rest| rest.split(')').next())
+        && !number.is_empty()
+        && name.starts_with("SIG")
+    {
+        return Some(name.to_owned());
+    }
+    signal_name(&number.parse::<u64>().ok()?.into())
+}

@@ -1,0 +1,296 @@
+//! One source's account of an end, and how several become one.
+
+use serde_json::{Map, Value};
+
+use super::{EndReason, StderrOutput, TerminatedBy, TerminationInfo, reason_of_exit};
+use crate::convert::fields::Fields;
+
+/// The prefix of the problem types of Sandbox Agent servers.
+const PROBLEM_PREFIX: &str = "urn:sandbox-agent:error:";
+
+/// Who said something, from the least to the best informed. Where two sources disagree, the better one is
+/// believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    /// A write to the agent failed. It is gone, but since when and why is not said.
+    FailedWrite,
+    /// The notice of the process's exit: a code, and no words.
+    ExitNotice,
+    /// The answer to a call that was pending at the exit: a code and the last lines of stderr.
+    Problem,
+    /// The server's account of the session's end.
+    Ended,
+}
+
+type Said<T> = Option<(Source, T)>;
+
+/// One account of how an agent or a session ended. Every part of it may be missing.
+///
+/// Servers tell of an end in pieces, in any order: a notice on the event stream, the late failure of a
+/// pending call, an entry in the session's info. Each piece becomes a report, [`merge`](Self::merge) joins
+/// them, and [`into_info`](Self::into_info) says what is known so far. Reports of different kinds give the
+/// same result in whatever order they are merged; of two reports of the same kind the first one counts.
+///
+/// ```
+/// use sandbox_agent_sdk::termination::TerminationReport;
+/// use serde_json::json;
+///
+/// let notice = TerminationReport::from_agent_exited(&json!({"success": false, "code": 3}));
+/// let problem = TerminationReport::from_problem(&json!({
+///     "type": "urn:sandbox-agent:error:agent_process_exited", "status": 500, "agent": "mock",
+///     "details": {"exitCode": 3, "stderr": "boom"}})).unwrap();
+/// assert_eq!(notice.merge(problem).into_info().to_string(), "error, exit code 3\nstderr:\n  boom");
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+#[must_use]
+pub struct TerminationReport {
+    session_id: Said<String>,
+    agent: Said<String>,
+    reason: Said<EndReason>,
+    terminated_by: Said<TerminatedBy>,
+    message: Said<String>,
+    exit_code: Said<i64>,
+    signal: Said<String>,
+    stderr: Said<StderrOutput>,
+    success: Said<bool>,
+    other: Said<Map<String, Value>>,
+    /// Whether the end was asked for by this client.
+    requested: bool,
+    /// Whether a process was seen to have exited, however it did.
+    exited: bool,
+    /// Whether a call was pending when the process exited. Without a code, that is how death by a signal
+    /// looks.
+    unanswered: bool,
+}
+
+impl TerminationReport {
+    /// The report that this client asked for the end.
+    ///
+    /// Merge it when the stop was asked for before the end was heard of: an exit that follows a stop of our
+    /// own is the stop, whatever its code, while an exit that came first is the agent's own doing.
+    pub fn requested() -> Self {
+        Self { requested: true, ..Self::default() }
+    }
+
+    /// Reads the parameters of a `_sandboxagent/session/ended` notification; `None` when they are no
+    /// object.
+    ///
+    /// A server that leaves out `data` has its members read from the parameters themselves.
+    pub fn from_session_ended(params: &Value) -> Option<Self> {
+        let mut fields = Fields::new(params.as_object()?.clone());
+        let session_id = fields.string(&["sessionId", "session_id"]);
+        let data = fields.take(&["data"], |data| data.as_object().cloned());
+        let info = TerminationInfo::from(data.unwrap_or_else(|| fields.rest()));
+        Some(Self { session_id: session_id.map(|id| (Source::Ended, id)), ..Self::from_info(info) })
+    }
+
+    /// Reads the parameters of the released server's `_adapter/agent_exited` notification. Odd parameters
+    /// still say that the agent has exited.
+    pub fn from_agent_exited(params: &Value) -> Self {
+        let mut fields = Fields::new(params.as_object().cloned().unwrap_or_default());
+        let by = |source| move |value| (source, value);
+        Self {
+            success: fields.bool(&["success"]).map(|success| (Source::ExitNotice, success)),
+            exit_code: fields.integer(&["code", "exitCode", "exit_code"]).map(by(Source::ExitNotice)),
+            exited: true,
+            ..Self::default()
+        }
+    }
+
+    /// Reads a problem that a server answered a call with; `None` when it is not about an agent that is
+    /// gone.
+    ///
+    /// That is `agent_process_exited`, and the failure to write to the agent's stdin with which the
+    /// released server answers every call after the agent has died.
+    pub fn from_problem(problem: &Value) -> Option<Self> {
+        let text = |name: &str| problem.get(name).and_then(Value::as_str);
+        let detail = |name: &str| problem.get("details").and_then(|details| details.get(name));
+        let kind = text("type").unwrap_or_default();
+        let message = text("detail").map(str::to_owned);
+        let title = if kind == "about:blank" { text("title").unwrap_or_default() } else { "" };
+        match (kind.strip_prefix(PROBLEM_PREFIX).unwrap_or_default(), title) {
+            ("agent_process_exited", _) | (_, "agent_exited") => {
+                let (code, stderr) = text("detail").map(told_in_words).unwrap_or_default();
+                let stderr = detail("stderr").and_then(Value::as_str).or(stderr);
+                Some(Self {
+                    agent: text("agent").map(|agent| (Source::Problem, agent.to_owned())),
+                    exit_code: detail("exitCode")
+                        .and_then(Value::as_i64)
+                        .or(code)
+                        .map(|code| (Source::Problem, code)),
+                    stderr: stderr
+                        .and_then(StderrOutput::from_problem_text)
+                        .map(|stderr| (Source::Problem, stderr)),
+                    message: message.map(|message| (Source::Problem, message)),
+                    exited: true,
+                    unanswered: true,
+                    ..Self::default()
+                })
+            }
+            ("stream_error", _) if message.as_deref().is_some_and(|text| text.contains("agent stdin")) => {
+                Some(Self {
+                    message: message.map(|message| (Source::FailedWrite, message)),
+                    ..Self::default()
+                })
+            }
+            (_, "write_failed") => Some(Self {
+                message: message.map(|message| (Source::FailedWrite, message)),
+                ..Self::default()
+            }),
+            _ => None,
+        }
+    }
+
+    /// Reads the data of a failed call, where a server puts `terminationInfo` when the session's end is
+    /// why it failed; `None` when there is none.
+    pub fn from_error_data(data: &Value) -> Option<Self> {
+        let info = data.get("terminationInfo").or_else(|| data.get("termination_info"))?;
+        TerminationInfo::from_value(info).map(Self::from_info)
+    }
+
+    /// The report of an end that a server has given account of in full, such as in a session's info.
+    pub fn from_info(info: TerminationInfo) -> Self {
+        fn ended<T>(value: T) -> Said<T> {
+            Some((Source::Ended, value))
+        }
+        Self {
+            reason: Some(info.reason).filter(|reason| *reason != EndReason::Unknown).and_then(ended),
+            terminated_by: Some(info.terminated_by).filter(|by| *by != TerminatedBy::Unknown).and_then(ended),
+            message: info.message.and_then(ended),
+            exit_code: info.exit_code.and_then(ended),
+            signal: info.signal.and_then(ended),
+            stderr: info.stderr.and_then(ended),
+            other: Some(info.other).filter(|other| !other.is_empty()).and_then(ended),
+            requested: info.requested,
+            ..Self::default()
+        }
+    }
+
+    /// Joins two reports of one end.
+    pub fn merge(self, other: Self) -> Self {
+        Self {
+            session_id: better(self.session_id, other.session_id),
+            agent: better(self.agent, other.agent),
+            reason: better(self.reason, other.reason),
+            terminated_by: better(self.terminated_by, other.terminated_by),
+            message: better(self.message, other.message),
+            exit_code: better(self.exit_code, other.exit_code),
+            signal: better(self.signal, other.signal),
+            stderr: better(self.stderr, other.stderr),
+            success: better(self.success, other.success),
+            other: better(self.other, other.other),
+            requested: self.requested || other.requested,
+            exited: self.exited || other.exited,
+            unanswered: self.unanswered || other.unanswered,
+        }
+    }
+
+    /// What is known so far. An end that this client asked for is `terminated`, unless the server itself
+    /// says that the agent had completed before.
+    #[must_use]
+    pub fn into_info(self) -> TerminationInfo {
+        let (reason, terminated_by) = (self.end_reason(), self.author());
+        TerminationInfo {
+            reason,
+            terminated_by,
+            message: said(self.message),
+            exit_code: said(self.exit_code),
+            signal: said(self.signal),
+            stderr: said(self.stderr),
+            requested: self.requested,
+            other: said(self.other).unwrap_or_default(),
+        }
+    }
+
+    /// The session that ended, if the report is about one session rather than an agent and all its
+    /// sessions.
+    #[must_use]
+    pub fn session_id(&self) -> Option<&str> {
+        self.session_id.as_ref().map(|(_, id)| id.as_str())
+    }
+
+    /// The agent that exited.
+    #[must_use]
+    pub fn agent(&self) -> Option<&str> {
+        self.agent.as_ref().map(|(_, agent)| agent.as_str())
+    }
+
+    /// Whether the report has what the agent wrote to stderr. While it has not, a source that comes later
+    /// may bring it.
+    #[must_use]
+    pub fn has_stderr(&self) -> bool {
+        self.stderr.is_some()
+    }
+
+    /// Whether all it says is that something could not be written to the agent, which therefore never got it.
+    pub(crate) fn is_failed_write(&self) -> bool {
+        !self.exited && matches!(self.message, Some((Source::FailedWrite, _)))
+    }
+
+    /// Whether a server gave account of the end in full, so that no later source is worth waiting for.
+    #[must_use]
+    pub fn is_account(&self) -> bool {
+        self.reason.as_ref().is_some_and(|(source, _)| *source == Source::Ended)
+    }
+
+    fn end_reason(&self) -> EndReason {
+        match &self.reason {
+            Some((_, EndReason::Error)) if self.requested => EndReason::Terminated,
+            Some((_, reason)) => reason.clone(),
+            None if self.requested => EndReason::Terminated,
+            None => self.reason_of_process(),
+        }
+    }
+
+    /// The reason as far as the way the process ended tells it.
+    fn reason_of_process(&self) -> EndReason {
+        let code = self.exit_code.map(|(_, code)| code);
+        match reason_of_exit(code, self.signal.is_some()) {
+            EndReason::Unknown => match self.success {
+                Some((_, true)) => EndReason::Completed,
+                Some((_, false)) => EndReason::Error,
+                None if self.unanswered => EndReason::Error,
+                None => EndReason::Unknown,
+            },
+            reason => reason,
+        }
+    }
+
+    fn author(&self) -> TerminatedBy {
+        match (&self.reason, &self.terminated_by) {
+            // The exit is the agent's, but the server's hand was behind it, and ours behind the server's.
+            (Some((_, EndReason::Error)), _) if self.requested => TerminatedBy::Daemon,
+            (_, Some((_, author))) => author.clone(),
+            _ if self.requested => TerminatedBy::Daemon,
+            _ if self.exited => TerminatedBy::Agent,
+            _ => TerminatedBy::Unknown,
+        }
+    }
+}
+
+/// The exit code and stderr out of the one sentence in which the released adapter tells them: `agent process exited
+/// before responding (exit_code: Some(3), stderr: …)`.
+fn told_in_words(detail: &str) -> (Option<i64>, Option<&str>) {
+    let Some(told) = detail.split_once("(exit_code: ").and_then(|(_, told)| told.strip_suffix(')')) else {
+        return (None, None);
+    };
+    let (code, stderr) = match told.split_once(", stderr: ") {
+        Some((code, stderr)) => (code, Some(stderr)),
+        None => (told, None),
+    };
+    let code = code.strip_prefix("Some(").and_then(|code| code.strip_suffix(')'));
+    (code.and_then(|code| code.parse().ok()), stderr)
+}
+
+/// The better informed of two; the first of two that are equally informed.
+fn better<T>(first: Said<T>, second: Said<T>) -> Said<T> {
+    match (first, second) {
+        (Some(first), Some(second)) if second.0 > first.0 => Some(second),
+        (None, second) => second,
+        (first, _) => first,
+    }
+}
+
+fn said<T>(said: Said<T>) -> Option<T> {
+    said.map(|(_, value)| value)
+}

@@ -1,0 +1,249 @@
+//! What an agent wrote to stderr, within bounds.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::convert::fields::{Fields, put};
+use crate::convert::plain_text::plain_line;
+
+/// Up to this many lines are kept whole.
+const WHOLE_LINES: usize = 100;
+/// Of more lines than that, so many are kept from the start and as many from the end.
+const PART_LINES: usize = 50;
+/// A single line can be as long as the agent likes, so each part is bounded in bytes as well.
+const PART_BYTES: usize = 64 * 1024;
+/// The released server keeps this many lines at most; fewer than that are all there were.
+const PROBLEM_LINES: usize = 16;
+
+/// What an agent wrote to stderr: all of it, or its first and its last lines.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Map<String, Value>", into = "Map<String, Value>")]
+#[non_exhaustive]
+pub struct StderrOutput {
+    /// The first lines, or all of them when nothing was cut.
+    pub head: Option<String>,
+    /// The last lines, when something was cut between the two.
+    pub tail: Option<String>,
+    /// Whether something was cut.
+    pub truncated: bool,
+    /// How many lines there were in all.
+    pub total_lines: Option<u64>,
+    /// Members that this version does not know, as the server wrote them.
+    pub other: Map<String, Value>,
+}
+
+impl StderrOutput {
+    /// Keeps a text within bounds: up to 100 lines whole, otherwise the first and the last 50.
+    #[must_use]
+    pub fn from_text(text: &str) -> Self {
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let total = if text.is_empty() { 0 } else { text.split('\n').count() };
+        let whole = total <= WHOLE_LINES && text.len() <= 2 * PART_BYTES;
+        let (head, tail) = if whole {
+            (text, None)
+        } else if total <= WHOLE_LINES {
+            (text, Some(text))
+        } else {
+            (first_lines(text, PART_LINES), Some(last_lines_text(text, PART_LINES)))
+        };
+        Self {
+            head: Some(if whole { head } else { first_bytes(head) }.to_owned()),
+            tail: tail.map(|tail| last_bytes(tail).to_owned()),
+            truncated: !whole,
+            total_lines: Some(total as u64),
+            other: Map::new(),
+        }
+    }
+
+    /// Reads what the released server puts into a problem: its agent's last lines, 16 at most.
+    ///
+    /// Sixteen lines may be all there were or the end of many, so they are taken as the end.
+    pub(crate) fn from_problem_text(text: &str) -> Option<Self> {
+        let text = text.trim_end_matches('\n');
+        if text.is_empty() {
+            return None;
+        }
+        if text.split('\n').count() < PROBLEM_LINES {
+            return Some(Self::from_text(text));
+        }
+        let tail = last_bytes(last_lines_text(text, WHOLE_LINES)).to_owned();
+        Some(Self { tail: Some(tail), truncated: true, ..Self::default() })
+    }
+
+    /// Reads the object that servers send, or a plain text; `None` when the value is neither.
+    pub(crate) fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::Object(map) => Some(map.clone().into()),
+            Value::String(text) => Some(Self::from_text(text)),
+            _ => None,
+        }
+    }
+
+    /// The last lines that are known, `count` at most, oldest first.
+    #[must_use]
+    pub fn last_lines(&self, count: usize) -> Vec<&str> {
+        let mut known: Vec<&str> = self.head.as_deref().unwrap_or_default().lines().collect();
+        let tail: Vec<&str> = self.tail.as_deref().unwrap_or_default().lines().collect();
+        // With something cut out between them, head and tail are not neighbours.
+        if self.truncated && !tail.is_empty() {
+            known.clear();
+        }
+        known.extend(tail);
+        known.split_off(known.len().saturating_sub(count))
+    }
+
+    /// The last lines below a heading that says how many of them are shown. Nothing when there are none.
+    pub(super) fn fmt_last_lines(&self, f: &mut fmt::Formatter<'_>, count: usize) -> fmt::Result {
+        let shown = self.last_lines(count);
+        if shown.is_empty() {
+            return Ok(());
+        }
+        let all = self.total_lines.is_some_and(|total| total == shown.len() as u64);
+        let only_head = self.truncated && self.tail.is_none();
+        match self.total_lines {
+            _ if only_head => f.write_str("\nstderr, cut off:")?,
+            _ if all => f.write_str("\nstderr:")?,
+            Some(total) if total > shown.len() as u64 => {
+                write!(f, "\nstderr, last {} of {total} lines:", shown.len())?;
+            }
+            _ => f.write_str("\nstderr, last lines:")?,
+        }
+        for line in shown {
+            write!(f, "\n  {}", plain_line(line))?;
+        }
+        Ok(())
+    }
+}
+
+impl From<Map<String, Value>> for StderrOutput {
+    fn from(map: Map<String, Value>) -> Self {
+        let mut fields = Fields::new(map);
+        let head = fields.string(&["head"]);
+        let tail = fields.string(&["tail"]);
+        let truncated = fields.bool(&["truncated"]).unwrap_or(tail.is_some());
+        let total_lines = fields.unsigned(&["totalLines", "total_lines"]);
+        Self { head, tail, truncated, total_lines, other: fields.rest() }
+    }
+}
+
+impl From<StderrOutput> for Map<String, Value> {
+    fn from(stderr: StderrOutput) -> Self {
+        let mut map = Self::new();
+        put(&mut map, "head", stderr.head);
+        put(&mut map, "tail", stderr.tail);
+        put(&mut map, "truncated", Some(stderr.truncated));
+        put(&mut map, "totalLines", stderr.total_lines);
+        // A member that could not be read is left over under its own name, and goes out as it came in.
+        map.extend(stderr.other);
+        map
+    }
+}
+
+fn first_lines(text: &str, count: usize) -> &str {
+    match text.match_indices('\n').nth(count - 1) {
+        Some((end, _)) => &text[..end],
+        None => text,
+    }
+}
+
+fn last_lines_text(text: &str, count: usize) -> &str {
+    match text.rmatch_indices('\n').nth(count - 1) {
+        Some((end, _)) => &text[end + 1..],
+        None => text,
+    }
+}
+
+/// The start of a text within the byte bound, cut between characters.
+fn first_bytes(text: &str) -> &str {
+    let end = (0..=PART_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+/// The end of a text within the byte bound, cut between characters.
+fn last_bytes(text: &str) -> &str {
+    let start = (text.len().saturating_sub(PART_BYTES)..=text.len()).find(|at| text.is_char_boundary(*at));
+    &text[start.unwrap_or(text.len())..]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert, proptest};
+    use serde_json::json;
+
+    use super::{PART_BYTES, StderrOutput};
+
+    fn numbered(lines: usize) -> String {
+        (1..=lines).map(|line| format!("line {line}")).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_hundred_lines_are_kept_whole_and_one_more_is_cut() {
+        let whole = StderrOutput::from_text(&numbered(100));
+        assert_eq!((whole.truncated, whole.total_lines, whole.tail), (false, Some(100), None));
+        assert_eq!(whole.head, Some(numbered(100)));
+
+        let cut = StderrOutput::from_text(&(numbered(101) + "\n"));
+        assert_eq!((cut.truncated, cut.total_lines), (true, Some(101)));
+        assert_eq!(cut.head, Some(numbered(50)));
+        assert!(cut.tail.as_deref().unwrap().starts_with("line 52\n"));
+        assert!(cut.tail.as_deref().unwrap().ends_with("\nline 101"));
+    }
+
+    #[test]
+    fn ten_megabytes_stay_small_whatever_their_lines() {
+        for text in ["é".repeat(5 << 20), "é\n".repeat(3 << 20), format!("{}\nend", "x".repeat(10 << 20))] {
+            let kept = StderrOutput::from_text(&text);
+            assert!(kept.truncated);
+            assert!(kept.head.unwrap().len() <= PART_BYTES && kept.tail.unwrap().len() <= PART_BYTES);
+        }
+    }
+
+    #[test]
+    fn fewer_lines_than_the_server_keeps_are_all_there_were() {
+        let all = StderrOutput::from_problem_text("boom line 1\nboom line 2").unwrap();
+        assert_eq!((all.head.as_deref(), all.truncated), (Some("boom line 1\nboom line 2"), false));
+        assert_eq!(all.total_lines, Some(2));
+        let end = StderrOutput::from_problem_text(&numbered(16)).unwrap();
+        assert_eq!(
+            (end.head, end.tail, end.truncated, end.total_lines),
+            (None, Some(numbered(16)), true, None)
+        );
+        assert_eq!(StderrOutput::from_problem_text("\n"), None);
+    }
+
+    #[test]
+    fn the_last_lines_come_from_where_the_end_is() {
+        let read = |value| -> StderrOutput { serde_json::from_value(value).unwrap() };
+        let cut = read(json!({"head": "a\nb", "tail": "y\nz", "truncated": true, "total_lines": 250}));
+        assert_eq!(cut.last_lines(10), ["y", "z"]);
+        assert_eq!(cut.last_lines(1), ["z"]);
+        assert_eq!(read(json!({"head": "a\nb", "truncated": false})).last_lines(1), ["b"]);
+        assert_eq!(read(json!({"head": "a", "tail": "b", "truncated": false})).last_lines(9), ["a", "b"]);
+        assert!(read(json!({})).last_lines(9).is_empty());
+    }
+
+    #[test]
+    fn both_spellings_and_unknown_members_are_read_and_camel_case_is_written() {
+        let snake: StderrOutput =
+            serde_json::from_value(json!({"head": "a", "truncated": false, "total_lines": 1,
+            "encoding": "utf-8"}))
+            .unwrap();
+        assert_eq!(snake.total_lines, Some(1));
+        assert_eq!(
+            serde_json::to_value(snake).unwrap(),
+            json!({"head": "a", "truncated": false, "totalLines": 1, "encoding": "utf-8"})
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_kept_within_bounds(text in any::<String>(), count in 0_usize..20) {
+            for kept in [Some(StderrOutput::from_text(&text)), StderrOutput::from_problem_text(&text)] {
+                let kept = kept.unwrap_or_default();
+                prop_assert!(kept.last_lines(count).len() <= count);
+            }
+        }
+    }
+}

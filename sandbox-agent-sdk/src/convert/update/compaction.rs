@@ -1,0 +1,117 @@
+//! The agent shortens the conversation to make room in the model's context.
+
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::{meta, text};
+use crate::Content;
+use crate::convert::open_enum::open_enum;
+
+open_enum! {
+    /// The status of a compaction.
+    pub enum CompactionStatus {
+        /// It runs.
+        InProgress = "in_progress",
+        /// It is done.
+        Completed = "completed",
+        /// It failed.
+        Failed = "failed",
+        /// It was cancelled.
+        Cancelled = "cancelled",
+    }
+}
+
+/// A member of a report that changes something: absent, taken away, or new.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Patched<T> {
+    /// The report does not mention it: it stays as it was.
+    #[default]
+    Unchanged,
+    /// It is taken away (`null`).
+    Cleared,
+    /// It is this from now on.
+    Set(T),
+}
+
+impl<T> Patched<T> {
+    fn read(value: &Value, member: &str, read: impl FnOnce(&Value) -> Option<T>) -> Self {
+        match value.get(member) {
+            None => Self::Unchanged,
+            Some(Value::Null) => Self::Cleared,
+            Some(value) => read(value).map_or(Self::Unchanged, Self::Set),
+        }
+    }
+
+    /// The new value, if there is one.
+    #[must_use]
+    pub fn set(&self) -> Option<&T> {
+        match self {
+            Self::Set(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn is_unchanged(&self) -> bool {
+        matches!(self, Self::Unchanged)
+    }
+}
+
+impl<T: Serialize> Serialize for Patched<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.set().serialize(serializer)
+    }
+}
+
+/// A compaction of the conversation, or what is new about one with the same id.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Compaction {
+    /// Its id in the session.
+    pub id: String,
+    /// Its status.
+    pub status: CompactionStatus,
+    /// The whole summary that replaces what was compacted.
+    #[serde(skip_serializing_if = "Patched::is_unchanged")]
+    pub summary: Patched<Vec<Content>>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Patched::is_unchanged")]
+    pub error: Patched<String>,
+    /// The member `_meta`.
+    #[serde(rename = "_meta", skip_serializing_if = "Patched::is_unchanged")]
+    pub meta: Patched<Value>,
+}
+
+impl Compaction {
+    pub(super) fn read(update: &Value) -> Option<Self> {
+        let contents = |summary: &Value| -> Option<Vec<Content>> {
+            Some(summary.as_array()?.iter().cloned().map(Content::from_value).collect())
+        };
+        Some(Self {
+            id: text(update, "compactionId")?,
+            status: CompactionStatus::from(text(update, "status")?),
+            summary: Patched::read(update, "summary", contents),
+            error: Patched::read(update, "error", |error| error.as_str().map(str::to_owned)),
+            meta: Patched::read(update, "_meta", |meta| Some(meta.clone())),
+        })
+    }
+}
+
+/// A piece of the summary of a compaction, to be added to what came before.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct CompactionSummary {
+    /// The id of the compaction.
+    pub id: String,
+    /// The piece.
+    pub content: Content,
+    /// The member `_meta`.
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Value>,
+}
+
+impl CompactionSummary {
+    pub(super) fn read(update: &Value) -> Option<Self> {
+        let content = Content::from_value(update.get("content")?.clone());
+        Some(Self { id: text(update, "compactionId")?, content, meta: meta(update) })
+    }
+}

@@ -1,0 +1,124 @@
+//! How long what is kept.
+
+use std::time::Duration;
+
+use super::{ResumeSupport, SessionStatus};
+use crate::session::Timestamp;
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long sessions are kept, and agents kept running, when nothing happens.
+///
+/// ```
+/// use std::time::Duration;
+/// use sandbox_agent_sdk::session::Timestamp;
+/// use sandbox_agent_sdk::sessions::{ResumeSupport, RetentionPolicy, SessionStatus};
+///
+/// let policy = RetentionPolicy::default();
+/// let last_active = Timestamp::from_millis(0);
+/// let a_week_later = last_active.saturating_add(Duration::from_secs(7 * 24 * 60 * 60 + 1));
+/// let unsupported = ResumeSupport::default();
+/// assert!(policy.is_expired(SessionStatus::Suspended, unsupported, last_active, a_week_later));
+/// assert!(!policy.is_expired(SessionStatus::Suspended, ResumeSupport::FULL, last_active, a_week_later));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RetentionPolicy {
+    /// How long a suspended session is kept: 7 days.
+    pub suspended: Duration,
+    /// How long a suspended session is kept that is marked as one that can be resumed: 30 days.
+    pub resumable: Duration,
+    /// How long a failed session is kept for somebody to look into it: 24 hours.
+    pub error: Duration,
+    /// How long an agent may be idle before its process is ended: 30 minutes.
+    pub idle: Duration,
+    /// How often to look for idle agents: every 5 minutes.
+    pub idle_check: Duration,
+    /// How often to look for sessions that have expired: daily.
+    pub expiry_check: Duration,
+}
+
+impl RetentionPolicy {
+    /// The environment variable for [`idle`](Self::idle), in whole minutes.
+    pub const IDLE_TIMEOUT_VARIABLE: &'static str = "AGENT_SESSION_IDLE_TIMEOUT";
+
+    /// The default policy, with the idle timeout of the environment variable `AGENT_SESSION_IDLE_TIMEOUT`.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let minutes = std::env::var_os(Self::IDLE_TIMEOUT_VARIABLE);
+        Self::default().with_idle_minutes(minutes.as_deref().and_then(std::ffi::OsStr::to_str))
+    }
+
+    /// Sets the idle timeout from the text of a number of minutes. The timeout stays as it is without a text, and if the
+    /// text is not a number of at least one.
+    #[must_use]
+    pub fn with_idle_minutes(mut self, minutes: Option<&str>) -> Self {
+        let Some(text) = minutes.map(str::trim).filter(|text| !text.is_empty()) else { return self };
+        match text.parse::<u64>().ok().filter(|minutes| *minutes > 0) {
+            Some(minutes) => self.idle = Duration::from_secs(minutes.saturating_mul(60)),
+            None => tracing::warn!(minutes = text, "the idle timeout is not a number of minutes"),
+        }
+        self
+    }
+
+    /// How long a session is kept after it was last active; `None` when it is kept until somebody deletes
+    /// it.
+    ///
+    /// Active sessions are in use, and archived ones were put away by a person who may want to find them
+    /// again.
+    #[must_use]
+    pub const fn period(&self, status: SessionStatus, support: ResumeSupport) -> Option<Duration> {
+        match status {
+            SessionStatus::Active | SessionStatus::Archived => None,
+            SessionStatus::Suspended if support.supports_resume => Some(self.resumable),
+            SessionStatus::Suspended => Some(self.suspended),
+            SessionStatus::Error => Some(self.error),
+        }
+    }
+
+    /// The last moment at which the session is kept; `None` when there is none.
+    #[must_use]
+    pub fn kept_until(
+        &self,
+        status: SessionStatus,
+        support: ResumeSupport,
+        last_active: Timestamp,
+    ) -> Option<Timestamp> {
+        self.period(status, support).map(|period| last_active.saturating_add(period))
+    }
+
+    /// Whether the session has outlived its time and may be deleted.
+    #[must_use]
+    pub fn is_expired(
+        &self,
+        status: SessionStatus,
+        support: ResumeSupport,
+        last_active: Timestamp,
+        now: Timestamp,
+    ) -> bool {
+        self.kept_until(status, support, last_active).is_some_and(|kept_until| now > kept_until)
+    }
+
+    /// Whether the session's agent has been idle for so long that its process may be ended. The session
+    /// stays active.
+    ///
+    /// Only active sessions have an agent running on their behalf.
+    #[must_use]
+    pub fn is_agent_idle(&self, status: SessionStatus, last_active: Timestamp, now: Timestamp) -> bool {
+        status == SessionStatus::Active && now.since(last_active) >= self.idle
+    }
+}
+
+impl Default for RetentionPolicy {
+    fn default() -> Self {
+        Self {
+            suspended: DAY * 7,
+            resumable: DAY * 30,
+            error: DAY,
+            idle: HOUR / 2,
+            idle_check: HOUR / 12,
+            expiry_check: DAY,
+        }
+    }
+}

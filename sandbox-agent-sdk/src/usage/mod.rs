@@ -1,0 +1,39 @@
+//! What turns use: tokens, money, context, time. And budgets that end it.
+//!
+//! Agents report usage in different places, and mean different things by it:
+//!
+//! | agent | where | what it counts |
+//! |---|---|---|
+//! | opencode | `usage` of the response | the last model call only |
+//! | | `cost` of a `usage_update` | the session so far, over restarts of the agent |
+//! | claude | `usage` of the response | the turn |
+//! | | `cost` of a `usage_update` | the agent's process so far |
+//! | codex | `usage_update`, without a cost | the context; no tokens |
+//! | gemini | `_meta.quota` of the response | the turn |
+//! | qwen | `_meta.usage` of a message chunk | one model call |
+//! | others | `usage` of the response | the turn |
+//! | | `cost` of a `usage_update` | the session so far |
+//!
+//! This module normalises them. [`TurnOutcome::usage`](crate::TurnOutcome::usage) is one turn,
+//! [`Session::usage`](crate::Session::usage) and [`SandboxAgentClient::usage`](crate::SandboxAgentClient::usage) are totals.
+//! Each report counts once: what a reconnected stream repeats, and the history of a session that is loaded, are not
+//! counted again, and of a running total only the difference is.
+
+mod agents;
+mod book;
+mod budget;
+mod cost;
+mod meter;
+mod report;
+#[cfg(test)]
+mod tests;
+mod tokens;
+
+#[cfg(feature = "sessions")]
+pub(crate) use agents::Rules;
+pub(crate) use book::UsageBook;
+pub use budget::{Budget, BudgetEvent, BudgetMeasure, BudgetState};
+pub use cost::Cost;
+pub(crate) use meter::{Meter, TurnEnd};
+pub use report::{ContextUsage, Counts, ModelUsage, TurnUsage, UsageTotals};
+pub use tokens::Tokens;
