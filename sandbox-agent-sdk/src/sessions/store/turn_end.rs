@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::error::RpcError;
@@ -27,7 +27,7 @@ pub struct TurnEnd {
     #[serde(skip_serializing_if = "Option::is_none", alias = "termination")]
     pub termination_info: Option<TerminationInfo>,
     /// Why there is no result.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stored_error")]
     pub error: Option<StoredError>,
     /// Whether the agent may have run the prompt.
     #[serde(default = "assumed")]
@@ -91,7 +91,7 @@ impl TurnEnd {
             let member = |name: &str| payload.get(name);
             Self {
                 stop_reason: member("stopReason").and_then(Value::as_str).map(StopReason::from),
-                error: member("error").and_then(|error| serde_json::from_value(error.clone()).ok()),
+                error: member("error").cloned().and_then(read_error),
                 executed: member("executed").and_then(Value::as_bool).unwrap_or(true),
                 ..Self::default()
             }
@@ -106,7 +106,7 @@ fn assumed() -> bool {
 
 /// An error as it is stored: its text, its cause and what [`Error`] says about it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, thiserror::Error)]
-#[serde(rename_all = "camelCase", default, from = "Form")]
+#[serde(rename_all = "camelCase", default)]
 #[error("{message}")]
 #[non_exhaustive]
 pub struct StoredError {
@@ -150,47 +150,16 @@ impl StoredError {
     }
 }
 
-/// The forms in which errors are stored: earlier versions stored the text alone.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Form {
-    Text(String),
-    #[serde(rename_all = "camelCase")]
-    Whole {
-        message: String,
-        #[serde(default)]
-        sources: Vec<String>,
-        #[serde(default)]
-        cause: Option<Value>,
-        #[serde(default)]
-        rpc: Option<RpcError>,
-        #[serde(default)]
-        is_retryable: bool,
-        #[serde(default)]
-        is_terminal: bool,
-        #[serde(default)]
-        maybe_executed: bool,
-        #[serde(default)]
-        is_timeout: bool,
-    },
+/// Reads a stored error. Earlier versions stored the text alone.
+fn read_error(value: Value) -> Option<StoredError> {
+    match value {
+        Value::String(message) => Some(StoredError { message, ..StoredError::default() }),
+        whole => serde_json::from_value(whole).ok(),
+    }
 }
 
-impl From<Form> for StoredError {
-    fn from(form: Form) -> Self {
-        match form {
-            Form::Text(message) => Self { message, ..Self::default() },
-            Form::Whole {
-                message,
-                sources,
-                cause,
-                rpc,
-                is_retryable,
-                is_terminal,
-                maybe_executed,
-                is_timeout,
-            } => Self { message, sources, cause, rpc, is_retryable, is_terminal, maybe_executed, is_timeout },
-        }
-    }
+fn stored_error<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<StoredError>, D::Error> {
+    Value::deserialize(deserializer).map(read_error)
 }
 
 #[cfg(test)]
