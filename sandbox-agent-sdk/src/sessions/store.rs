@@ -49,11 +49,13 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod cursor;
 mod error;
 mod event;
 mod limits;
 mod memory;
 mod open;
+mod ownership;
 mod patch;
 mod position;
 #[cfg(feature = "postgres")]
@@ -67,16 +69,18 @@ mod session_store;
 mod sqlite;
 mod turn_end;
 
+pub use cursor::Cursor;
 pub use error::StoreError;
 pub use event::{Closes, EventKey, NewEvent, StoredEvent, StoredEventKind};
 pub use limits::{MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, read_json};
 pub use memory::MemoryStore;
 pub use open::{OpenEvents, OpenRequest, OpenTurn};
-pub use patch::{Acquire, Acquired, Append, Appended, Change, Fence, RecordPatch, ScannedTo, Suspend};
+pub use ownership::{Acquire, Acquired, Fence, ScannedTo, Suspend};
+pub use patch::{Append, Appended, Change, RecordPatch};
 pub use position::{Fingerprint, StreamPosition};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
-pub use query::{Cursor, EventOrder, EventPage, EventQuery, InactiveQuery, RecordPage, RecordQuery};
+pub use query::{EventOrder, EventPage, EventQuery, InactiveQuery, RecordPage, RecordQuery};
 pub use record::{AgentSession, ResumeData, SessionDetails, SessionRecord};
 pub use session_store::{SessionStore, StoreFuture};
 #[cfg(feature = "sqlite")]

@@ -14,6 +14,10 @@
 //! ```
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a check that fails panics")]
+#![allow(
+    clippy::field_reassign_with_default,
+    reason = "the options are written as users of the crate have to"
+)]
 
 use std::sync::Arc;
 

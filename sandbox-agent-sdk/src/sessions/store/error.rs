@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::sessions::{SessionStatus, TransitionError, UserAction};
+use crate::sessions::status::{SessionStatus, TransitionError, UserAction};
 
 /// Why a store failed.
 #[derive(Debug, Clone, thiserror::Error)]

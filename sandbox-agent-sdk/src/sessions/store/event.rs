@@ -17,7 +17,7 @@ open_enum! {
         Prompt = "prompt",
         /// The prompt of the turn id is sent again, under another JSON-RPC id.
         PromptResent = "prompt_resent",
-        /// An update of the agent, as it came. [`StoredEvent::update`] reads it.
+        /// An update of the agent: [`NewEvent::update_payload`]. [`StoredEvent::update`] reads it.
         Update = "update",
         /// A turn ended. [`StoredEvent::turn_end`] reads it. Closes the turn of its turn id.
         TurnEnded = "turn_ended",
@@ -166,6 +166,15 @@ impl NewEvent {
         Self { key, recorded_at, kind, payload, turn_id: None, rpc_id: None }
     }
 
+    /// What is stored of an update: the payload of an event of the kind `update`.
+    #[must_use]
+    pub fn update_payload(update: &Update) -> Value {
+        match update.notification_meta() {
+            Some(meta) => json!({ "update": update.raw(), "_meta": meta }),
+            None => update.raw().clone(),
+        }
+    }
+
     /// Sets the turn.
     #[must_use]
     pub fn turn_id(mut self, turn_id: impl Into<String>) -> Self {
@@ -250,11 +259,27 @@ pub struct StoredEvent {
 
 impl StoredEvent {
     /// The update of the agent, typed as a live one; `None` if the event is of another kind.
+    ///
+    /// Its session id is that of the stored session.
     #[must_use]
     pub fn update(&self) -> Option<Update> {
-        (self.kind == StoredEventKind::Update).then(|| {
-            let params = json!({ "sessionId": self.session_id, "update": self.payload });
-            Update::read(params, Origin::History, 0)
+        if self.kind != StoredEventKind::Update {
+            return None;
+        }
+        let session = &self.session_id;
+        Some(match &self.payload {
+            // An update that could not be read cannot be read now either, and is typed as such.
+            Value::String(text) => {
+                let params = format!("{{\"sessionId\":{},\"update\":{text}}}", Value::from(session.as_str()));
+                Update::from_json(&params, Origin::History, text.len())
+            }
+            Value::Object(members) if members.contains_key("update") && members.contains_key("_meta") => {
+                let params = json!({
+                    "sessionId": session, "update": members["update"], "_meta": members["_meta"]
+                });
+                Update::read(params, Origin::History, 0)
+            }
+            update => Update::read(json!({ "sessionId": session, "update": update }), Origin::History, 0),
         })
     }
 
@@ -279,5 +304,57 @@ impl StoredEvent {
     pub fn into_new(self) -> NewEvent {
         let Self { key, recorded_at, kind, payload, turn_id, rpc_id, .. } = self;
         NewEvent { key, recorded_at, kind, payload, turn_id, rpc_id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{NewEvent, Origin, StoredEvent, Timestamp, Update};
+
+    #[test]
+    fn an_event_survives_its_json() {
+        let at = Timestamp::from_millis(5);
+        for event in [
+            NewEvent::new("e", at, "prompt", json!({"prompt": []})).turn_id("t").rpc_id("\"r\""),
+            NewEvent::from_stream(2, 7, at, "update", 1),
+        ] {
+            let stored = event.stored("s", 3, 4);
+            let text = serde_json::to_string(&stored).unwrap();
+            assert_eq!(serde_json::from_str::<StoredEvent>(&text).unwrap(), stored, "{text}");
+        }
+        let old = r#"{"index":1,"id":"1.0:5-x","sessionId":"s","recordedAt":5,"kind":"update","payload":1}"#;
+        let stored = NewEvent::new("1.0:5-x", at, "update", 1).stored("s", 1, 0);
+        assert_eq!(serde_json::from_str::<StoredEvent>(old).unwrap(), stored);
+    }
+
+    #[test]
+    fn a_stored_update_is_typed_as_a_live_one() {
+        let chunk =
+            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hello"}});
+        let deep = format!("{}1{}", "[".repeat(200_000), "]".repeat(200_000));
+        for params in [
+            json!({"sessionId": "a", "update": chunk}).to_string(),
+            json!({"sessionId": "a", "update": chunk, "_meta": {"n": 1}}).to_string(),
+            json!({"sessionId": "a", "update": {"sessionUpdate": "new_kind", "update": 1}}).to_string(),
+            format!("{{\"sessionId\":\"a\",\"update\":{{\"sessionUpdate\":\"plan\",\"entries\":{deep}}}}}"),
+        ] {
+            let live = Update::from_json(&params, Origin::Live, 0);
+            let payload = NewEvent::update_payload(&live);
+            let event = NewEvent::from_stream(1, 1, Timestamp::from_millis(5), "update", payload);
+            let stored = event.stored("s", 1, 1);
+            let update = stored.update().unwrap();
+            assert_eq!(std::mem::discriminant(update.kind()), std::mem::discriminant(live.kind()));
+            assert_eq!((update.raw(), update.notification_meta()), (live.raw(), live.notification_meta()));
+            assert_eq!((update.session_id(), update.origin()), ("s", Origin::History));
+            assert!(stored.turn_end().is_none() && stored.termination_info().is_none());
+        }
+        let ended = json!({"reason": "error", "exitCode": 3});
+        for (kind, payload) in [("ended", ended.clone()), ("turn_ended", json!({"terminationInfo": ended}))] {
+            let event = NewEvent::new("e", Timestamp::from_millis(5), kind, payload).stored("s", 1, 1);
+            assert_eq!(event.termination_info().and_then(|info| info.exit_code), Some(3), "{kind}");
+            assert!(event.update().is_none());
+        }
     }
 }

@@ -12,7 +12,10 @@ use super::{
     StoreError, StoreFuture, StoredEvent, StreamPosition, Suspend,
 };
 use crate::session::Timestamp;
-use crate::sessions::SessionStatus;
+use crate::sessions::status::SessionStatus;
+
+#[cfg(test)]
+mod tests;
 
 /// How many sessions a store holds by default.
 const MAX_SESSIONS: usize = 1024;

@@ -13,6 +13,7 @@ use super::{Appended, StoreError};
 mod lent;
 mod options;
 mod schema;
+#[allow(clippy::duplicate_mod, reason = "the statements are compiled for each database")]
 #[path = "sql/mod.rs"]
 mod sql;
 

@@ -7,7 +7,7 @@ use super::limits::{check_key, check_moment, check_number, check_value};
 use super::{Fence, NewEvent, StoreError, StreamPosition};
 use crate::TerminationInfo;
 use crate::session::Timestamp;
-use crate::sessions::{ResumeSupport, SessionStatus};
+use crate::sessions::status::{ResumeSupport, SessionStatus};
 
 /// What is stored of a session.
 ///
@@ -174,7 +174,7 @@ impl SessionRecord {
     pub fn resume_support(&self, by_agent: bool) -> ResumeSupport {
         ResumeSupport {
             by_agent,
-            by_session: self.details.supports_resume,
+            supports_resume: self.details.supports_resume,
             resume_data: self.resume_data().is_some(),
         }
     }
@@ -258,4 +258,56 @@ impl SessionRecord {
 fn stored_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SessionStatus, D::Error> {
     let text = String::deserialize(deserializer)?;
     SessionStatus::from_stored(&text).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{AgentSession, SessionRecord, Timestamp};
+    use crate::sessions::SessionStatus;
+    use crate::sessions::store::{Fingerprint, StreamPosition};
+
+    #[test]
+    fn a_record_survives_its_json() {
+        let mut record = SessionRecord::new("s", "mock", Timestamp::from_millis(5)).owned_by("p");
+        record.agent_session = Some(AgentSession { id: "a".to_owned(), incarnation: 4 });
+        let fingerprint = Fingerprint(u64::MAX);
+        record.position = Some(StreamPosition { incarnation: 3, offset: 7, fingerprint });
+        record.details.metadata.insert("n".to_owned(), json!([0.1, 1e300, u64::MAX, i64::MIN]));
+        record.details.supports_resume = true;
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<SessionRecord>(&text).unwrap(), record);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&value["agentSessionId"], &value["supportsResume"]), (&json!("a"), &json!(true)));
+        let resume = serde_json::to_value(record.resume_data()).unwrap();
+        assert_eq!(resume, json!({"agentSessionId": "a", "incarnation": 4, "events": 0}));
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read() {
+        let old = json!({
+            "id": "s", "agent": "mock", "status": "completed", "epoch": 3, "takenAt": "5-x", "agentSessionId": "a",
+            "resumable": true, "title": "t", "termination": {"reason": "error", "exitCode": 3},
+            "createdAt": 5, "lastActive": 9, "lastIndex": 6, "revision": 4,
+        });
+        let record: SessionRecord = serde_json::from_value(old).unwrap();
+        assert_eq!((record.status, record.epoch), (SessionStatus::Active, 3));
+        assert_eq!(record.last_active_at, Timestamp::from_millis(9));
+        assert_eq!((record.agent_session_id(), record.details.title.as_deref()), (Some("a"), Some("t")));
+        assert!(record.details.supports_resume);
+        assert_eq!(record.details.termination_info.unwrap().exit_code, Some(3));
+    }
+
+    #[test]
+    fn a_session_is_resumable_with_a_session_of_the_agent_or_with_events() {
+        let mut record = SessionRecord::new("s", "mock", Timestamp::from_millis(5));
+        assert_eq!((record.resume_data(), record.resume_support(true).resume_data), (None, false));
+        record.last_index = 2;
+        assert!(record.resume_support(true).resume_data);
+        assert!(!record.resume_support(true).supports_resume && !record.resume_support(false).by_agent);
+        (record.last_index, record.agent_session) =
+            (0, Some(AgentSession { id: "a".to_owned(), incarnation: 0 }));
+        assert!(record.resume_support(true).resume_data);
+    }
 }

@@ -13,8 +13,8 @@ use super::{Appended, StoreError};
 
 mod open;
 mod schema;
+#[allow(clippy::duplicate_mod, reason = "the statements are compiled for each database")]
 #[path = "sql/mod.rs"]
-#[expect(clippy::duplicate_mod, reason = "the statements are compiled for each database")]
 mod sql;
 #[cfg(test)]
 mod tests;

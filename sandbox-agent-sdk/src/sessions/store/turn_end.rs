@@ -2,10 +2,11 @@
 
 use std::error::Error as StdError;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::error::RpcError;
+use crate::sessions::status::StatusEvent;
 use crate::thread::{AgentResult, ResultRules, TurnFailure};
 use crate::{Error, StopReason, TerminationInfo, TurnOutcome};
 
@@ -26,9 +27,10 @@ pub struct TurnEnd {
     #[serde(skip_serializing_if = "Option::is_none", alias = "termination")]
     pub termination_info: Option<TerminationInfo>,
     /// Why there is no result.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stored_error")]
     pub error: Option<StoredError>,
     /// Whether the agent may have run the prompt.
+    #[serde(default = "assumed")]
     pub executed: bool,
     /// The agent's response, as it came.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +71,19 @@ impl TurnEnd {
         }
     }
 
+    /// What the end of the turn does to the session's status.
+    ///
+    /// A result by which the agent ends the run for good, such as `error_max_turns`, is a fatal error. The end of an agent
+    /// changes nothing, and neither do a recoverable failure and one that is not the agent's, such as a lost connection.
+    #[must_use]
+    pub fn status_event(&self) -> Option<StatusEvent> {
+        match self {
+            Self { termination_info: Some(_), .. } => Some(StatusEvent::AgentExited),
+            Self { is_terminal_error: true, error: None, .. } => Some(StatusEvent::FatalError),
+            _ => None,
+        }
+    }
+
     /// Reads the payload of an event. Members of another type count as missing.
     pub(super) fn from_payload(payload: &Value) -> Self {
         serde_json::from_value(payload.clone()).unwrap_or_else(|_| {
@@ -76,7 +91,7 @@ impl TurnEnd {
             let member = |name: &str| payload.get(name);
             Self {
                 stop_reason: member("stopReason").and_then(Value::as_str).map(StopReason::from),
-                error: member("error").and_then(|error| serde_json::from_value(error.clone()).ok()),
+                error: member("error").cloned().and_then(read_error),
                 executed: member("executed").and_then(Value::as_bool).unwrap_or(true),
                 ..Self::default()
             }
@@ -84,9 +99,14 @@ impl TurnEnd {
     }
 }
 
+/// Earlier versions did not store whether a prompt that was answered was run.
+fn assumed() -> bool {
+    true
+}
+
 /// An error as it is stored: its text, its cause and what [`Error`] says about it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, thiserror::Error)]
-#[serde(rename_all = "camelCase", default, from = "Form")]
+#[serde(rename_all = "camelCase", default)]
 #[error("{message}")]
 #[non_exhaustive]
 pub struct StoredError {
@@ -130,45 +150,113 @@ impl StoredError {
     }
 }
 
-/// The forms in which errors are stored: earlier versions stored the text alone.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Form {
-    Text(String),
-    #[serde(rename_all = "camelCase")]
-    Whole {
-        message: String,
-        #[serde(default)]
-        sources: Vec<String>,
-        #[serde(default)]
-        cause: Option<Value>,
-        #[serde(default)]
-        rpc: Option<RpcError>,
-        #[serde(default)]
-        is_retryable: bool,
-        #[serde(default)]
-        is_terminal: bool,
-        #[serde(default)]
-        maybe_executed: bool,
-        #[serde(default)]
-        is_timeout: bool,
-    },
+/// Reads a stored error. Earlier versions stored the text alone.
+fn read_error(value: Value) -> Option<StoredError> {
+    match value {
+        Value::String(message) => Some(StoredError { message, ..StoredError::default() }),
+        whole => serde_json::from_value(whole).ok(),
+    }
 }
 
-impl From<Form> for StoredError {
-    fn from(form: Form) -> Self {
-        match form {
-            Form::Text(message) => Self { message, ..Self::default() },
-            Form::Whole {
-                message,
-                sources,
-                cause,
-                rpc,
-                is_retryable,
-                is_terminal,
-                maybe_executed,
-                is_timeout,
-            } => Self { message, sources, cause, rpc, is_retryable, is_terminal, maybe_executed, is_timeout },
+fn stored_error<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<StoredError>, D::Error> {
+    Value::deserialize(deserializer).map(read_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{StoredError, TurnEnd};
+    use crate::error::RpcError;
+    use crate::sessions::status::{SessionStatus, StatusEvent};
+    use crate::termination::{EndReason, TerminatedBy};
+    use crate::thread::ResultRules;
+    use crate::{Error, StopReason, TerminationInfo, TurnOutcome};
+
+    fn ended(reason: &str) -> Result<TurnOutcome, Error> {
+        let raw = json!({"stopReason": reason, "_meta": {"n": 1}});
+        let stop_reason = StopReason::from(reason);
+        Ok(TurnOutcome { stop_reason, missing: Vec::new(), raw, usage: Box::default(), budget: None })
+    }
+
+    fn refused(data: Option<Value>) -> Error {
+        let mut error = RpcError::new(-32603, "no");
+        error.data = data;
+        Error::Rpc { error, status: None, executed: true }
+    }
+
+    #[test]
+    fn the_end_of_a_turn_moves_the_session_as_specified() {
+        let crash = TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
+        let fatal = Some(StatusEvent::FatalError);
+        let exited = Some(StatusEvent::AgentExited);
+        let table = [
+            (ended("end_turn"), Some("success"), false, None),
+            (ended("max_turn_requests"), Some("error_max_turns"), true, fatal),
+            (ended("something_new"), Some("something_new"), true, fatal),
+            (ended("refusal"), Some("refusal"), false, None),
+            (ended("max_tokens"), Some("max_tokens"), false, None),
+            (ended("cancelled"), Some("cancelled"), false, None),
+            (Err(refused(Some(json!({"tool": "x"})))), None, false, None),
+            (Err(refused(None)), None, true, None),
+            (Err(Error::NotConnected), None, true, None),
+            (Err(Error::ended(Some("s"), crash, true)), None, true, exited),
+        ];
+        for (outcome, subtype, is_terminal, event) in table {
+            let end = TurnEnd::of(&outcome, &ResultRules::default());
+            assert_eq!(end.result_subtype.as_deref(), subtype, "{outcome:?}");
+            assert_eq!((end.is_terminal_error, end.status_event()), (is_terminal, event), "{outcome:?}");
+            let after = event.map_or(Ok(SessionStatus::Active), |event| SessionStatus::Active.after(event));
+            let is_moved = event == Some(StatusEvent::FatalError);
+            assert_eq!(after.unwrap() == SessionStatus::Error, is_moved, "{outcome:?}");
         }
+    }
+
+    #[test]
+    fn an_end_is_read_as_it_was_stored() {
+        let crash = TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
+        for outcome in [
+            ended("end_turn"),
+            Err(refused(Some(json!({"tool": "x"})))),
+            Err(Error::ended(None, crash, true)),
+            Err(Error::NotConnected),
+        ] {
+            let end = TurnEnd::of(&outcome, &ResultRules::default());
+            let payload = serde_json::to_value(&end).unwrap();
+            assert_eq!(TurnEnd::from_payload(&payload), end, "{payload}");
+            assert_eq!(payload["isTerminalError"], end.is_terminal_error);
+            assert_eq!(payload.get("terminationInfo").is_some(), end.termination_info.is_some());
+        }
+    }
+
+    #[test]
+    fn a_stored_error_keeps_its_cause_and_flags() {
+        let error = refused(Some(json!({"tool": "x"})));
+        let stored = StoredError::of(&error);
+        assert_eq!(stored.cause, Some(json!({"tool": "x"})));
+        assert_eq!(stored.rpc.as_ref().map(|rpc| rpc.code), Some(-32603));
+        assert!(stored.maybe_executed && !stored.is_retryable && !stored.is_terminal);
+        assert_eq!(stored.to_string(), error.to_string());
+        let lost = StoredError::of(&Error::NotConnected);
+        assert!(lost.is_terminal && !lost.maybe_executed);
+    }
+
+    #[test]
+    fn ends_of_earlier_versions_are_read() {
+        let old = json!({"stopReason": "end_turn", "answer": {"stopReason": "end_turn"}});
+        let end = TurnEnd::from_payload(&old);
+        assert_eq!((end.stop_reason, end.answer.is_some()), (Some(StopReason::from("end_turn")), true));
+        assert!(end.executed);
+        let old = json!({"error": "it broke", "termination": {"reason": "error", "exitCode": 3}, "executed": false});
+        let end = TurnEnd::from_payload(&old);
+        assert_eq!(end.error.map(|error| error.message).as_deref(), Some("it broke"));
+        assert_eq!(end.termination_info.and_then(|info| info.exit_code), Some(3));
+        assert!(!end.executed);
+        for damaged in [json!(7), json!(null), json!({"stopReason": 7, "error": "x", "executed": true})] {
+            TurnEnd::from_payload(&damaged);
+        }
+        let end =
+            TurnEnd::from_payload(&json!({"answer": 1, "isTerminalError": "no", "stopReason": "refusal"}));
+        assert_eq!(end.stop_reason, Some(StopReason::from("refusal")));
     }
 }

@@ -59,7 +59,7 @@ pub(super) async fn stores_an_append_whole_or_not_at_all(store: Store) {
     let indexes = append(&store, "s", (0..1_000).map(|n| event(n, n))).await;
     assert_eq!(indexes, (1..=1_000).collect::<Vec<_>>());
     assert_eq!(all_events(&store, "s").await.len(), 1_000);
-    assert_eq!(append(&store, "s", []).await, [], "an empty append does nothing");
+    assert!(append(&store, "s", []).await.is_empty(), "an empty append does nothing");
 }
 
 pub(super) async fn stores_an_event_once_by_its_key(store: Store) {

@@ -2,7 +2,10 @@
 
 use super::super::{Acquire, Append, Cursor, InactiveQuery, RecordPatch, RecordQuery, StoreError};
 use super::{Store, all_ids, append, at, create, event, record};
-use crate::sessions::{ArchivedSessions, SessionStatus, StatusEvent};
+use crate::sessions::status::{ArchivedSessions, SessionStatus, StatusEvent};
+
+/// Whether the session of this number is listed.
+type Matches = fn(u64) -> bool;
 
 pub(super) async fn returns_every_session_once_page_by_page(store: Store) {
     for n in 0..50u64 {
@@ -43,19 +46,19 @@ pub(super) async fn filters_by_every_column(store: Store) {
         store.create(record, Vec::new()).await.unwrap();
     }
     let listed = RecordQuery::listed(ArchivedSessions::Hidden);
-    let cases: [(RecordQuery, &dyn Fn(u64) -> bool); 12] = [
-        (RecordQuery::all(), &|_| true),
-        (listed.clone(), &|n| n % 4 < 2),
-        (RecordQuery::listed(ArchivedSessions::Shown), &|n| n % 4 < 3),
-        (RecordQuery::counted(), &|n| n % 4 < 2),
-        (listed.clone().agent("claude"), &|n| n % 4 < 2 && n % 3 == 0),
-        (RecordQuery::all().statuses([SessionStatus::Error; 3]), &|n| n % 4 == 3),
-        (RecordQuery::all().agent("nobody"), &|_| false),
-        (RecordQuery::all().user_key("user 2"), &|n| n % 5 == 2),
-        (RecordQuery::all().endpoint("endpoint 3"), &|n| n % 7 == 3),
-        (listed.clone().owner("p"), &|n| n % 2 == 1 && n % 4 < 2),
-        (RecordQuery::all().owner("p").endpoint("endpoint 5"), &|n| n % 2 == 1 && n % 7 == 5),
-        (listed.user_key("user 1").agent("codex"), &|n| n % 4 < 2 && n % 5 == 1 && n % 3 == 1),
+    let cases: Vec<(RecordQuery, Matches)> = vec![
+        (RecordQuery::all(), |_| true),
+        (listed.clone(), |n| n % 4 < 2),
+        (RecordQuery::listed(ArchivedSessions::Shown), |n| n % 4 < 3),
+        (RecordQuery::counted(), |n| n % 4 < 2),
+        (listed.clone().agent("claude"), |n| n % 4 < 2 && n % 3 == 0),
+        (RecordQuery::all().statuses([SessionStatus::Error; 3]), |n| n % 4 == 3),
+        (RecordQuery::all().agent("nobody"), |_| false),
+        (RecordQuery::all().user_key("user 2"), |n| n % 5 == 2),
+        (RecordQuery::all().endpoint("endpoint 3"), |n| n % 7 == 3),
+        (listed.clone().owner("p"), |n| n % 2 == 1 && n % 4 < 2),
+        (RecordQuery::all().owner("p").endpoint("endpoint 5"), |n| n % 2 == 1 && n % 7 == 5),
+        (listed.user_key("user 1").agent("codex"), |n| n % 4 < 2 && n % 5 == 1 && n % 3 == 1),
     ];
     for (query, matches) in cases {
         let expected: Vec<String> =

@@ -7,7 +7,7 @@ use super::super::{
     StoreError, StreamPosition, Suspend,
 };
 use super::{Store, all_events, append, at, create, event, get, position, record};
-use crate::sessions::SessionStatus;
+use crate::sessions::status::SessionStatus;
 
 fn scanned(owner: &str, endpoint: &str, position: StreamPosition) -> ScannedTo {
     ScannedTo { owner: owner.to_owned(), endpoint: endpoint.to_owned(), position }

@@ -11,8 +11,9 @@ use super::super::{
 use super::{
     HOSTILE, Store, all_events, all_ids, append, at, create, drop_after, event, get, position, record,
 };
-use crate::sessions::{SessionStatus, StatusEvent, TransitionError, UserAction};
-use crate::{EndReason, TerminatedBy, TerminationInfo};
+use crate::TerminationInfo;
+use crate::sessions::status::{SessionStatus, StatusEvent, TransitionError, UserAction};
+use crate::termination::{EndReason, TerminatedBy};
 
 pub(super) async fn returns_a_record_as_it_was_created(store: Store) {
     for (n, text) in HOSTILE.into_iter().enumerate() {

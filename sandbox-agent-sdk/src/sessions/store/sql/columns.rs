@@ -12,7 +12,7 @@ use super::super::super::{
 };
 use super::super::{Database, Row, Text};
 use crate::session::Timestamp;
-use crate::sessions::SessionStatus;
+use crate::sessions::status::SessionStatus;
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, Database, <Database as sqlx::Database>::Arguments<'q>>;
 
@@ -98,7 +98,7 @@ pub(super) fn read_record(row: &Row) -> Result<SessionRecord, StoreError> {
     let id: String = row.try_get("id").map_err(failure)?;
     let read = || -> Result<SessionRecord, Box<dyn std::error::Error + Send + Sync>> {
         let document: Text = row.try_get("document")?;
-        let document = String::from_utf8(document.into())?;
+        let document = std::str::from_utf8(document.as_ref())?;
         let status: String = row.try_get("status")?;
         let incarnation = number(row, "incarnation")?;
         let agent_session: Option<String> = row.try_get("agent_session_id")?;
@@ -115,7 +115,7 @@ pub(super) fn read_record(row: &Row) -> Result<SessionRecord, StoreError> {
         record.last_active_at = moment(row, "last_active_at")?;
         record.last_index = number(row, "last_index")?;
         record.revision = number(row, "revision")?;
-        record.details = read_json(&document)?;
+        record.details = read_json(document)?;
         Ok(record)
     };
     read().map_err(|error| StoreError::Unreadable { id: id.clone(), source: error.into() })
@@ -144,11 +144,11 @@ pub(super) fn page(rows: &[Row], size: usize, order: &str) -> Result<RecordPage,
 /// An event as it is stored. A damaged payload does not hide the events around it.
 pub(super) fn read_event(row: &Row) -> Result<StoredEvent, sqlx::Error> {
     let (kind, payload): (String, Text) = (row.try_get("kind")?, row.try_get("payload")?);
-    let payload: Vec<u8> = payload.into();
-    let (kind, payload) = match std::str::from_utf8(&payload).map(read_json) {
+    let payload: &[u8] = payload.as_ref();
+    let (kind, payload) = match std::str::from_utf8(payload).map(read_json) {
         Ok(Ok(payload)) => (kind.into(), payload),
         _ => {
-            let text = String::from_utf8_lossy(&payload);
+            let text = String::from_utf8_lossy(payload);
             (StoredEventKind::Unreadable, json!({ "kind": kind, "text": text }))
         }
     };

@@ -90,7 +90,7 @@ pub(super) async fn list(connection: &mut Connection, query: &RecordQuery) -> Re
     Ok(page(&rows, query.page_size(), "created_at")?)
 }
 
-pub(super) fn bind_list<'q>(sql: &'q str, query: &'q RecordQuery) -> Query<'q> {
+pub(in super::super) fn bind_list<'q>(sql: &'q str, query: &'q RecordQuery) -> Query<'q> {
     let cursor = query.cursor.as_ref();
     let mut select = sqlx::query(sql)
         .bind(signed(query.page_size() as u64 + 1))
