@@ -2,8 +2,9 @@
 //! questions answered from the keyboard, and a card when the agent dies.
 //!
 //! Runs against an embedded server whose agent shows what the chat can do, against the server at `SANDBOX_AGENT_URL`,
-//! or with any agent on this machine: `cargo run --example chat -- --agent-command "my-agent --acp"`. Keys, options and
-//! exit codes are told by `--help`. The program itself is in `src/chat`.
+//! with an agent that is installed here (`cargo run --example chat -- --agent opencode`), or with any other agent on
+//! this machine (`-- --agent-command "my-agent --acp"`). `--help` lists keys, options and exit codes. The program itself is
+//! in `src/chat`.
 
 use std::process::ExitCode;
 

@@ -1,14 +1,14 @@
-//! An agent that dies three ways in the middle of its answer, and what an application shows of it.
+//! An agent that crashes in three ways during its response, and how an application reports it.
 //!
-//! The embedded server's agent exits with a code, is killed by a signal, and leaves without an error. With
-//! `SANDBOX_AGENT_URL` set, the agent there is asked to crash instead.
+//! The embedded server's agent exits with a code, is killed by a signal, and exits without an error. With
+//! `SANDBOX_AGENT_URL` set, the agent of that server gets the prompts instead.
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::thread::{ResultRules, TurnFailure};
-use sandbox_agent_sdk::{Error, Event, NewSession, SandboxAgentClient};
+use sandbox_agent_sdk::{Error, Event, NewSession, OpenSession, SandboxAgentClient};
 
-/// What the embedded agent does with each prompt.
+/// The steps of the embedded agent for each prompt.
 fn doomed() -> Script {
     Script::new(|turn| {
         let mut steps = vec![Step::Say("I will just ".into())];
@@ -35,10 +35,10 @@ async fn main() -> Result<(), Error> {
         println!("== {way}");
         let mut turn = session.prompt(way);
         while let Some(update) = turn.next().await {
-            println!("before the end: {update}");
+            println!("before the crash: {update}");
         }
         match turn.outcome().await {
-            Ok(outcome) => println!("it did not die: {}", outcome.stop_reason),
+            Ok(outcome) => println!("it did not crash: {}", outcome.stop_reason),
             Err(error) => {
                 let Some(end) = error.termination() else { return Err(error) };
                 println!("{end}");
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Error> {
                 println!("a thread shows: {:?} (terminal: {})", entry.kind, entry.is_terminal_error);
             }
         }
-        // The same is told once as an event, to everybody who listens.
+        // Every subscriber also receives the end as an event, once.
         while let Some(event) = events.try_next() {
             if let Event::SessionEnded(ended) = event {
                 println!(
@@ -56,10 +56,10 @@ async fn main() -> Result<(), Error> {
                 );
             }
         }
-        // One call starts the agent anew, and the session can be taken up again.
+        // Restarts the agent and loads the session again.
         client.restart_agent().await?;
-        session = client.load_session(session.id(), NewSession::in_dir("/")).await?;
+        session = client.load_session(session.id(), OpenSession::in_dir("/")).await?;
     }
-    println!("== and it works again: {}", printable(&session.prompt("hello").text().await?));
+    println!("== after the restart: {}", printable(&session.prompt("hello").text().await?));
     client.disconnect().await
 }

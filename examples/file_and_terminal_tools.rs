@@ -1,6 +1,6 @@
-//! An agent that uses files of one directory of this machine, and runs a few commands in a sandbox.
+//! Gives an agent access to one directory of this machine and to a few commands in a sandbox.
 //!
-//! The embedded server's agent writes a file, reads a part of it, runs a command on it, and tries to get out.
+//! The embedded server's agent writes a file, reads a part of it, runs a command on it, and tries to escape.
 
 use mock_server::{MockServer, Script, Step, Terminal};
 use sandbox_agent_sdk::tools::Sandbox;
@@ -8,7 +8,7 @@ use sandbox_agent_sdk::tools::{ConfinedFiles, Roots, TerminalOptions};
 use sandbox_agent_sdk::{NewSession, SandboxAgentClient};
 use serde_json::json;
 
-/// What the embedded agent does. It knows the directory as `/work`.
+/// The steps of the embedded agent. It sees the directory as `/work`.
 fn busy() -> Script {
     let terminal = |command: &str, args: &[&str]| {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -23,7 +23,7 @@ fn busy() -> Script {
             params: json!({"path": "/work/notes/todo.txt", "line": 2, "limit": 1}),
         },
         terminal("wc", &["-l", "notes/todo.txt"]),
-        say("and out of it:\n"),
+        say("outside of it:\n"),
         Step::ReadFile { path: "/work/../etc/passwd".into() },
         say("\n"),
         terminal("rm", &["-rf", "/"]),
@@ -36,19 +36,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let embedded = MockServer::builder().agent("mock", busy()).start().await;
     let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
 
-    // The agent knows this directory as `/work`.
+    // The agent sees this directory as `/work`.
     let directory = std::env::temp_dir().join(format!("tools-example-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
     let roots = Roots::new().and_as("/work", &directory);
     let files = ConfinedFiles::open(roots.clone())?.write_limit(1 << 20);
     let mut terminals = TerminalOptions::new(roots).allow_only(["wc", "ls", "cat"]).output_limit(64 << 10);
-    // The list decides which programs start; the sandbox decides what they can do.
+    // The list controls which programs start; the sandbox controls what they can do.
     match Sandbox::detect() {
         Ok(sandbox) => terminals = terminals.sandbox(sandbox),
         Err(error) => eprintln!("commands run without a sandbox: {error}"),
     }
 
-    // Both are advertised to the agent because they are on; they are off by default.
+    // Both are off by default. The client advertises them to the agent because they are set.
     let client = SandboxAgentClient::builder(url).agent("mock").files(files).terminals(terminals).build()?;
     let session = client.new_session(NewSession::in_dir("/work")).await?;
     println!("{}", session.prompt("count my tasks").text().await?);
@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("on this machine: {:?}", std::fs::read_to_string(directory.join("notes/todo.txt"))?);
 
-    // Commands that still run end here.
+    // Disconnecting kills commands that are still running.
     client.disconnect().await?;
     std::fs::remove_dir_all(&directory)?;
     Ok(())

@@ -1,7 +1,7 @@
-//! The files of a sandbox: write, list, stream, and what a refusal looks like.
+//! Files of a sandbox: write, list, stream, and handle a rejected write.
 //!
-//! Runs against an embedded server, or against the one at `SANDBOX_AGENT_URL` (with the token in
-//! `SANDBOX_AGENT_TOKEN`, if it wants one). Everything happens in one directory, which is deleted in the end.
+//! Runs against an embedded server, or against the server at `SANDBOX_AGENT_URL` (with the token in
+//! `SANDBOX_AGENT_TOKEN`, if required). Uses one directory, which is deleted at the end.
 
 use std::env;
 
@@ -38,21 +38,21 @@ async fn tour(files: &Files, directory: &str) -> Result<(), Error> {
     let written = files.write(&notes, "any name will do\n").await?;
     println!("wrote {} bytes to {}", written.bytes_written, written.path);
 
-    // A stream is sent as it comes: a local file, a download, anything.
+    // An upload can be any stream: a local file, a download.
     let lines = stream::iter(1..=10_000).map(|number| Ok::<_, std::io::Error>(format!("line {number}\n")));
     files.write(format!("{directory}/lines.txt"), Upload::stream(lines)).await?;
     files
         .rename(FsMove::new(format!("{directory}/lines.txt"), format!("{directory}/many/lines.txt")))
         .await?;
 
-    // And it is read the same way, so that its size does not matter.
+    // Downloads are streams too, so the size does not matter.
     let mut reader = files.open(format!("{directory}/many/lines.txt")).await?;
     let (mut pieces, mut bytes) = (0, 0);
     while let Some(piece) = reader.next().await {
         pieces += 1;
         bytes += piece?.len();
     }
-    println!("read {bytes} bytes in {pieces} pieces");
+    println!("read {bytes} bytes in {pieces} chunks");
 
     for entry in files.list(directory).await? {
         println!("{:>9} {:>6} {}", entry.entry_type.as_str(), entry.size, entry.name);
@@ -62,7 +62,7 @@ async fn tour(files: &Files, directory: &str) -> Result<(), Error> {
     match files.write(format!("{directory}/huge"), vec![0; 3 * 1024 * 1024]).await {
         Err(Error::PayloadTooLarge { size, limit, .. }) => println!("too large: {size:?} of {limit:?} bytes"),
         Err(other) => return Err(other),
-        Ok(written) => println!("this server takes {} bytes at once", written.bytes_written),
+        Ok(written) => println!("this server accepts {} bytes at once", written.bytes_written),
     }
     Ok(())
 }

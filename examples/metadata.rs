@@ -1,7 +1,7 @@
-//! What is kept with a session: its title, its model, and whatever else an application wants to find again.
+//! Session metadata: the title, the model, and the application's own keys.
 //!
-//! Runs against an embedded server, or against the one at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN` and
-//! `SANDBOX_AGENT_AGENT`, if it needs them). Released servers keep no metadata, and say so.
+//! Runs against an embedded server, or against the server at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN`
+//! and `SANDBOX_AGENT_AGENT`, if required). Released servers do not store metadata, and the example says so.
 
 use sandbox_agent_sdk::connection::Feature;
 use sandbox_agent_sdk::session::{ListSessions, MetadataKey, SessionMetadata};
@@ -17,9 +17,9 @@ async fn main() -> Result<(), Error> {
     }
     let client = options.build()?;
     let can = client.connect().await?;
-    println!("{} behind a server of the kind \"{}\"", can.agent, can.server);
+    println!("agent {}, server kind \"{}\"", can.agent, can.server);
     if !client.supports(Feature::SetMetadata).is_possible() {
-        println!("this server keeps no metadata");
+        println!("this server does not store metadata");
         return client.disconnect().await;
     }
 
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Error> {
     let session = client.new_session(new).await?;
     show(&client).await?;
 
-    // A patch changes the keys it has. A `null` takes the model back to the agent's own choice.
+    // A patch changes only the keys that it contains. `null` restores the agent's default model.
     let patch = SessionMetadata::new()
         .with_title("fixed")
         .with("reviewers", vec!["ada", "grace"])

@@ -1,7 +1,7 @@
-//! Who decides what an agent may do: the policies by name, a person at the keyboard, and a question with a form.
+//! Permissions and questions: policies by name, responses from a user, and a question with a form.
 //!
-//! The embedded server's agent asks for three permissions and one answer in each turn. The person is played by a task
-//! that reads events, as a user interface would.
+//! The embedded server's agent requests three permissions and asks one question in each turn. A task that
+//! reads events plays the user, like a user interface.
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::{QuestionKind, QuestionSupport};
@@ -11,7 +11,7 @@ use sandbox_agent_sdk::{
 };
 use serde_json::json;
 
-/// What the embedded agent does with each prompt.
+/// The steps of the embedded agent for each prompt.
 fn curious() -> Script {
     let call = |id: &str, title: &str, kind: &str| {
         let mut call = ToolCall::new(id, title);
@@ -30,7 +30,7 @@ fn curious() -> Script {
     ])
 }
 
-/// Answers what the policy leaves open. Whatever is dropped without an answer is cancelled.
+/// Responds to what the policy leaves open. A request that is dropped without a response is cancelled.
 async fn person(mut events: Events) {
     while let Some(event) = events.next().await {
         match event {
@@ -44,10 +44,7 @@ async fn person(mut events: Events) {
             Event::Question(request) => {
                 println!("  asked: {}", request.message().unwrap_or_default());
                 if let QuestionKind::Form(form) = request.kind() {
-                    println!(
-                        "  an answer that does not fit: {:?}",
-                        form.check(&json!({"branch": "nowhere"}))
-                    );
+                    println!("  an invalid response: {:?}", form.check(&json!({"branch": "nowhere"})));
                     let _ = request.answer(&json!({"branch": "dev"}));
                 }
             }

@@ -1,7 +1,7 @@
-//! One session, one prompt, its text as it comes.
+//! One session, one prompt, and its text as it streams in.
 //!
-//! Runs against an embedded server, or against the one at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN` and
-//! `SANDBOX_AGENT_AGENT`, if it needs them). The prompt can be given on the command line.
+//! Runs against an embedded server, or against the server at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN`
+//! and `SANDBOX_AGENT_AGENT`, if required). The prompt can be given on the command line.
 
 use std::{env, io::Write};
 
@@ -11,13 +11,13 @@ use sdk_examples::Server;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     let server = Server::find().await;
-    let prompt = env::args().nth(1).unwrap_or_else(|| "say hello to whoever reads this".to_owned());
+    let prompt = env::args().nth(1).unwrap_or_else(|| "say hello to the reader".to_owned());
 
     let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent);
     if let Some(token) = &server.token {
         options = options.token(token);
     }
-    // It connects in the background; the first call waits for that.
+    // The client connects in the background; the first call waits for the connection.
     let client = options.build()?;
     let session = client.new_session(NewSession::in_dir("/").title("quickstart")).await?;
     println!("[session {} with `{}` at {}]", session.id(), server.agent, server.url);
@@ -25,13 +25,13 @@ async fn main() -> Result<(), Error> {
     let mut turn = session.prompt(prompt);
     while let Some(update) = turn.next().await {
         print!("{update}");
-        // A terminal shows a word when it comes, not when the line is full.
+        // Shows each chunk immediately instead of line by line.
         let _ = std::io::stdout().flush();
     }
     match turn.outcome().await {
         Ok(outcome) => println!("\n[{}]", outcome.stop_reason),
         Err(error) => match error.termination() {
-            // Exit code, signal and the last lines of what the agent wrote to stderr.
+            // The exit code, the signal and the last lines of the agent's stderr.
             Some(end) => eprintln!("\n[the agent died: {end}]"),
             None => return Err(error),
         },

@@ -1,6 +1,6 @@
-//! The protocol without a wrapper: `acp-http-client` against any server of the Agent Client Protocol.
+//! The protocol client without the SDK: `acp-http-client` works with any Agent Client Protocol server.
 //!
-//! Runs against an embedded server, or against the one at `ACP_URL`.
+//! Runs against an embedded server, or against the server at `ACP_URL`.
 
 use std::env;
 
@@ -13,7 +13,7 @@ use acp_http_client::{
 };
 use mock_server::MockServer;
 
-/// Allows everything once, and says so.
+/// Allows every request once and prints it.
 struct Generous;
 
 impl AgentHandler for Generous {
@@ -24,7 +24,7 @@ impl AgentHandler for Generous {
         let Some(option) = call.options.first() else {
             return Ok(RequestPermissionResponse::new(RequestPermissionOutcome::Cancelled));
         };
-        println!("[the agent asks; answering with `{}`]", option.name);
+        println!("[permission request; responding with `{}`]", option.name);
         let option = SelectedPermissionOutcome::new(option.option_id.clone());
         Ok(RequestPermissionResponse::new(RequestPermissionOutcome::Selected(option)))
     }
@@ -51,7 +51,7 @@ async fn main() -> Result<(), Error> {
                         print!("{}", update.message_text().unwrap_or("…"))
                     }
                     Some(other) => println!("[{other:?}]"),
-                    None => println!("[something this version does not know: {}]", update.content.raw()),
+                    None => println!("[unknown update: {}]", update.content.raw()),
                 },
                 Event::State(state) => println!("[connection {state}]"),
                 _ => {}

@@ -1,7 +1,7 @@
-//! One turn, report by report: thoughts, tool calls, text, and a permission that is asked for on the way.
+//! One turn, update by update: reasoning, tool calls, text, and a permission request.
 //!
-//! Runs against an embedded server, or against the one at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN` and
-//! `SANDBOX_AGENT_AGENT`, if it needs them).
+//! Runs against an embedded server, or against the server at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN`
+//! and `SANDBOX_AGENT_AGENT`, if required).
 
 use std::env;
 
@@ -21,12 +21,12 @@ async fn main() -> Result<(), Error> {
     let client = options.build()?;
     let session = client.new_session(NewSession::in_dir("/")).await?;
 
-    // A subscriber of the session's events can answer permission requests. Without a subscriber they are refused.
+    // A deciding subscription can respond to permission requests. Without one they are rejected.
     let permissions = tokio::spawn(answer_permissions(session.clone()));
 
     let mut turn = session.prompt(prompt);
     while let Some(update) = turn.next().await {
-        // Text of an agent may hold terminal escapes; `printable` makes it safe to print.
+        // Agent text may contain terminal escapes; `printable` makes it safe to print.
         match update.kind() {
             UpdateKind::Message(chunk) => {
                 println!("says   {}", printable(chunk.text().unwrap_or("(no text)")))
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Error> {
             UpdateKind::ToolCallUpdate(call) => {
                 println!("tool   {} is {:?}", printable(&call.id), call.status)
             }
-            // A kind that this version has no type for is still there, as JSON.
+            // Updates of unknown kinds are available as JSON.
             _ => println!("other  {}", printable(&update.raw().to_string())),
         }
     }
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Error> {
     client.disconnect().await
 }
 
-/// Allows everything once: for a demonstration, not for a sandbox that matters.
+/// Allows every request once. For demonstration only.
 async fn answer_permissions(session: Session) {
     let mut events = session.events().deciding();
     while let Some(event) = events.next().await {

@@ -20,6 +20,8 @@ use sse_stream::SseStream;
 
 #[path = "../src/dialect.rs"]
 mod dialect;
+#[path = "../src/events/peek.rs"]
+mod events;
 #[path = "../src/json/mod.rs"]
 mod json;
 #[path = "../src/options.rs"]
@@ -75,7 +77,7 @@ fn ours(chunks: &[Bytes]) -> usize {
         decoder.push(chunk.clone());
         while let Some(frame) = decoder.next_frame() {
             let Frame::Event { id, data } = frame else { continue };
-            identity.accept(id.as_ref(), Fingerprint::of(&data), data, |_| false, &mut out);
+            identity.accept(id.as_ref(), Fingerprint::of(&data), data, |_| None, &mut out);
             for sequenced in out.drain(..) {
                 let Sequenced::Item(data) = sequenced else { continue };
                 let Body::Update { params } = Message::parse(data, &limits).unwrap().body else { continue };

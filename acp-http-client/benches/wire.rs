@@ -1,18 +1,23 @@
 //! Over a real socket, on one core: this client beside bare loops of reqwest and serde, in one run.
 //!
 //! Prints the medians of interleaved rounds and the ratio of the two: by the clock, and by the processor time of the
-//! one thread that the client runs on, which other work on the machine hardly touches.
+//! one thread that the client runs on, which other work on the machine hardly touches. With the argument
+//! `instructions` it counts the instructions of each side under `valgrind --tool=callgrind` instead, which other work
+//! does not touch at all.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a benchmark that cannot go on stops"
+    reason = "a benchmark that cannot continue stops"
 )]
 
 #[path = "wire/server.rs"]
 mod server;
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use acp_http_client::{AcpHttpClient, Dialect, Event, http_client_builder, schema::v1::SessionNotification};
 use futures::StreamExt;
@@ -24,6 +29,29 @@ const UPDATES: usize = 20_000;
 const CALLS: usize = 3_000;
 const ROUNDS: usize = 15;
 
+/// One side of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    BareUpdates,
+    RpcUpdates,
+    AutoUpdates,
+    BareCalls,
+    RpcCalls,
+}
+
+/// A comparison: its name, the bare loop, the sides that are measured against it, and how many things a round is.
+type Comparison = (&'static str, Side, &'static [(&'static str, Side)], usize);
+
+const COMPARISONS: [Comparison; 2] = [
+    (
+        "updates",
+        Side::BareUpdates,
+        &[("Dialect::RPC", Side::RpcUpdates), ("Dialect::AUTO", Side::AutoUpdates)],
+        UPDATES,
+    ),
+    ("unary", Side::BareCalls, &[("Dialect::RPC", Side::RpcCalls)], CALLS),
+];
+
 #[derive(Deserialize)]
 struct Envelope {
     id: Option<String>,
@@ -31,21 +59,86 @@ struct Envelope {
 }
 
 fn main() {
-    let url = server::start(UPDATES);
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // `cargo bench --bench wire -- updates` or `-- unary` runs one of them.
-    let wanted = |name: &str| {
-        let mut names = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
-        names.peek().is_none() || names.any(|argument| argument == name)
-    };
-    runtime.block_on(async {
-        if wanted("updates") {
-            report("typed updates over the stream", UPDATES, updates(&url).await);
+    if let [side, url, rounds] = &arguments[..] {
+        let side = SIDES.into_iter().find(|known| format!("{known:?}") == *side).unwrap();
+        return runtime.block_on(async {
+            for _ in 0..rounds.parse().unwrap() {
+                run(side, url).await;
+            }
+        });
+    }
+    let url = server::start(UPDATES);
+    let wanted = |name: &str| arguments.iter().all(|argument| argument == "instructions" || argument == name);
+    for (name, bare, sides, count) in COMPARISONS.iter().filter(|comparison| wanted(comparison.0)) {
+        if arguments.iter().any(|argument| argument == "instructions") {
+            let each = |side: Side| {
+                // What setting up costs is in both.
+                let (one, three) = (instructions(side, &url, 1), instructions(side, &url, 3));
+                (three - one) as f64 / (2 * count) as f64
+            };
+            let bare = each(*bare);
+            for (label, side) in *sides {
+                let ours = each(*side);
+                let ratio = 100.0 * bare / ours;
+                println!(
+                    "{name}, {label}: {ours:.0} instructions each, bare loop {bare:.0}, ratio {ratio:.0} %"
+                );
+            }
+        } else {
+            runtime.block_on(compare(name, *bare, sides, *count, &url));
         }
-        if wanted("unary") {
-            report("unary calls", CALLS, unary(&url).await);
+    }
+}
+
+const SIDES: [Side; 5] =
+    [Side::BareUpdates, Side::RpcUpdates, Side::AutoUpdates, Side::BareCalls, Side::RpcCalls];
+
+/// How many instructions a process takes that runs one side for so many rounds.
+fn instructions(side: Side, url: &str, rounds: usize) -> u64 {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe().unwrap())
+        .args([format!("{side:?}"), url.to_owned(), rounds.to_string()])
+        .output()
+        .expect("valgrind is installed");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let line = text.lines().find(|line| line.contains("Collected")).expect("callgrind counts");
+    line.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+/// Runs all sides in turn, and prints how much of the bare loop's rate the others reach.
+async fn compare(name: &str, bare: Side, sides: &[(&str, Side)], count: usize, url: &str) {
+    let all: Vec<_> = [("bare loop", bare)].into_iter().chain(sides.iter().copied()).collect();
+    let mut times: Vec<Vec<Time>> = all.iter().map(|_| Vec::new()).collect();
+    for round in 0..ROUNDS + 2 {
+        for ((_, side), times) in all.iter().zip(&mut times) {
+            let time = run(*side, url).await;
+            // The first rounds warm up.
+            if round >= 2 {
+                times.push(time);
+            }
         }
-    });
+    }
+    for (clock, pick) in
+        [("wall", (|time| time.wall) as fn(&Time) -> Duration), ("processor", |time| time.busy)]
+    {
+        let medians = times.iter().map(|times| {
+            let mut times: Vec<_> = times.iter().map(pick).collect();
+            times.sort_unstable();
+            times[times.len() / 2].as_secs_f64() * 1e6 / count as f64
+        });
+        let medians: Vec<f64> = medians.collect();
+        let bare = medians[0];
+        for ((label, _), ours) in all.iter().zip(&medians).skip(1) {
+            let ratio = 100.0 * bare / ours;
+            println!(
+                "{name}, {label}, {clock} time: {ours:.2} µs each, bare loop {bare:.2} µs, ratio {ratio:.0} %"
+            );
+        }
+    }
 }
 
 /// When something began, by both clocks.
@@ -70,48 +163,26 @@ impl Start {
     }
 }
 
-/// How long this thread has been on a processor; nothing where the system does not tell.
+/// How long this thread has been on a processor; zero where the system does not say.
 fn busy() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = text.split(' ').next().and_then(|nanos| nanos.parse().ok());
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 
-/// Medians of both sides, and how much of the peer's rate this client reaches.
-fn report(what: &str, count: usize, (ours, bare): (Vec<Time>, Vec<Time>)) {
-    for (clock, pick) in
-        [("wall", (|time| time.wall) as fn(&Time) -> Duration), ("processor", |time| time.busy)]
-    {
-        let each = |times: &[Time]| {
-            let mut times: Vec<_> = times.iter().map(pick).collect();
-            times.sort_unstable();
-            times[times.len() / 2].as_secs_f64() * 1e6 / count as f64
-        };
-        let (ours, bare) = (each(&ours), each(&bare));
-        let ratio = 100.0 * bare / ours;
-        println!(
-            "{what}, {clock} time: this client {ours:.2} µs each, bare loop {bare:.2} µs each, ratio {ratio:.0} %"
-        );
+async fn run(side: Side, url: &str) -> Time {
+    match side {
+        Side::BareUpdates => bare_updates(url).await,
+        Side::RpcUpdates => our_updates(url, Dialect::RPC).await,
+        Side::AutoUpdates => our_updates(url, Dialect::AUTO).await,
+        Side::BareCalls => bare_calls(url).await,
+        Side::RpcCalls => our_calls(url).await,
     }
 }
 
-async fn updates(url: &str) -> (Vec<Time>, Vec<Time>) {
-    let (mut ours, mut bare) = (Vec::new(), Vec::new());
-    for round in 0..ROUNDS + 2 {
-        let times = (our_updates(url).await, bare_updates(url).await);
-        // The first rounds warm up.
-        if round >= 2 {
-            ours.push(times.0);
-            bare.push(times.1);
-        }
-    }
-    (ours, bare)
-}
-
-async fn our_updates(url: &str) -> Time {
-    let client = AcpHttpClient::builder(url).dialect(Dialect::RPC).build().unwrap();
+async fn our_updates(url: &str, dialect: Dialect) -> Time {
+    let client = AcpHttpClient::builder(url).dialect(dialect).build().unwrap();
     client.request::<Value>("initialize", &json!({})).await.unwrap();
-    // The stream's first event is the copy of the answer: it is open now.
     let mut events = client.events();
     while client.diagnostics().messages == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -155,32 +226,27 @@ async fn bare_updates(url: &str) -> Time {
     started.elapsed()
 }
 
-async fn unary(url: &str) -> (Vec<Time>, Vec<Time>) {
+async fn our_calls(url: &str) -> Time {
     let client = AcpHttpClient::builder(url).dialect(Dialect::RPC).build().unwrap();
     client.request::<Value>("initialize", &json!({})).await.unwrap();
+    let started = Start::now();
+    for number in 0..CALLS {
+        let answer: Value = client.request("_bench/echo", &json!({"number": number})).await.unwrap();
+        assert!(answer.is_object());
+    }
+    started.elapsed()
+}
+
+async fn bare_calls(url: &str) -> Time {
     let http = http_client_builder().build().unwrap();
     let endpoint = format!("{url}/v1/rpc");
-    let (mut ours, mut bare) = (Vec::new(), Vec::new());
-    for round in 0..ROUNDS + 2 {
-        let started = Start::now();
-        for number in 0..CALLS {
-            let answer: Value = client.request("_bench/echo", &json!({"number": number})).await.unwrap();
-            assert!(answer.is_object());
-        }
-        let first = started.elapsed();
-        let started = Start::now();
-        for number in 0..CALLS {
-            let call = json!({"jsonrpc": "2.0", "id": format!("bare-{number}"), "method": "_bench/echo", "params": {"number": number}});
-            let request =
-                http.post(&endpoint).header("content-type", "application/json").body(call.to_string());
-            let body = request.send().await.unwrap().bytes().await.unwrap();
-            let answer: Value = serde_json::from_slice(&body).unwrap();
-            assert!(answer["result"].is_object());
-        }
-        if round >= 2 {
-            ours.push(first);
-            bare.push(started.elapsed());
-        }
+    let started = Start::now();
+    for number in 0..CALLS {
+        let call = json!({"jsonrpc": "2.0", "id": format!("bare-{number}"), "method": "_bench/echo", "params": {"number": number}});
+        let request = http.post(&endpoint).header("content-type", "application/json").body(call.to_string());
+        let body = request.send().await.unwrap().bytes().await.unwrap();
+        let answer: Value = serde_json::from_slice(&body).unwrap();
+        assert!(answer["result"].is_object());
     }
-    (ours, bare)
+    started.elapsed()
 }

@@ -4,29 +4,31 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use crate::{MessageId, client::Core};
+use crate::{EventId, MessageId, client::Core};
 
-/// What a connection looks like at one moment, for a support request: no secret, no content.
+/// A snapshot of a connection for a support request. It has neither secrets nor content.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Diagnostics {
+    /// The number of the connection in this process. Every tracing span of the connection has it as `connection`.
+    pub connection: u64,
     /// The dialect that the client was built with.
     pub dialect: &'static str,
     /// The state of the connection.
     pub state: String,
-    /// Each stream: where it stands.
+    /// The streams.
     pub streams: Vec<StreamDiagnostics>,
-    /// Requests that wait for their answer.
+    /// Pending requests.
     pub pending: Vec<PendingRequest>,
-    /// Requests of the agent that are being answered: id and method.
+    /// Open agent requests: id and method.
     pub open_agent_requests: Vec<(MessageId, String)>,
     /// Messages received on streams.
     pub messages: u64,
-    /// How often a stream was opened again.
+    /// How often a stream was reopened.
     pub reconnects: u64,
     /// Gaps that were reported.
     pub gaps: u64,
-    /// Events that came again and were dropped.
+    /// Replayed events that were dropped.
     pub repeats: u64,
     /// Events that were not messages.
     pub malformed: u64,
@@ -34,7 +36,7 @@ pub struct Diagnostics {
     pub ignored: u64,
     /// Messages over the limit that were skipped.
     pub oversize: u64,
-    /// How often the server began anew.
+    /// How often the server restarted.
     pub restarts: u64,
     /// Subscriptions that are being read.
     pub subscribers: usize,
@@ -48,19 +50,23 @@ pub struct Diagnostics {
 pub struct StreamDiagnostics {
     /// Which stream.
     pub name: String,
-    /// Where it stands.
+    /// The state of the stream: `opening`, `live`, `down` or `ended`.
     pub state: String,
     /// The last event up to which nothing is missing.
-    pub last_event_id: Option<String>,
+    pub last_event_id: Option<EventId>,
     /// What orders responses on it, as declared or as learnt so far.
     pub barrier: String,
     /// Whether its event ids are treated as a sequence of numbers.
     pub numbered: bool,
-    /// How long ago the last message came.
+    /// Deferred responses: they wait until everything before them was delivered.
+    pub deferred: usize,
+    /// Requests that only this stream can answer.
+    pub waiting: usize,
+    /// How long ago the last message arrived.
     pub last_message_age_ms: Option<u64>,
 }
 
-/// One request that waits.
+/// One pending request.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct PendingRequest {
@@ -68,21 +74,27 @@ pub struct PendingRequest {
     pub id: MessageId,
     /// Its method.
     pub method: String,
-    /// How long it has been waiting.
+    /// How long it has been pending.
     pub age_ms: u64,
-    /// Whether only the stream can answer it: its POST was taken without an answer, or its outcome is unknown.
+    /// Whether only the stream can deliver the response: its POST was accepted without one, or failed.
     pub unconfirmed: bool,
 }
 
 impl Diagnostics {
     pub(crate) fn of(core: &Core) -> Self {
-        let streams = core.links.all().into_iter().map(|link| StreamDiagnostics {
-            name: link.source().to_string(),
-            state: link.state().name().to_owned(),
-            last_event_id: link.last_event_id(),
-            barrier: format!("{:?}", link.core().barrier()).to_lowercase(),
-            numbered: link.core().identity().is_sequence(),
-            last_message_age_ms: link.last_message().map(|at| millis(at.elapsed())),
+        let streams = core.links.all().into_iter().map(|link| {
+            let last_event_id = link.last_event_id();
+            let ordered = link.core();
+            StreamDiagnostics {
+                name: link.source().to_string(),
+                state: link.state().name().to_owned(),
+                last_event_id,
+                barrier: format!("{:?}", ordered.barrier()).to_lowercase(),
+                numbered: ordered.identity().is_sequence(),
+                deferred: ordered.deferred(),
+                waiting: ordered.waiting(),
+                last_message_age_ms: link.last_message().map(|at| millis(at.elapsed())),
+            }
         });
         let pending = core
             .pending()
@@ -96,6 +108,7 @@ impl Diagnostics {
             .collect();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Self {
+            connection: core.spans.connection,
             dialect: core.options.dialect.name(),
             state: core.state().to_string(),
             streams: streams.collect(),

@@ -1,6 +1,6 @@
 //! What a server is known to do on the wire.
 
-use reqwest::header::HeaderName;
+use http::HeaderName;
 
 /// How a server behaves on the wire: facts, declared as data.
 ///
@@ -20,7 +20,7 @@ pub struct Dialect {
     pub shared: bool,
     /// Which streams there are.
     pub streams: Streams,
-    /// The header of the connection id that `initialize` hands out. Such an endpoint is not shared.
+    /// The header of the connection id that the response to `initialize` has. Such an endpoint is not shared.
     pub connection_id: Option<HeaderName>,
     /// Whether the endpoint exists only once its first POST was accepted.
     pub bootstrap: bool,
@@ -37,7 +37,7 @@ pub enum Barrier {
     /// Nothing: the response is in the body alone. A quiet period is awaited.
     None,
     /// Unknown: an echo that is seen means [`Echo`](Self::Echo); none within
-    /// [`Timeouts::learn`](crate::Timeouts::learn) means [`None`](Self::None), until one is seen after all.
+    /// [`Timeouts::learn`](crate::Timeouts#structfield.learn) means [`None`](Self::None), until one is seen after all.
     Learn,
 }
 
@@ -126,7 +126,7 @@ impl Dialect {
         self
     }
 
-    /// Whether the stream needs the connection id that `initialize` brings.
+    /// Whether the stream needs the connection id of the response to `initialize`.
     pub(crate) fn waits_for_id(&self) -> bool {
         self.connection_id.is_some()
     }
@@ -136,12 +136,10 @@ impl Dialect {
         self.streams == Streams::PerSession
     }
 
-    /// The headers under which a server may hand out a connection id.
-    pub(crate) fn id_headers(&self) -> Vec<HeaderName> {
-        match &self.connection_id {
-            Some(name) => vec![name.clone()],
-            None => vec![Self::X_ACP_CONNECTION_ID, Self::ACP_CONNECTION_ID],
-        }
+    /// The headers in which a server may assign a connection id.
+    pub(crate) fn id_headers(&self) -> &[HeaderName] {
+        static KNOWN: [HeaderName; 2] = [Dialect::X_ACP_CONNECTION_ID, Dialect::ACP_CONNECTION_ID];
+        self.connection_id.as_ref().map_or(&KNOWN, std::slice::from_ref)
     }
 }
 

@@ -1,10 +1,17 @@
 //! Errors, by what the caller can do about them.
 
+mod http;
+mod timeout;
+
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{ConnectionState, EndReason, Problem, RpcError, printable::Printable};
+pub use self::{
+    http::HttpError,
+    timeout::{Phase, Timeout},
+};
+use crate::{EndReason, EventId, Problem, RpcError, SessionId, printable::Printable};
 
 /// A cause that is shared by every request that failed with it.
 pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
@@ -25,10 +32,10 @@ pub enum Error {
     /// The id of a session cannot be sent in the header that names the session. Nothing was sent.
     ///
     /// Only servers with a stream for each session are concerned. Their ids have to be visible ASCII characters.
-    #[error("session id `{}` cannot be sent in a header", Printable(session_id.as_str()))]
+    #[error("session id `{session_id}` cannot be sent in a header")]
     InvalidSessionId {
         /// The id.
-        session_id: String,
+        session_id: SessionId,
     },
     /// The connection was lost after the message may have been sent, and no stream can deliver the response.
     #[error("connection was lost before the response to `{}`", Printable(method.as_str()))]
@@ -126,10 +133,10 @@ pub enum Error {
     MessageTooLarge {
         /// The limit in bytes.
         limit: usize,
-        /// How many bytes had arrived when the rest was skipped.
+        /// How many bytes had arrived when the rest was skipped, or the least that it takes once decoded.
         seen: usize,
         /// The id of the event, if it is known.
-        event_id: Option<String>,
+        event_id: Option<EventId>,
     },
     /// A timeout passed.
     #[error("{0}")]
@@ -141,7 +148,7 @@ pub enum Error {
         method: String,
     },
     /// The request was cancelled before it was sent.
-    #[error("`{method}` was cancelled before it was sent")]
+    #[error("`{}` was cancelled before it was sent", Printable(method.as_str()))]
     Withdrawn {
         /// The method that was called.
         method: String,
@@ -150,7 +157,7 @@ pub enum Error {
     #[error("session `{session}` still runs a turn that was cancelled")]
     TurnStillRunning {
         /// The session.
-        session: String,
+        session: SessionId,
     },
     /// The connection has ended for good.
     #[error("the connection has ended")]
@@ -167,123 +174,6 @@ pub enum Error {
     /// The token provider failed. Nothing was sent.
     #[error("token provider failed")]
     Token(#[source] Cause),
-}
-
-/// A response with an HTTP status that means failure.
-///
-/// `Display` is safe to print; the text of the server is in the fields.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct HttpError {
-    /// What failed: a JSON-RPC method, `event stream` or `close`.
-    pub what: String,
-    /// The HTTP status.
-    pub status: u16,
-    /// The content type of the body.
-    pub content_type: Option<String>,
-    /// The problem report in the body, if there was one.
-    pub problem: Option<Problem>,
-    /// The beginning of the body as text.
-    pub body: String,
-    /// How long the server asks to wait (`Retry-After`), at most five minutes.
-    pub retry_after: Option<Duration>,
-}
-
-impl HttpError {
-    /// Makes an error from the parts of a response.
-    pub fn new(what: impl Into<String>, status: u16, content_type: Option<String>, body: &[u8]) -> Self {
-        Self {
-            what: what.into(),
-            status,
-            content_type,
-            problem: Problem::from_json(body),
-            body: String::from_utf8_lossy(body).into_owned(),
-            retry_after: None,
-        }
-    }
-
-    /// Sets how long the server asks to wait.
-    #[must_use]
-    pub fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
-        self.retry_after = retry_after;
-        self
-    }
-}
-
-impl fmt::Display for HttpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` failed with HTTP {}", Printable(self.what.as_str()), self.status)?;
-        let problem = self.problem.as_ref();
-        match problem.and_then(|problem| problem.detail.as_deref().or(problem.title.as_deref())) {
-            Some(text) => write!(f, ": {}", Printable(text)),
-            None if self.problem.is_none() && !self.body.trim().is_empty() => {
-                write!(f, ": {}", Printable(self.body.lines().next().unwrap_or_default()))
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-impl StdError for HttpError {}
-
-/// A timeout that passed, with what is known about the connection.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Timeout {
-    /// What was being waited for.
-    pub phase: Phase,
-    /// What timed out: a JSON-RPC method, `event stream` or `close`.
-    pub what: String,
-    /// How long it had been waiting.
-    pub elapsed: Duration,
-    /// How long ago the last message arrived on the event stream; `None` if none has.
-    pub last_event_age: Option<Duration>,
-    /// The state of the connection at that time.
-    pub state: ConnectionState,
-    /// An earlier failure, such as a 504.
-    pub cause: Option<Arc<Error>>,
-}
-
-/// What was being waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Phase {
-    /// The HTTP response to a notification or to a response of ours.
-    Headers,
-    /// The response to a request.
-    Answer,
-    /// The response to a request whose POST failed, so that it is unknown whether it ran.
-    Confirmation,
-    /// The event stream to open.
-    StreamOpen,
-    /// Bytes on the event stream.
-    StreamIdle,
-    /// The server to confirm that the connection is closed.
-    Close,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Headers => "the response headers",
-            Self::Answer => "the response",
-            Self::Confirmation => "the response to a request that may have run",
-            Self::StreamOpen => "the event stream to open",
-            Self::StreamIdle => "bytes on the event stream",
-            Self::Close => "the server to confirm the close",
-        })
-    }
-}
-
-impl fmt::Display for Timeout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = Printable(self.what.as_str());
-        write!(f, "`{what}` waited {:.1?} for {}", self.elapsed, self.phase)?;
-        match self.last_event_age {
-            Some(age) => write!(f, " (last event {age:.1?} ago, connection {})", self.state),
-            None => write!(f, " (no event yet, connection {})", self.state),
-        }
-    }
 }
 
 /// [`EndReason`] as the source of an error.
@@ -471,7 +361,8 @@ mod tests {
                 content_type: Some(evil.to_owned()),
                 start: evil.to_owned(),
             },
-            Error::InvalidSessionId { session_id: evil.to_owned() },
+            Error::InvalidSessionId { session_id: evil.into() },
+            Error::TurnStillRunning { session: evil.into() },
         ];
         for error in errors {
             let shown = error.to_string();

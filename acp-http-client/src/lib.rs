@@ -6,6 +6,9 @@ mod diagnostics;
 mod dialect;
 mod error;
 mod events;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handler;
 mod inbound;
 mod json;

@@ -1,6 +1,6 @@
 //! Timeouts and limits.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 /// Timeouts of each phase. None applies to the body of an open event stream as a whole.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,25 +10,31 @@ pub struct Timeouts {
     pub connect: Duration,
     /// For the HTTP response to a notification or to a response of ours.
     pub headers: Duration,
-    /// For the response to a request, for methods without a timeout of their own; `None` for none.
+    /// For the response to a request, for methods without a timeout of their own; `None` for no limit.
     pub request: Option<Duration>,
     /// For the responses of single methods, see [`Timeouts::method`].
-    methods: HashMap<String, Option<Duration>>,
+    methods: BTreeMap<String, Option<Duration>>,
     /// For a request whose POST failed, so that it is unknown whether it ran: how long the stream may have no message
     /// of its session before the request fails.
     pub confirmation: Option<Duration>,
+    /// For such a request in all, on a stream whose event ids identify nothing: a server that replays its whole buffer
+    /// to each opening keeps a session from being silent. `None` for no limit.
+    pub confirmation_limit: Option<Duration>,
     /// How long a response from a body is deferred for its echo on the event stream while its session is silent there.
     /// An event that is arriving then is waited for as long as its bytes come. Servers that keep their contract echo
     /// every response; this ends the wait on those that do not.
     pub order: Duration,
-    /// How long a response is deferred in all, on a session that is never silent.
+    /// How long a response is deferred in all, on a session that is never silent. Also the time without events
+    /// after which a server that should echo the first response is taken not to do so.
     pub order_limit: Duration,
     /// The silence of a session after which all updates before a response are taken to have come, on servers that do
     /// not echo responses: nothing else orders the two there.
     pub quiet: Duration,
     /// How long the first response of a server of [unknown](crate::Barrier::Learn) behaviour may wait for an echo.
     pub learn: Duration,
-    /// The silence that ends the backlog of the first opening, where no response of this client ends it.
+    /// The silence behind the first response that ends the backlog, on servers that do not echo responses: nothing
+    /// else marks its end there. Elsewhere the first echoed response ends it, or a connection id, which says that there
+    /// is none.
     pub backlog_quiet: Duration,
     /// The same on a stream that is never silent.
     pub backlog_limit: Duration,
@@ -40,7 +46,7 @@ pub struct Timeouts {
     pub retry_after: Duration,
     /// For the headers of the event stream.
     pub stream_open: Duration,
-    /// How long the event stream may be without a byte (comments count) before it is reopened; `None` for ever.
+    /// How long the event stream may be without a byte (comments count) before it is reopened; `None` for no limit.
     pub stream_idle: Option<Duration>,
     /// For the response of the server to `close()`.
     pub close: Duration,
@@ -62,6 +68,7 @@ impl Default for Timeouts {
             request: Some(Duration::from_secs(60)),
             methods: methods.into_iter().map(|(method, time)| (method.to_owned(), time)).collect(),
             confirmation: Some(Duration::from_secs(120)),
+            confirmation_limit: Some(Duration::from_secs(3600)),
             order: Duration::from_secs(2),
             order_limit: Duration::from_secs(30),
             quiet: Duration::from_millis(250),
@@ -79,17 +86,10 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Sets the timeout of one method; `None` for none.
+    /// Sets the timeout of one method; `None` for no limit.
     #[must_use]
     pub fn method(mut self, method: impl Into<String>, time: impl Into<Option<Duration>>) -> Self {
         self.methods.insert(method.into(), time.into());
-        self
-    }
-
-    /// Sets the timeout of methods without one of their own; `None` for none.
-    #[must_use]
-    pub fn request(mut self, time: impl Into<Option<Duration>>) -> Self {
-        self.request = time.into();
         self
     }
 
@@ -148,15 +148,15 @@ impl Default for Limits {
     }
 }
 
-/// Gives each limit a setter of the same name.
+/// Gives each field a setter of the same name.
 macro_rules! setters {
-    ($($name:ident),* $(,)?) => {
-        impl Limits {
+    ($options:ident { $($name:ident: $value:ty),* $(,)? }) => {
+        impl $options {
             $(
                 #[doc = concat!("Sets [`", stringify!($name), "`](Self#structfield.", stringify!($name), ").")]
                 #[must_use]
-                pub fn $name(mut self, limit: usize) -> Self {
-                    self.$name = limit;
+                pub fn $name(mut self, $name: $value) -> Self {
+                    self.$name = $name.into();
                     self
                 }
             )*
@@ -164,14 +164,34 @@ macro_rules! setters {
     };
 }
 
-setters!(
-    message,
-    subscriber,
-    id,
-    decoded,
-    open_requests,
-    open_request_bytes,
-    response_posts,
-    refusals,
-    cookies
-);
+setters!(Limits {
+    message: usize,
+    subscriber: usize,
+    id: usize,
+    decoded: usize,
+    open_requests: usize,
+    open_request_bytes: usize,
+    response_posts: usize,
+    refusals: usize,
+    cookies: usize,
+});
+
+setters!(Timeouts {
+    connect: Duration,
+    headers: Duration,
+    request: impl Into<Option<Duration>>,
+    confirmation: impl Into<Option<Duration>>,
+    confirmation_limit: impl Into<Option<Duration>>,
+    order: Duration,
+    order_limit: Duration,
+    quiet: Duration,
+    learn: Duration,
+    backlog_quiet: Duration,
+    backlog_limit: Duration,
+    cancel: Duration,
+    cancel_repeat: Duration,
+    retry_after: Duration,
+    stream_open: Duration,
+    stream_idle: impl Into<Option<Duration>>,
+    close: Duration,
+});

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::printable::Printable;
+use crate::{Json, json, printable::Printable};
 
 /// A problem report of a server (RFC 9457), with all its members.
 ///
@@ -38,9 +38,10 @@ fn about_blank() -> String {
 }
 
 impl Problem {
-    /// Reads a problem from a body: any JSON object that has one of the standard members.
+    /// Reads a problem from a body: any JSON object that has one of the standard members, and takes at most
+    /// [`Json::DECODED_LIMIT`] bytes once it is decoded.
     pub fn from_json(body: &[u8]) -> Option<Self> {
-        let Value::Object(mut object) = serde_json::from_slice(body).ok()? else { return None };
+        let Value::Object(mut object) = json::decode(body, Json::DECODED_LIMIT).ok()? else { return None };
         if !["type", "title", "status", "detail"].iter().any(|name| object.contains_key(*name)) {
             return None;
         }

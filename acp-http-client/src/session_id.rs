@@ -19,6 +19,10 @@ impl SessionId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    pub(crate) fn as_shared(&self) -> &Arc<str> {
+        &self.0
+    }
 }
 
 impl Deref for SessionId {
@@ -44,6 +48,24 @@ impl Borrow<str> for SessionId {
 impl PartialEq<str> for SessionId {
     fn eq(&self, other: &str) -> bool {
         *self.0 == *other
+    }
+}
+
+impl PartialEq<&str> for SessionId {
+    fn eq(&self, other: &&str) -> bool {
+        *self.0 == **other
+    }
+}
+
+impl From<&SessionId> for SessionId {
+    fn from(id: &SessionId) -> Self {
+        id.clone()
+    }
+}
+
+impl From<&schema::SessionId> for SessionId {
+    fn from(id: &schema::SessionId) -> Self {
+        Self(id.0.clone())
     }
 }
 

@@ -1,11 +1,11 @@
-//! The life of a connection.
+//! The states of a connection.
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
 use crate::Error;
 
-/// Where a connection stands. [`AcpHttpClient::state`](crate::AcpHttpClient::state) gives the present one and
-/// [`Event::State`](crate::Event::State) every change.
+/// The state of a connection. [`AcpHttpClient::state`](crate::AcpHttpClient::state) returns it, and
+/// [`Event::State`](crate::Event::State) reports every change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionState {
@@ -13,12 +13,12 @@ pub enum ConnectionState {
     Connecting,
     /// The event stream is open.
     Live,
-    /// The stream was lost and is being opened again; requests can still be made.
+    /// The stream was lost and is being reopened; requests can still be made.
     Reconnecting {
         /// How many attempts in a row made no progress.
         attempt: u32,
     },
-    /// The connection has ended for good, and every call fails with this reason.
+    /// The connection has ended for good, and every request fails with this reason.
     Terminated(EndReason),
 }
 
@@ -56,27 +56,28 @@ pub enum EndReason {
     Closed,
     /// The last handle of the client was dropped.
     Dropped,
-    /// The server does not know this connection any more: it was deleted, or the server lost its state.
+    /// The server no longer knows this connection: it was deleted, or the server lost its state.
     ServerGone(Arc<Error>),
-    /// The server refuses the token.
+    /// The server rejects the token.
     Unauthorized(Arc<Error>),
-    /// The server refuses the event stream in a way that trying again cannot change.
+    /// The server refuses the event stream, and a retry cannot succeed.
     StreamRefused(Arc<Error>),
-    /// The stream could not be opened again within the attempts of the [`ReconnectPolicy`](crate::ReconnectPolicy).
+    /// The stream could not be reopened within the attempts of the [`ReconnectPolicy`](crate::ReconnectPolicy).
     RetriesExhausted {
         /// How many attempts were made.
         attempts: u32,
-        /// What the last one met.
+        /// Why the last one failed.
         last: Arc<Error>,
     },
     /// A task of this crate panicked, and the stream is not read any more. Taps, hooks and handlers do not cause this.
     Panicked,
-    /// The program ended it with a reason of its own, see [`Verdict`](crate::Verdict).
+    /// The application ended it with a reason of its own: see [`Verdict`](crate::Verdict) and
+    /// [`Control::end`](crate::Control::end).
     Custom(Arc<dyn StdError + Send + Sync>),
 }
 
 impl EndReason {
-    /// The reason a program gave, if it was of this type.
+    /// The reason of the application, if it is of this type.
     pub fn custom<T: StdError + 'static>(&self) -> Option<&T> {
         match self {
             Self::Custom(reason) => reason.downcast_ref(),
@@ -111,11 +112,11 @@ impl fmt::Display for EndReason {
             Self::Closed => f.write_str("closed by this client"),
             Self::Dropped => f.write_str("every handle was dropped"),
             Self::Panicked => f.write_str("a task of the connection panicked"),
-            Self::ServerGone(_) => f.write_str("the server does not know this connection any more"),
+            Self::ServerGone(_) => f.write_str("the server no longer knows this connection"),
             Self::Unauthorized(_) => f.write_str("the server refuses the token"),
             Self::StreamRefused(_) => f.write_str("the server refuses the event stream"),
             Self::RetriesExhausted { attempts, .. } => {
-                write!(f, "the event stream could not be opened again in {attempts} attempts")
+                write!(f, "the event stream could not be reopened in {attempts} attempts")
             }
             Self::Custom(reason) => reason.fmt(f),
         }

@@ -5,13 +5,13 @@ use std::{
     error::Error as StdError,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
 use futures::FutureExt;
 
-use crate::{Json, Origin};
+use crate::{EventId, Json, Origin, SessionId};
 
 /// One message as a [tap](crate::AcpHttpClientBuilder::tap) sees it.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +20,7 @@ pub struct Envelope<'a> {
     /// Its direction.
     pub direction: Direction,
     /// The id of its event; `None` for a message that is sent and for one in a response body.
-    pub event_id: Option<&'a str>,
+    pub event_id: Option<&'a EventId>,
     /// The bytes of the message: JSON text, unless the server sent something else.
     pub raw: &'a [u8],
 }
@@ -42,7 +42,7 @@ pub struct Inbound<'a> {
     pub method: &'a str,
     /// The parameters.
     pub params: &'a Json,
-    /// Whether it is new.
+    /// Whether it is live.
     pub origin: Origin,
 }
 
@@ -55,7 +55,7 @@ pub enum Verdict {
     /// Pending requests fail at once with this reason: those of one session, or all of them.
     FailCalls {
         /// The session whose requests fail; `None` for all requests.
-        session: Option<Arc<str>>,
+        session: Option<SessionId>,
         /// What they fail with, see [`Error::custom`](crate::Error::custom).
         reason: Arc<dyn StdError + Send + Sync>,
     },
@@ -104,12 +104,45 @@ impl fmt::Debug for Tap {
 
 /// How many responses may wait for their echo on the stream before the oldest is shown without it.
 const AWAITED_ECHOES: usize = 1024;
+/// How many bytes they may take together.
+const AWAITED_BYTES: usize = 64 << 20;
 
 /// Ensures that a response which arrives in a body and is echoed on the stream is shown once, in stream order.
 #[derive(Debug, Default)]
 pub(crate) struct TapBook {
     /// Guards what was shown of each request number; held for a look-up.
-    bodies: Mutex<BTreeMap<u64, Shown>>,
+    bodies: Mutex<Bodies>,
+}
+
+#[derive(Debug, Default)]
+struct Bodies {
+    shown: BTreeMap<u64, Shown>,
+    /// How many bytes wait.
+    bytes: usize,
+}
+
+impl Bodies {
+    fn insert(&mut self, number: u64, shown: Shown) {
+        self.bytes += shown.bytes();
+        if let Some(before) = self.shown.insert(number, shown) {
+            self.bytes -= before.bytes();
+        }
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Shown> {
+        self.shown.remove(&number).inspect(|shown| self.bytes -= shown.bytes())
+    }
+
+    /// Takes out the oldest ones that exceed the limits.
+    fn excess(&mut self) -> Vec<Bytes> {
+        let mut excess = Vec::new();
+        while self.shown.len() > AWAITED_ECHOES || self.bytes > AWAITED_BYTES {
+            let Some((_, oldest)) = self.shown.pop_first() else { break };
+            self.bytes -= oldest.bytes();
+            excess.extend(oldest.into_body());
+        }
+        excess
+    }
 }
 
 #[derive(Debug)]
@@ -120,33 +153,48 @@ enum Shown {
     Not(Bytes),
 }
 
+impl Shown {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Body => 0,
+            Self::Not(body) => body.len(),
+        }
+    }
+
+    fn into_body(self) -> Option<Bytes> {
+        match self {
+            Self::Body => None,
+            Self::Not(body) => Some(body),
+        }
+    }
+}
+
 impl TapBook {
-    /// A response arrived in a body. Returns what to show now.
-    pub(crate) fn body(&self, number: u64, body: &Bytes, echo_expected: bool) -> Option<Bytes> {
-        let mut bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A response arrived in a body. Returns what to show now: it, or the oldest ones if too much waits.
+    pub(crate) fn body(&self, number: u64, body: &Bytes, echo_expected: bool) -> Vec<Bytes> {
+        let mut bodies = self.lock();
         let shown = if echo_expected { Shown::Not(body.clone()) } else { Shown::Body };
         bodies.insert(number, shown);
-        let oldest = if bodies.len() > AWAITED_ECHOES { bodies.pop_first() } else { None };
-        match oldest {
-            Some((_, Shown::Not(kept))) if echo_expected => Some(kept),
-            _ => (!echo_expected).then(|| body.clone()),
+        let mut now = bodies.excess();
+        if !echo_expected {
+            now.push(body.clone());
         }
+        now
     }
 
     /// The echo arrived on the stream. Returns whether to show it.
     pub(crate) fn copy(&self, number: u64) -> bool {
-        let mut bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
-        !matches!(bodies.remove(&number), Some(Shown::Body))
+        !matches!(self.lock().remove(number), Some(Shown::Body))
     }
 
     /// No more echoes arrive. Returns the bodies that were not shown.
     pub(crate) fn end(&self) -> Vec<Bytes> {
-        let bodies = std::mem::take(&mut *self.bodies.lock().unwrap_or_else(PoisonError::into_inner));
-        let kept = bodies.into_values().filter_map(|shown| match shown {
-            Shown::Not(body) => Some(body),
-            Shown::Body => None,
-        });
-        kept.collect()
+        let bodies = std::mem::take(&mut *self.lock());
+        bodies.shown.into_values().filter_map(Shown::into_body).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Bodies> {
+        self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -174,6 +222,26 @@ impl fmt::Debug for Hook {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_that_wait_for_their_echo_are_bounded_in_number_and_bytes() {
+        let third = Bytes::from(vec![0; AWAITED_BYTES / 3]);
+        for (bodies, shown) in [(3, 0), (4, 1), (5, 2)] {
+            let book = TapBook::default();
+            let now: usize = (0..bodies).map(|number| book.body(number, &third, true).len()).sum();
+            assert_eq!(now, shown, "of {bodies}");
+            assert_eq!(book.end().len() as u64, bodies - shown as u64);
+        }
+        let book = TapBook::default();
+        let small = Bytes::from_static(b"{}");
+        let count = AWAITED_ECHOES as u64;
+        assert!((0..count).all(|number| book.body(number, &small, true).is_empty()));
+        assert_eq!(book.body(count, &small, true).len(), 1);
+        // A body that was shown at once takes no room, and its echo is not shown.
+        assert_eq!(book.body(count + 1, &third, false).len(), 2);
+        assert!(!book.copy(count + 1) && book.copy(count));
+        assert!(book.lock().bytes < AWAITED_BYTES / 3);
+    }
 
     #[tokio::test]
     async fn a_panic_of_the_application_goes_no_further() {

@@ -1,4 +1,4 @@
-//! What the examples share: a server to talk to, a database, and the chat, which has more than one file.
+//! Shared parts of the examples: a server, a database, and the chat.
 
 use std::env;
 
@@ -14,18 +14,18 @@ pub use postgres::{Cluster, Schema};
 /// The server at `SANDBOX_AGENT_URL`, or an embedded one that lives as long as this value.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it is.
+    /// The URL of the server.
     pub url: String,
-    /// The token it wants, from `SANDBOX_AGENT_TOKEN`.
+    /// The token, from `SANDBOX_AGENT_TOKEN`.
     pub token: Option<String>,
-    /// The agent to talk to: `SANDBOX_AGENT_AGENT`, or `mock`.
+    /// The agent: `SANDBOX_AGENT_AGENT`, or `mock`.
     pub agent: String,
     /// The embedded server, if there is one.
     pub embedded: Option<MockServer>,
 }
 
 impl Server {
-    /// Finds the server, or starts one.
+    /// Returns the server of the environment, or starts an embedded one.
     pub async fn find() -> Self {
         let token = env::var("SANDBOX_AGENT_TOKEN").ok();
         let agent = env::var("SANDBOX_AGENT_AGENT").unwrap_or_else(|_| "mock".to_owned());

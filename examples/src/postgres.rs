@@ -1,6 +1,6 @@
-//! A PostgreSQL server for tests and examples: the one at `DATABASE_URL`, or one that is started and thrown away.
+//! A PostgreSQL server for tests and examples: the one at `DATABASE_URL`, or a temporary one.
 
-#![allow(clippy::expect_used, reason = "without a database there is nothing to show or to test")]
+#![allow(clippy::expect_used, reason = "tests and examples cannot run without a database")]
 
 use std::io;
 use std::net::TcpListener;
@@ -14,9 +14,9 @@ use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{Connection as _, Executor as _};
 use tempfile::TempDir;
 
-/// How long a server may take to be ready.
+/// How long a server may take to become ready.
 const READY: Duration = Duration::from_secs(60);
-/// The users that a server can run as when the tests run as root, which it refuses.
+/// Users that the server can run as if the tests run as root. PostgreSQL refuses to run as root.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
 /// A database server.
@@ -26,7 +26,7 @@ pub struct Cluster {
     started: Option<Started>,
 }
 
-/// A server of our own. Dropping it ends the server and removes its files.
+/// A temporary server. Dropping it stops the server and removes its files.
 #[derive(Debug)]
 struct Started {
     server: Child,
@@ -35,25 +35,26 @@ struct Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // SIGQUIT ends it at once with all its processes. It is only SIGKILL that would leave those behind.
-        let told = Command::new("kill").args(["-QUIT", &self.server.id().to_string()]).status();
-        if !told.is_ok_and(|status| status.success()) {
+        // SIGQUIT stops all its processes immediately. SIGKILL would leave child processes behind.
+        let sent = Command::new("kill").args(["-QUIT", &self.server.id().to_string()]).status();
+        if !sent.is_ok_and(|status| status.success()) {
             let _ = self.server.kill();
         }
         let _ = self.server.wait();
     }
 }
 
-/// The server that tests which run at the same time share. It ends with the last of them.
+/// The server that concurrent tests share. It stops with the last of them.
 static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
 
 impl Cluster {
-    /// The server at `DATABASE_URL`, or one that is started: shared by all that run at the same time.
+    /// Returns the server at `DATABASE_URL`, or a temporary one that concurrent callers share.
     ///
-    /// Without both it gives `None` and says so, unless `CI` is set.
+    /// If neither is available, prints the reason and returns `None`, unless `CI` is set.
     ///
     /// # Panics
-    /// When a server cannot be started although its programs are there, and without them when `CI` is set.
+    /// If the server fails to start although its programs are installed, and if they are missing while `CI`
+    /// is set.
     pub async fn find() -> Option<Arc<Self>> {
         let found = tokio::task::spawn_blocking(|| {
             let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,12 +79,12 @@ impl Cluster {
         Some(Self::start(&programs, &[]).expect("a PostgreSQL server can be started"))
     }
 
-    /// Starts a server of one's own with these settings, whatever `DATABASE_URL` is.
+    /// Starts a separate temporary server with these settings, regardless of `DATABASE_URL`.
     ///
-    /// Without its programs it gives `None` and says so, unless `CI` is set.
+    /// If its programs are not installed, prints the reason and returns `None`, unless `CI` is set.
     ///
     /// # Panics
-    /// When it cannot be started, and without its programs when `CI` is set.
+    /// If the server fails to start, and if its programs are missing while `CI` is set.
     pub async fn start_with(files: &[(&str, &str)], settings: &[&str]) -> Option<Self> {
         let programs = or_missing(programs(), "there is no initdb", is_ci())?;
         let files: Vec<(String, String)> =
@@ -141,7 +142,7 @@ impl Cluster {
         Ok(Self { url, started: Some(Started { server, directory }) })
     }
 
-    /// Waits until the server takes connections.
+    /// Waits until the server accepts connections.
     async fn ready(&self) {
         let ready = async {
             while let Err(error) = PgConnection::connect(&self.url).await {
@@ -156,70 +157,71 @@ impl Cluster {
         }
     }
 
-    /// Where the server is.
+    /// Returns the URL of the server.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Where it keeps its data, if it was started here.
+    /// Returns the data directory of a temporary server.
     #[must_use]
     pub fn data(&self) -> Option<PathBuf> {
         self.started.as_ref().map(|started| started.directory.path().join("data"))
     }
 
-    /// A place of its own for one test.
+    /// Creates a separate schema for one test.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// If it cannot be created.
     pub async fn schema(self: &Arc<Self>) -> Schema {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{}_{number}", std::process::id());
-        let mut connection = PgConnection::connect(&self.url).await.expect("the server is there");
+        let mut connection = PgConnection::connect(&self.url).await.expect("the server is reachable");
         let create = format!("DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}");
-        connection.execute(sqlx::raw_sql(&create)).await.expect("a schema can be made");
+        connection.execute(sqlx::raw_sql(&create)).await.expect("a schema can be created");
         let mark = if self.url.contains('?') { '&' } else { '?' };
         let url = format!("{}{mark}options=-csearch_path%3D{name}", self.url);
         Schema { cluster: Arc::clone(self), name, url }
     }
 }
 
-/// A place of its own in a database.
+/// A schema of its own in the database.
 #[derive(Debug)]
 pub struct Schema {
     cluster: Arc<Cluster>,
     name: String,
-    /// The URL by which it is reached.
+    /// The URL that selects the schema.
     pub url: String,
 }
 
 impl Schema {
-    /// A pool of connections to it, to look behind the store.
+    /// Opens a connection pool, to inspect the tables of the store.
     ///
     /// # Panics
-    /// When the server is gone.
+    /// If the server is unreachable.
     pub async fn pool(&self) -> PgPool {
-        PgPool::connect(&self.url).await.expect("the server is there")
+        PgPool::connect(&self.url).await.expect("the server is reachable")
     }
 
-    /// Removes it with all it holds.
+    /// Removes the schema and everything in it.
     ///
     /// # Panics
-    /// When the server is gone.
+    /// If the server is unreachable.
     pub async fn remove(self) {
-        let mut connection = PgConnection::connect(self.cluster.url()).await.expect("the server is there");
+        let mut connection =
+            PgConnection::connect(self.cluster.url()).await.expect("the server is reachable");
         let drop = format!("DROP SCHEMA {} CASCADE", self.name);
         connection.execute(sqlx::raw_sql(&drop)).await.expect("a schema can be removed");
     }
 }
 
-/// Whether a test that cannot run has to fail.
+/// Whether a test that cannot run must fail.
 fn is_ci() -> bool {
     std::env::var_os("CI").is_some()
 }
 
-/// What was found; says so if nothing was, or fails if it has to be there.
+/// Returns `found`. If it is `None`, prints the reason, or panics if it is needed.
 fn or_missing<T>(found: Option<T>, why: &str, needed: bool) -> Option<T> {
     if found.is_none() {
         assert!(!needed, "no PostgreSQL: {why}");
@@ -228,20 +230,20 @@ fn or_missing<T>(found: Option<T>, why: &str, needed: bool) -> Option<T> {
     found
 }
 
-/// The directory with the server's programs, from the path or where packages put them.
+/// Returns the directory with the server's programs, from `PATH` or from the usual package locations.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|directory| directory.join("initdb"));
     let packages = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let packaged = packages.map(|version| version.path().join("bin/initdb"));
-    // A link on the path may point to where the other programs are.
+    // A link in `PATH` may point to the directory of the other programs.
     let found = on_path.chain(packaged).filter_map(|initdb| initdb.canonicalize().ok());
     found
         .filter_map(|initdb| initdb.parent().map(Path::to_owned))
         .find(|directory| directory.join("postgres").exists())
 }
 
-/// The user to run as, if that has to be another one.
+/// Returns the user to run as, if it must be another one.
 fn user() -> Option<&'static str> {
     let own = Command::new("id").arg("-u").output().ok()?;
     if own.stdout.trim_ascii() != b"0" {
@@ -253,8 +255,8 @@ fn user() -> Option<&'static str> {
     })
 }
 
-/// A command for a program, as another user if need be: it takes the place of the one that changes the user, so that
-/// its process id is the one we know.
+/// Creates a command for a program, as another user if necessary. The program replaces the one that changes
+/// the user, so its process id is the known one.
 fn run_as(user: Option<&str>, program: &Path) -> Command {
     let mut command = match user {
         Some(user) => {
@@ -277,14 +279,14 @@ mod tests {
     use super::or_missing;
 
     #[test]
-    fn what_is_missing_is_told_and_what_is_there_is_given() {
+    fn a_missing_database_is_reported_and_an_existing_one_is_returned() {
         assert_eq!(or_missing(None::<u8>, "nothing", false), None);
         assert_eq!(or_missing(Some(1), "nothing", true), Some(1));
     }
 
     #[test]
     #[should_panic(expected = "no PostgreSQL: nothing")]
-    fn what_is_missing_fails_where_it_has_to_be_there() {
+    fn a_missing_database_panics_where_it_is_needed() {
         or_missing(None::<u8>, "nothing", true);
     }
 }

@@ -15,19 +15,19 @@ use tokio::time::sleep;
 
 use crate::Server;
 
-/// How often a lost connection is made again before giving up.
+/// How many times a lost connection is reopened before giving up.
 const ATTEMPTS: u32 = 10;
 
 /// The pause before each attempt.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a terminal reads as the end of its input.
+/// The end-of-input character of a terminal.
 const END_OF_TRANSMISSION: &str = "\x04";
 
-/// The exit code after a signal, and when the server cannot be reached.
+/// The exit code after a signal, and if the server is unreachable.
 const FAILED: u8 = 255;
 
-/// Runs the command of the arguments, or a shell, and passes the terminal through to it.
+/// Runs the command from the arguments, or a shell, and connects the local terminal to it.
 pub async fn run() -> ExitCode {
     let code = match pass_through().await {
         Ok(exit) => exit.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED),
@@ -36,7 +36,7 @@ pub async fn run() -> ExitCode {
             FAILED
         }
     };
-    // A read of standard input may be waiting for a key, and would hold the end up.
+    // A pending read of standard input would delay a normal exit.
     std::process::exit(code.into())
 }
 
@@ -45,7 +45,7 @@ struct Local {
     input: Stdin,
     output: Stdout,
     resized: Signal,
-    /// Whether the end of the input was seen.
+    /// Whether the input has ended.
     at_end: bool,
 }
 
@@ -65,7 +65,7 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // Without raw mode there is nothing to restore.
+        // An error means that there is no raw mode to restore.
         let _ = disable_raw_mode();
     }
 }
@@ -83,12 +83,12 @@ async fn pass_through() -> Result<ProcessExit, Box<dyn std::error::Error>> {
         processes.create(CreateProcess::new(program).args(words).tty(true).interactive(true)).await?;
     let mut local = Local::open()?;
     let exit = attach(&processes, &process.id, &mut local).await?;
-    // Nothing else uses the record.
+    // The record is not needed any more.
     let _ = processes.delete(&process.id).await;
     Ok(exit)
 }
 
-/// Attaches to the terminal, again if the connection is lost, until the process has exited.
+/// Attaches to the terminal until the process exits. Reattaches if the connection is lost.
 async fn attach(
     processes: &Processes,
     id: &str,
@@ -117,7 +117,7 @@ async fn attach(
     }
 }
 
-/// Passes keys, output and sizes on, until the process has exited or the connection is lost.
+/// Relays keys, output and sizes until the process exits or the connection is lost.
 async fn relay(
     local: &mut Local,
     input: &mut TerminalInput,

@@ -1,4 +1,4 @@
-//! Errors as `application/problem+json`, with the released server's types, titles and wording.
+//! Errors as `application/problem+json`, with the released server's types, titles and messages.
 
 use axum::{
     Json,
@@ -8,37 +8,37 @@ use axum::{
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value, json};
 
-/// What every problem's `type` starts with.
+/// The common prefix of all problem types.
 const TYPE_PREFIX: &str = "urn:sandbox-agent:error:";
 
-/// The content type of a problem.
+/// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// One error answer: a type, a title, a status, a detail and extension members.
+/// An error response: type, title, status, detail and extension members.
 ///
-/// The named constructors give the wording of the released server; [`Problem::new`] and
-/// [`Problem::with`] make any other problem.
+/// The named constructors use the messages of the released server. [`Problem::new`] and [`Problem::with`]
+/// create any other problem.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
-    /// The part of `type` after the common prefix, for example `invalid_request`.
+    /// The type without the common prefix, for example `invalid_request`.
     suffix: String,
-    /// The short human text that goes with the type.
+    /// The short description of the type.
     title: String,
     /// The HTTP status, also a member of the body.
     status: StatusCode,
-    /// What went wrong this time.
+    /// The description of this occurrence.
     detail: Option<String>,
-    /// Further top-level members: `agent`, `sessionId`, `details` and whatever a test wants.
+    /// Additional top-level members: `agent`, `sessionId`, `details` or any other.
     members: Box<Map<String, Value>>,
 }
 
 impl Problem {
-    /// A problem without detail and extension members.
+    /// Creates a problem without detail and extension members.
     pub fn new(status: StatusCode, suffix: impl Into<String>, title: impl Into<String>) -> Self {
         Self { suffix: suffix.into(), title: title.into(), status, detail: None, members: Box::default() }
     }
 
-    /// Sets the detail, as it stands.
+    /// Sets the detail.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
@@ -52,46 +52,46 @@ impl Problem {
         self
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The whole `type`, prefix included.
+    /// Returns the full `type`, including the prefix.
     pub fn type_uri(&self) -> String {
         format!("{TYPE_PREFIX}{}", self.suffix)
     }
 
-    /// The detail, if there is one.
+    /// Returns the detail, if there is one.
     pub fn detail_text(&self) -> Option<&str> {
         self.detail.as_deref()
     }
 
-    /// 400: the request is not valid.
+    /// 400: the request is invalid.
     pub fn invalid_request(message: impl AsRef<str>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request", "Invalid Request")
             .detail(format!("invalid request: {}", message.as_ref()))
     }
 
-    /// 413: the input is larger than an endpoint of its own limit takes.
+    /// 413: the input exceeds the limit of its endpoint.
     ///
-    /// A body over the general limit is refused in plain text before a handler sees it.
+    /// A body over the general limit is rejected in plain text before a handler sees it.
     pub fn too_large(message: impl AsRef<str>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request", "Payload Too Large")
             .detail(format!("invalid request: {}", message.as_ref()))
     }
 
-    /// 404 for a path that is no endpoint. Its type is `invalid_request`, as the released server has it.
+    /// 404 for an unknown path. Its type is `invalid_request`, as in the released server.
     pub fn unknown_endpoint() -> Self {
         Self::new(StatusCode::NOT_FOUND, "invalid_request", "Not Found").detail("endpoint not found")
     }
 
-    /// 409: the request contradicts the state of the server.
+    /// 409: the request conflicts with the state of the server.
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::classed(StatusCode::CONFLICT, "conflict", "Conflict", message.into())
     }
 
-    /// 400: no such agent.
+    /// 400: unknown agent.
     pub fn unsupported_agent(agent: impl Into<String>) -> Self {
         let agent = agent.into();
         Self::new(StatusCode::BAD_REQUEST, "unsupported_agent", "Unsupported Agent")
@@ -107,7 +107,7 @@ impl Problem {
             .with("agent", agent)
     }
 
-    /// 500: installing the agent failed; `stderr` is what the installer printed.
+    /// 500: the installation of the agent failed; `stderr` is the installer's output.
     pub fn install_failed(agent: impl Into<String>, stderr: Option<String>) -> Self {
         let agent = agent.into();
         let problem = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "install_failed", "Install Failed")
@@ -119,7 +119,7 @@ impl Problem {
         }
     }
 
-    /// 500: the agent died before it answered. Death by signal has no exit code.
+    /// 500: the agent died before it responded. A death by signal has no exit code.
     pub fn agent_process_exited(
         agent: impl Into<String>,
         exit_code: Option<i32>,
@@ -140,32 +140,32 @@ impl Problem {
         if details.is_empty() { problem } else { problem.with("details", details) }
     }
 
-    /// 401: the bearer token is missing or wrong; the two look the same.
+    /// 401: the bearer token is missing or wrong. The response does not distinguish the two.
     pub fn token_invalid() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "token_invalid", "Token Invalid")
             .detail("token invalid")
             .with("details", json!({ "message": "missing or invalid bearer token" }))
     }
 
-    /// 403: the caller may not do this.
+    /// 403: the operation is not permitted.
     pub fn permission_denied(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_denied", "Permission Denied")
             .detail("permission denied")
             .with("details", json!({ "message": message.into() }))
     }
 
-    /// 406: the caller's `Accept` does not allow what the endpoint sends.
+    /// 406: the client's `Accept` header does not allow the response type.
     pub fn not_acceptable(message: impl Into<String>) -> Self {
         Self::classed(StatusCode::NOT_ACCEPTABLE, "not_acceptable", "Not Acceptable", message.into())
     }
 
-    /// 415: the body's content type is not what the endpoint takes.
+    /// 415: the endpoint does not support the body's content type.
     pub fn unsupported_media_type(message: impl Into<String>) -> Self {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         Self::classed(status, "unsupported_media_type", "Unsupported Media Type", message.into())
     }
 
-    /// 404: no such session, stream, or named configuration.
+    /// 404: unknown session, stream, or named configuration.
     pub fn session_not_found(id: impl Into<String>) -> Self {
         let id = id.into();
         Self::new(StatusCode::NOT_FOUND, "session_not_found", "Session Not Found")
@@ -173,26 +173,26 @@ impl Problem {
             .with("sessionId", id)
     }
 
-    /// 404: no such process or recording.
+    /// 404: unknown process or recording.
     pub fn not_found(resource: &str, id: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", "Not Found")
             .detail(format!("not found: {resource} {id}"))
             .with("details", json!({ "id": id, "resource": resource }))
     }
 
-    /// 502: an input or output operation behind the server failed.
+    /// 502: an I/O operation of the server failed.
     pub fn stream_error(message: impl Into<String>) -> Self {
         Self::classed(StatusCode::BAD_GATEWAY, "stream_error", "Stream Error", message.into())
     }
 
-    /// 504: the agent did not answer in time.
+    /// 504: the agent did not respond in time.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", "Timeout")
             .detail("timeout")
             .with("details", json!({ "message": message.into() }))
     }
 
-    /// A problem whose detail is `<class>: <message>`, with the message repeated in `details`.
+    /// Creates a problem whose detail is `<class>: <message>`, with the message repeated in `details`.
     fn classed(status: StatusCode, suffix: &str, title: &str, message: String) -> Self {
         let class = title.to_lowercase();
         Self::new(status, suffix, title)

@@ -4,10 +4,10 @@ use crate::agent::{Permission, Script, Step, ToolCall, text_triggers_at};
 use crate::fault::{Cut, Fault};
 use crate::server::{Builder, Echo, MockServer};
 
-/// The pause between words, so that a reader can follow.
+/// The pause between words, slow enough to read along.
 const PACE: Duration = Duration::from_millis(30);
 
-/// A named set-up of the server, for use by hand and in demonstrations.
+/// A named configuration of the server, for interactive use and demonstrations.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
     name: &'static str,
@@ -16,27 +16,27 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Every scenario there is.
+    /// Returns all scenarios.
     pub fn all() -> &'static [Self] {
         &SCENARIOS
     }
 
-    /// The scenario with this name.
+    /// Returns the scenario with this name.
     pub fn named(name: &str) -> Option<Self> {
         SCENARIOS.iter().find(|scenario| scenario.name == name).copied()
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// What happens in it, in one line.
+    /// Returns a one-line description.
     pub fn about(self) -> &'static str {
         self.about
     }
 
-    /// A server set up for it.
+    /// Returns a builder configured for the scenario.
     pub fn builder(self) -> Builder {
         (self.build)(MockServer::builder())
     }
@@ -67,7 +67,7 @@ static SCENARIOS: [Scenario; 18] = [
     ),
     scenario(
         "crash",
-        "each prompt says a word and dies with exit code 1 and two lines of stderr",
+        "each prompt says a word and crashes with exit code 1 and two lines of stderr",
         |builder| {
             playing(
                 builder,
@@ -75,24 +75,24 @@ static SCENARIOS: [Scenario; 18] = [
             )
         },
     ),
-    scenario("crash-noisy", "each prompt dies with exit code 1 and 10,000 lines of stderr", |builder| {
+    scenario("crash-noisy", "each prompt crashes with exit code 1 and 10,000 lines of stderr", |builder| {
         playing(builder, vec![noisy_crash()])
     }),
-    scenario("crash-signal", "each prompt dies by SIGKILL", |builder| {
+    scenario("crash-signal", "each prompt is killed by SIGKILL", |builder| {
         playing(builder, vec![Step::Say("About to".into()), Step::killed(9, ["out of memory"])])
     }),
-    scenario("exit", "each prompt ends the agent with exit code 0 and without an answer", |builder| {
+    scenario("exit", "each prompt ends the agent with exit code 0 and without a response", |builder| {
         playing(builder, vec![Step::Exit(0)])
     }),
-    scenario("hang", "prompts are never answered", |builder| playing(builder, vec![Step::Hang])),
-    scenario("permission", "each prompt asks for a permission first", |builder| playing(builder, asking())),
+    scenario("hang", "prompts get no response", |builder| playing(builder, vec![Step::Hang])),
+    scenario("permission", "each prompt requests a permission first", |builder| playing(builder, asking())),
     scenario("flood", "each prompt streams 5,000 updates of 1 KiB", |builder| {
         playing(builder, vec![Step::Flood { updates: 5_000, bytes: 1_024 }])
     }),
     scenario("garbage", "each prompt prints a line that is not JSON", |builder| {
         playing(builder, vec![Step::Garbage("oops, a log line".into()), Step::Say("still here".into())])
     }),
-    scenario("unknown-variants", "each turn is full of values no client knows", |builder| {
+    scenario("unknown-variants", "each turn is full of unknown values", |builder| {
         builder.fault(Fault::UnknownVariants)
     }),
     scenario("flaky-stream", "every stream is cut after 2,000 bytes", |builder| {
@@ -102,19 +102,19 @@ static SCENARIOS: [Scenario; 18] = [
         builder.fault(Fault::StreamStallAt { byte: 2_000 })
     }),
     scenario("holes", "the fifth event is never sent", |builder| builder.fault(Fault::Hole { id: 5 })),
-    scenario("hanging-posts", "prompts are executed and their POST is never answered", |builder| {
+    scenario("hanging-posts", "prompts are executed and their POST gets no response", |builder| {
         builder.fault(Fault::PostHangs.on_method("session/prompt"))
     }),
-    scenario("gateway-timeout", "prompts are executed and their POST is answered with 504", |builder| {
+    scenario("gateway-timeout", "prompts are executed and their POST fails with 504", |builder| {
         builder.fault(Fault::post_status_executed(504).on_method("session/prompt"))
     }),
-    scenario("stream-only", "answers come on the stream only, after 202", |builder| {
+    scenario("stream-only", "responses arrive on the stream only, after 202", |builder| {
         builder.echo(Echo::StreamOnly)
     }),
-    scenario("early-server", "hands out connection ids and answers in the body only", |builder| {
+    scenario("early-server", "assigns connection ids and responds in the body only", |builder| {
         builder.echo(Echo::BodyOnly).connection_ids(Some("X-ACP-Connection-Id"))
     }),
-    scenario("slow-start", "no request is answered in the first five seconds", |builder| {
+    scenario("slow-start", "no request gets a response in the first five seconds", |builder| {
         builder.fault(Fault::SlowStart { delay: Duration::from_secs(5) })
     }),
 ];

@@ -4,9 +4,16 @@ mod client;
 pub mod control;
 mod convert;
 pub mod error;
+#[cfg(all(feature = "fuzzing", unix))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(all(feature = "local", unix))]
 pub mod local;
 #[cfg(all(any(feature = "local", feature = "terminals"), unix))]
+#[cfg_attr(
+    not(all(feature = "local", feature = "terminals")),
+    allow(dead_code, reason = "the local server and terminals each use a part")
+)]
 mod process_tree;
 #[cfg(all(feature = "providers", unix))]
 pub mod provider;
@@ -20,7 +27,7 @@ pub use client::{
     ClientOptions, ClientTimeouts, ConnectionState, DropPolicy, Event, Events, NewSession, OpenSession,
     SandboxAgentClient, ServerKind, Session, StopReason, Turn, TurnOutcome,
 };
-pub use client::{limits, login};
+pub use client::{limits, login, stream};
 pub use convert::{Content, Prompt, TerminationInfo, Update, UpdateKind};
 pub use convert::{content, extensions, termination, text, thread, update};
 pub use error::Error;
@@ -36,7 +43,7 @@ pub mod config {
 
 /// How a client connects and authenticates, and what the server and its agent support.
 pub mod connection {
-    pub use crate::client::{Capabilities, Feature, Support};
+    pub use crate::client::{Capabilities, Feature, SessionClaim, Support, WeakClient};
     #[doc(inline)]
     pub use acp_http_client::{
         ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse, http_client_builder,

@@ -19,6 +19,7 @@ mod client;
 mod compare;
 mod entry;
 mod events_lost;
+mod failures;
 mod feed;
 mod inbox;
 mod maintenance;

@@ -11,6 +11,8 @@ mod support;
 mod asking;
 #[path = "client/attacks.rs"]
 mod attacks;
+#[path = "client/cancelled.rs"]
+mod cancelled;
 #[path = "client/deciding.rs"]
 mod deciding;
 #[path = "client/depth.rs"]
@@ -19,6 +21,8 @@ mod depth;
 mod early_requests;
 #[path = "client/events.rs"]
 mod events;
+#[path = "client/handlers.rs"]
+mod handlers;
 #[path = "client/hostile_requests.rs"]
 mod hostile_requests;
 #[path = "client/lifecycle.rs"]
@@ -33,6 +37,10 @@ mod logins;
 mod naming;
 #[path = "client/no_crashes.rs"]
 mod no_crashes;
+#[path = "client/no_runtime.rs"]
+mod no_runtime;
+#[path = "client/one_order.rs"]
+mod one_order;
 #[path = "client/open_requests.rs"]
 mod open_requests;
 #[path = "client/opening.rs"]
@@ -56,6 +64,8 @@ mod shared_endpoint;
 mod snapshots;
 #[path = "client/stable.rs"]
 mod stable;
+#[path = "client/stream.rs"]
+mod stream;
 #[path = "client/supporting.rs"]
 mod supporting;
 #[path = "client/termination.rs"]
@@ -65,7 +75,13 @@ mod termination;
 mod tools;
 #[path = "client/turn_events.rs"]
 mod turn_events;
+#[path = "client/turn_idle.rs"]
+mod turn_idle;
+#[path = "client/turn_states.rs"]
+mod turn_states;
 #[path = "client/turns.rs"]
 mod turns;
+#[path = "client/unreachable.rs"]
+mod unreachable;
 #[path = "client/usage.rs"]
 mod usage;

@@ -5,6 +5,7 @@
 
 pub mod agents;
 mod collect;
+pub mod fuzz;
 mod limit;
 pub mod model;
 mod notice;

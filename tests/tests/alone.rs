@@ -1,6 +1,9 @@
 //! What only a process of its own can show: tasks, file descriptors and memory that come and go.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "alone/memory.rs"]
+mod memory;
+
 use std::{
     sync::{
         Arc,
@@ -34,6 +37,8 @@ fn tasks() -> usize {
 /// One test, so that nothing else runs beside it.
 #[tokio::test]
 async fn nothing_is_left_behind() {
+    memory::an_idle_connection_costs_little_more_than_a_bare_stream().await;
+    memory::the_traffic_of_others_costs_a_client_no_memory().await;
     a_thousand_connections_leave_nothing().await;
     ten_thousand_dropped_requests_leave_an_empty_table().await;
     an_endless_event_takes_no_more_than_its_limit().await;

@@ -1,4 +1,4 @@
-//! How a client is set up.
+//! The builder of a client.
 
 use std::{fmt, sync::Arc};
 
@@ -10,7 +10,7 @@ use super::{
     handle::AcpHttpClient,
 };
 use crate::{
-    AgentHandler, AgentRequests, Auth, Dialect, Envelope, Error, HttpSender, Inbound, Limits,
+    AgentHandler, AgentRequests, Auth, Dialect, Envelope, Error, EventId, HttpSender, Inbound, Limits,
     ReconnectPolicy, Timeouts, Token, TokenProvider, Verdict,
     handler::{AnyHandler, ChannelHandler, NoHandler},
     rpc::Ids,
@@ -18,12 +18,12 @@ use crate::{
     transport::{Sender, Transport, TransportConfig, default_client},
 };
 
-/// How many requests of the agent may wait for the reader of a channel.
-const CHANNEL_CAPACITY: usize = 64;
+/// How many agent requests may wait for the reader of a channel. Beyond it their order is not kept.
+const CHANNEL_CAPACITY: usize = 1024;
 /// A cancel that a server handled before its prompt is lost; the second or third one comes after it.
 const CANCEL_REPEATS: u32 = 3;
 
-/// Sets up an [`AcpHttpClient`]. What is wrong with a setting is told by [`build`](Self::build).
+/// Configures an [`AcpHttpClient`]. [`build`](Self::build) reports invalid settings.
 #[must_use = "a builder does nothing until it is built"]
 pub struct AcpHttpClientBuilder {
     base_url: String,
@@ -40,7 +40,7 @@ pub struct AcpHttpClientBuilder {
     cancel_on_drop: bool,
     cancel_repeats: u32,
     probe: Option<(String, serde_json::Value)>,
-    resume_from: Option<String>,
+    resume_from: Option<EventId>,
     connection_id: Option<String>,
     handler: Arc<dyn AnyHandler>,
     tap: Option<Tap>,
@@ -72,44 +72,42 @@ impl AcpHttpClientBuilder {
         }
     }
 
-    /// The path of the endpoint behind the base URL. The default is the dialect's: `/v1/rpc`, or `/acp` for the
-    /// official transport. A part of it that is not ours to choose has to be percent-encoded.
+    /// Sets the path of the endpoint below the base URL. The default is the dialect's: `/v1/rpc`, or `/acp` for the
+    /// official transport. Percent-encode parts that come from elsewhere.
     pub fn path(mut self, path: impl Into<String>) -> Self {
         self.path = Some(path.into());
         self
     }
 
-    /// A query parameter that goes with the first POST only.
+    /// Adds a query parameter to the first POST.
     pub fn bootstrap_query(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.query.push((name.into(), value.into()));
         self
     }
 
-    /// The bearer token to send with every request.
+    /// Sends this bearer token with every request.
     pub fn token(mut self, token: impl AsRef<str>) -> Self {
         self.auth = Token::new(token).map(Auth::token);
         self
     }
 
-    /// Asks for a token before every request, and once more when the server refuses it.
+    /// Calls the provider for a token before every request, and once more when the server responds with 401.
     pub fn token_provider(mut self, provider: impl TokenProvider) -> Self {
         self.auth = Ok(Auth::provider(provider));
         self
     }
 
-    /// The same as [`token`](Self::token) or [`token_provider`](Self::token_provider), for a setting that is shared.
+    /// Sets the token or the provider from a value that other clients share.
     pub fn auth(mut self, auth: Auth) -> Self {
         self.auth = Ok(auth);
         self
     }
 
-    /// A header to send with every request.
-    pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
-        let name = HeaderName::try_from(name.as_ref());
-        let value = HeaderValue::try_from(value.as_ref());
-        self.headers = self.headers.and_then(|mut headers| match (name, value) {
+    /// Sends this header with every request.
+    pub fn header(mut self, name: impl TryInto<HeaderName>, value: impl TryInto<HeaderValue>) -> Self {
+        self.headers = self.headers.and_then(|mut headers| match (name.try_into(), value.try_into()) {
             (Ok(name), Ok(mut value)) => {
-                // It may be a key: it is not shown.
+                // It may be a key, so it is left out of `Debug` output.
                 value.set_sensitive(true);
                 headers.append(name, value);
                 Ok(headers)
@@ -122,111 +120,120 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// An HTTP client of your own. Its settings are yours: it should not follow redirects, and a total timeout
-    /// makes the event stream reconnect each time it passes (nothing is lost by that).
+    /// Uses an HTTP client of your own. It should not follow redirects. A total timeout makes the event stream
+    /// reconnect each time it passes; no event is lost by that.
     pub fn http_client(mut self, http: reqwest::Client) -> Self {
         self.http = Some(Sender::Client(http));
         self
     }
 
-    /// Sends HTTP requests by means of your own in place of a [`reqwest::Client`].
+    /// Sends HTTP requests through this in place of a [`reqwest::Client`].
     pub fn http_sender(mut self, sender: impl HttpSender) -> Self {
         self.http = Some(Sender::Custom(Arc::new(sender)));
         self
     }
 
-    /// Speaks HTTP/2 without asking. Over TLS it is used by itself where the server offers it.
+    /// Uses HTTP/2 without negotiation. Over TLS it is negotiated in any case.
     pub fn http2_prior_knowledge(mut self) -> Self {
         self.http2_prior_knowledge = true;
         self
     }
 
-    /// What the server is known to do on the wire. The default is [`Dialect::AUTO`].
+    /// Sets what the server is known to do on the wire. The default is [`Dialect::AUTO`].
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = dialect;
         self
     }
 
-    /// How often `session/cancel` is repeated at most while the turn runs. Default 3.
+    /// Sets how often `session/cancel` is repeated at most while the turn runs. Default 3.
     pub fn cancel_repeats(mut self, repeats: u32) -> Self {
         self.cancel_repeats = repeats;
         self
     }
 
-    /// A cheap request that the server answers itself. It is sent when a reopened stream is silent although it should
-    /// not be: the position of its echo shows whether the server restarted. Without one, requests that a restart behind
-    /// a silent stream swallowed wait for [`Timeouts::confirmation`](crate::Timeouts::confirmation).
+    /// Sets a cheap request that the server answers without the agent.
+    ///
+    /// It is sent when a reopened stream is unexpectedly silent: the position of its echo shows whether the server
+    /// restarted. Without a probe, requests that such a restart swallowed wait for
+    /// [`Timeouts::confirmation`](crate::Timeouts#structfield.confirmation).
     pub fn probe(mut self, method: impl Into<String>, params: serde_json::Value) -> Self {
         self.probe = Some((method.into(), params));
         self
     }
 
-    /// How long to wait for what.
+    /// Sets the timeouts.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
         self
     }
 
-    /// How much memory to take.
+    /// Sets the limits on what a server can make the client store.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How a lost stream is opened again.
+    /// Sets when and how often a lost stream is reopened.
     pub fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
         self.reconnect = policy;
         self
     }
 
-    /// Whether the agent gets `$/cancel_request` when a request's future is dropped before its answer. On by
-    /// default.
+    /// Sets whether a request is cancelled on the server when its future is dropped before the response. On by
+    /// default; [`Request::cancel_on_drop`](crate::Request::cancel_on_drop) overrides it.
     pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
         self.cancel_on_drop = cancel;
         self
     }
 
-    /// Goes on where another client left: nothing up to this event is delivered again, see
-    /// [`AcpHttpClient::last_event_id`].
-    pub fn resume_from(mut self, last_event_id: impl Into<String>) -> Self {
+    /// Continues behind this event, at which another client stopped: see [`AcpHttpClient::last_event_id`].
+    ///
+    /// Nothing up to this event is delivered again, and everything behind it is live.
+    pub fn resume_from(mut self, last_event_id: impl Into<EventId>) -> Self {
         self.resume_from = Some(last_event_id.into());
         self
     }
 
-    /// Goes on with a connection that exists, see [`AcpHttpClient::connection_id`].
+    /// Continues a connection that exists: see [`AcpHttpClient::connection_id`].
     pub fn connection_id(mut self, id: impl Into<String>) -> Self {
         self.connection_id = Some(id.into());
         self
     }
 
-    /// Who answers what the agent asks. Without one, permissions are refused and everything else is unknown.
+    /// Sets the handler of agent requests. Without one, permissions are rejected and other requests get the error
+    /// "method not found".
     pub fn handler(mut self, handler: impl AgentHandler) -> Self {
         self.handler = Arc::new(handler);
         self
     }
 
-    /// Gives what the agent asks as a stream instead of to a handler.
+    /// Delivers agent requests as a stream instead of to a handler.
     pub fn agent_requests(mut self) -> (Self, AgentRequests) {
         let (handler, requests) = ChannelHandler::new(CHANNEL_CAPACITY);
         self.handler = Arc::new(handler);
         (self, requests)
     }
 
-    /// A function that sees every message once, in both directions. It runs where the message passes: keep it
-    /// short. An answer that comes both in a body and on the stream is seen in its place on the stream.
+    /// Sets a function that sees every message once, in both directions.
+    ///
+    /// It runs on the task that reads or sends the message: keep it short. A response that arrives in a body and is
+    /// echoed on the stream is seen once, in the order of the stream.
     pub fn tap(mut self, tap: impl Fn(Envelope<'_>) + Send + Sync + 'static) -> Self {
         self.tap = Some(Tap::new(tap));
         self
     }
 
-    /// A function that sees every notification before its subscribers do and decides what it means for the calls
-    /// that are pending: for layers above that know when an agent is dead.
+    /// Sets a function that sees every notification before subscribers do and decides what it means for pending
+    /// requests. It is for layers above this crate that know when an agent is dead.
     pub fn on_notification(mut self, hook: impl Fn(&Inbound<'_>) -> Verdict + Send + Sync + 'static) -> Self {
         self.hook = Some(Hook::new(hook));
         self
     }
 
-    /// Makes the client. Nothing is sent yet.
+    /// Builds the client. Nothing is sent before the first request.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if a setting is invalid.
     pub fn build(self) -> Result<AcpHttpClient, Error> {
         let path = self.path.as_deref().unwrap_or(self.dialect.default_path());
         let endpoint = endpoint(&self.base_url, path)?;
@@ -248,8 +255,9 @@ impl AcpHttpClientBuilder {
             limits: self.limits.clone(),
             connection_id,
         });
-        let ids = Ids::new()
-            .map_err(|error| Error::Config(format!("the operating system has no randomness: {error}")))?;
+        let ids = Ids::new().map_err(|error| {
+            Error::Config(format!("the operating system provides no randomness: {error}"))
+        })?;
         let options = Options {
             dialect: self.dialect,
             timeouts: self.timeouts,
@@ -269,21 +277,21 @@ impl AcpHttpClientBuilder {
 
 impl fmt::Debug for AcpHttpClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // URL, query, headers and ids may hold what must not be in a log.
+        // URL, query, headers and ids may be secrets.
         f.debug_struct("AcpHttpClientBuilder").field("dialect", &self.dialect.name()).finish_non_exhaustive()
     }
 }
 
-/// Joins base and path, and refuses what cannot be an endpoint.
+/// Joins base and path into the URL of the endpoint.
 fn endpoint(base: &str, path: &str) -> Result<Url, Error> {
-    // The URL is not repeated in the error: it may hold what its owner does not want in a log.
+    // The URL is left out of the error: it may contain a secret.
     let invalid = |what: &str| Err(Error::Config(format!("the base URL {what}")));
-    let Ok(mut url) = Url::parse(base.trim()) else { return invalid("is no URL") };
+    let Ok(mut url) = Url::parse(base.trim()) else { return invalid("is invalid") };
     if !matches!(url.scheme(), "http" | "https") {
         return invalid("is neither http nor https");
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return invalid("holds credentials; use a token or a header");
+        return invalid("contains credentials; use a token or a header");
     }
     if url.query().is_some() || url.fragment().is_some() {
         return invalid("has a query or a fragment");
@@ -311,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_settings_are_told_and_secrets_are_not() {
+    fn invalid_settings_are_reported_without_secrets() {
         for base in
             ["", "nonsense", "ftp://h", "http://", "http://u:secret@h", "http://h?token=secret", "http://h#x"]
         {

@@ -1,4 +1,4 @@
-//! What layers above need and applications do not.
+//! Controls for layers above this crate.
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
@@ -7,8 +7,9 @@ use futures::future::BoxFuture;
 use super::handle::AcpHttpClient;
 use crate::EndReason;
 
-/// Controls of a connection for layers above this crate, which know more of the agent than the protocol says: see
-/// [`AcpHttpClient::control`].
+/// Controls of a connection for layers above this crate, which know more about the agent than the protocol says.
+///
+/// [`AcpHttpClient::control`] returns it. Sessions are selected by their ids as text.
 pub struct Control<'a>(pub(super) &'a AcpHttpClient);
 
 impl Control<'_> {
@@ -27,14 +28,15 @@ impl Control<'_> {
         self.0.core().terminate(EndReason::Custom(Arc::new(reason)));
     }
 
-    /// Answers open agent requests, of one session or of all, as cancelled. Returns when the responses were sent.
+    /// Responds to the open agent requests of one session, or to all, as cancelled. Returns when the responses were
+    /// sent.
     pub fn cancel_agent_requests(&self, session: Option<&str>) -> BoxFuture<'static, ()> {
         let session = session.map(str::to_owned);
         self.cancel_agent_requests_where(move |asking| session.is_none() || asking == session.as_deref())
     }
 
-    /// Answers open agent requests as cancelled in the sessions that fit; a request that names no session is in
-    /// `None`. On a shared endpoint each client has the requests of the others in its table until it
+    /// Responds as cancelled to the open agent requests of the sessions that `fits` selects; a request that names no
+    /// session is in `None`. On a shared endpoint each client has the requests of the others in its table until it
     /// [ignores them](crate::Responder::ignore). Returns when the responses were sent.
     pub fn cancel_agent_requests_where(
         &self,

@@ -8,9 +8,9 @@ use std::sync::{
 use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES as METHODS;
 use bytes::Bytes;
 use serde::Deserialize;
-use tokio::{sync::watch, task::JoinSet, time::Duration};
+use tokio::{sync::watch, task::JoinHandle, time::Duration};
 
-use super::{handle::Handle, tasks::Tasks};
+use super::{handle::Handle, spans::Spans, tasks::Tasks};
 use crate::{
     AcpHttpClient, ConnectionState, Dialect, Direction, EndReason, Envelope, Error, Event, EventId, Limits,
     ReconnectPolicy, Timeouts,
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     pub(crate) cancel_on_drop: bool,
     pub(crate) cancel_repeats: u32,
     pub(crate) probe: Option<(String, serde_json::Value)>,
-    pub(crate) resume_from: Option<String>,
+    pub(crate) resume_from: Option<EventId>,
     pub(crate) handler: Arc<dyn AnyHandler>,
     pub(crate) tap: Option<Tap>,
     pub(crate) hook: Option<Hook>,
@@ -57,6 +57,7 @@ pub(crate) struct Stats {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) options: Options,
+    pub(crate) spans: Spans,
     pub(crate) transport: Transport,
     pub(crate) ids: Arc<Ids>,
     /// Guards the table of requests that wait; held for a look-up.
@@ -83,6 +84,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(options: Options, transport: Transport, ids: Ids, bootstrap: bool) -> Self {
+        let spans = Spans::new(options.dialect.name());
         Self {
             transport,
             ids: Arc::new(ids),
@@ -92,7 +94,8 @@ impl Core {
             gate: Gate::new(bootstrap),
             links: Links::new(),
             calls: AgentRequestTable::new(&options.limits),
-            tasks: Tasks::new(),
+            tasks: Tasks::new(spans.span.clone()),
+            spans,
             outbox: Arc::default(),
             notices: Notices::default(),
             stats: Stats::default(),
@@ -129,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Changes the state, unless the connection has ended, and tells subscribers.
+    /// Changes the state, unless the connection has ended, and publishes the change.
     pub(crate) fn set_state(&self, new: ConnectionState) {
         let changed = self.state.send_if_modified(|state| {
             let changes = !state.is_terminated() && *state != new;
@@ -139,7 +142,7 @@ impl Core {
             changes
         });
         if changed {
-            tracing::debug!(state = %new, "connection state");
+            self.spans.span.in_scope(|| tracing::debug!(state = %new, "connection state"));
             self.publish(Event::State(new));
         }
     }
@@ -149,8 +152,8 @@ impl Core {
     }
 
     /// The one end of a connection: every waiter fails with the reason, subscribers see it, every task ends.
-    /// Gives the tasks, for whoever wants to see them gone.
-    pub(crate) fn terminate(self: &Arc<Self>, reason: EndReason) -> Option<JoinSet<()>> {
+    /// Returns the tasks, so that the caller can wait for their end.
+    pub(crate) fn terminate(self: &Arc<Self>, reason: EndReason) -> Vec<JoinHandle<()>> {
         let state = ConnectionState::Terminated(reason.clone());
         let first = self.state.send_if_modified(|present| {
             let first = !present.is_terminated();
@@ -160,13 +163,14 @@ impl Core {
             first
         });
         if !first {
-            return None;
+            return Vec::new();
         }
+        let _entered = self.spans.span.enter();
         match &reason {
             EndReason::Closed | EndReason::Dropped => tracing::debug!(%reason, "connection ended"),
             _ => tracing::error!(%reason, "connection ended"),
         }
-        // What has arrived is given out before everything else ends.
+        // What has arrived is delivered before everything else ends.
         for link in self.links.end() {
             flush(self, &link);
         }
@@ -183,7 +187,7 @@ impl Core {
         self.tasks.end()
     }
 
-    /// Fails the calls of one session, or all of them.
+    /// Fails the pending requests of one session, or all of them.
     pub(crate) fn fail_calls(&self, session: Option<&str>, error: &Error) -> usize {
         let waiters =
             self.pending().take_where(|waiter| session.is_none() || waiter.session.as_deref() == session);
@@ -228,17 +232,16 @@ impl Core {
 
     /// A response came in a body; `echoed` says that the stream will bring it too.
     pub(crate) fn tapped_body(&self, number: u64, body: &Bytes, echoed: bool) {
-        if self.options.tap.is_some()
-            && let Some(body) = self.tap_book.body(number, body, echoed)
-        {
-            self.tap(Direction::Inbound, None, &body);
+        if self.options.tap.is_some() {
+            for body in self.tap_book.body(number, body, echoed) {
+                self.tap(Direction::Inbound, None, &body);
+            }
         }
     }
 
     pub(crate) fn tap(&self, direction: Direction, event_id: Option<&EventId>, raw: &Bytes) {
         if let Some(tap) = &self.options.tap {
-            let event_id = event_id.map(EventId::as_text);
-            tap.call(Envelope { direction, event_id: event_id.as_deref(), raw });
+            tap.call(Envelope { direction, event_id, raw });
         }
     }
 
@@ -248,7 +251,7 @@ impl Core {
         let pass = self.gate.enter().await;
         post.bootstrap = pass.is_some();
         self.check_alive().map_err(PostFailure::NotTaken)?;
-        // From here on the server may know of us, and a close has to tell it.
+        // From here on the server may know this connection, and a close has to send a DELETE.
         self.posts.fetch_add(1, Ordering::AcqRel);
         let result = self.transport.post(&post).await;
         match &result {

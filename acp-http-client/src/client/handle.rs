@@ -1,4 +1,4 @@
-//! The handle a program holds.
+//! The handle of a connection.
 
 use std::{
     fmt,
@@ -13,29 +13,30 @@ use tokio::{
     task::JoinSet,
     time::{Duration, Instant},
 };
+use tracing::Instrument;
 
 use super::{
     builder::AcpHttpClientBuilder, control::Control, core::Core, request::Request, session::SessionHandle,
 };
 use crate::{
-    ConnectionState, Diagnostics, EndReason, Error, Events, Json, Phase, Timeout,
-    events::peek_message_session, outbound::send_one_way, rpc::Outgoing, transport::PostFailure,
+    ConnectionState, Diagnostics, EndReason, Error, EventId, Events, Json, Phase, SessionId, Timeout,
+    outbound::send_one_way, rpc::Outgoing, transport::PostFailure,
 };
 
 /// A connection to an agent behind an HTTP server.
 ///
-/// It is cheap to clone, and every clone is the same connection. Nothing is sent before the first call. When the
-/// last clone is dropped, everything local ends at once and the server is not told; [`close`](Self::close) tells it.
-/// A call under way, and a request of the agent that is being handled, hold a clone each.
+/// It is cheap to clone, and every clone is the same connection. Nothing is sent before the first request. When the
+/// last clone is dropped, everything local ends at once, without a message to the server; [`close`](Self::close) sends
+/// one. A pending request and an agent request that is being handled hold a clone each.
 #[derive(Clone)]
 pub struct AcpHttpClient {
     handle: Arc<Handle>,
 }
 
-/// Counts the handles of a program apart from the tasks of the connection.
+/// Counts the handles of the application apart from the tasks of the connection.
 pub(crate) struct Handle {
     core: Arc<Core>,
-    /// Guards the outcome of the one close; held to start it.
+    /// Guards the one close and its outcome; held to start it.
     closing: Mutex<Option<Closing>>,
 }
 
@@ -45,25 +46,28 @@ struct Closing {
     _task: JoinSet<()>,
 }
 
-/// How a connection was closed. Locally it has ended in any case.
+/// The outcome of a close. Locally the connection has ended in any case.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CloseOutcome {
     /// The server confirmed it.
     Confirmed,
-    /// There was nothing to tell: no message ever reached the server, or the server had ended it.
+    /// There was nothing to close: no message reached the server, or the server had ended the connection.
     NothingToClose,
-    /// The server did not confirm it in time, or refused. Some servers never answer while an agent lives.
+    /// The server did not confirm it in time, or refused. Some servers do not respond while an agent runs.
     Unconfirmed(Error),
 }
 
 impl AcpHttpClient {
-    /// Starts setting up a client for the server at this URL.
+    /// A builder for a client of the server at this URL.
     pub fn builder(base_url: impl AsRef<str>) -> AcpHttpClientBuilder {
         AcpHttpClientBuilder::new(base_url.as_ref())
     }
 
-    /// A client with every setting at its default.
+    /// A client with default settings.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the URL is invalid.
     pub fn new(base_url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder(base_url).build()
     }
@@ -83,7 +87,7 @@ impl AcpHttpClient {
         &self.handle.core
     }
 
-    /// Calls a method and reads its result as a type: for extensions, and for methods that are not listed here.
+    /// Calls a method and reads its result as a type. It is for extensions and other methods without a method here.
     pub fn request<R: DeserializeOwned>(
         &self,
         method: &str,
@@ -92,13 +96,13 @@ impl AcpHttpClient {
         Request::typed(self, method, params)
     }
 
-    /// Calls a method and gives its result as it came.
+    /// Calls a method and returns its result as JSON text.
     pub fn request_raw(&self, method: &str, params: &(impl Serialize + ?Sized)) -> Request<Json> {
         Request::raw(self, method, params)
     }
 
-    /// A handle of a session, which need not be known yet.
-    pub fn session(&self, id: impl Into<Arc<str>>) -> SessionHandle {
+    /// A handle of a session. Making one sends nothing, and the session need not exist.
+    pub fn session(&self, id: impl Into<SessionId>) -> SessionHandle {
         SessionHandle::new(self.clone(), id.into())
     }
 
@@ -115,7 +119,8 @@ impl AcpHttpClient {
     ) -> BoxFuture<'static, Result<(), Error>> {
         let message = self.encode_notification(method, params);
         let (client, method) = (self.clone(), method.to_owned());
-        Box::pin(async move {
+        let span = client.core().spans.notification(&method);
+        let sending = async move {
             let (body, session) = message?;
             client.core().check_alive()?;
             let _slot = match &session {
@@ -126,7 +131,8 @@ impl AcpHttpClient {
             client.core().tap_outbound(&body);
             let sent = send_one_way(client.core(), &method, body, session).await;
             sent.map_err(PostFailure::into_error)
-        })
+        };
+        Box::pin(sending.instrument(span))
     }
 
     pub(super) fn encode_notification(
@@ -135,22 +141,21 @@ impl AcpHttpClient {
         params: &(impl Serialize + ?Sized),
     ) -> Result<(Bytes, Option<Arc<str>>), Error> {
         let encode_error = |source| Error::Encode { method: method.to_owned(), source: Arc::new(source) };
-        let body = Outgoing::notification(method, params).map_err(encode_error)?;
-        let session = peek_message_session(&body);
+        let Outgoing { body, session } = Outgoing::notification(method, params).map_err(encode_error)?;
         Ok((body, session))
     }
 
-    /// Everything that happens on the connection from now on.
+    /// Subscribes to everything that happens on the connection from now on.
     pub fn events(&self) -> Events {
         self.core().hub.subscribe(self.core().options.limits.subscriber)
     }
 
-    /// Where the connection stands.
+    /// The state of the connection.
     pub fn state(&self) -> ConnectionState {
         self.core().state()
     }
 
-    /// Waits until the connection has ended, and tells why.
+    /// Waits until the connection has ended, and returns why.
     pub async fn ended(&self) -> EndReason {
         let mut changes = self.core().state_changes();
         loop {
@@ -165,28 +170,30 @@ impl AcpHttpClient {
 
     /// The id of the last event up to which nothing is missing: what
     /// [`resume_from`](AcpHttpClientBuilder::resume_from) takes.
-    pub fn last_event_id(&self) -> Option<String> {
+    pub fn last_event_id(&self) -> Option<EventId> {
         self.core().links.connection(self.core()).last_event_id()
     }
 
-    /// The connection id that the server handed out, if it did.
+    /// The connection id that the server assigned, if it did. It may be a secret.
     pub fn connection_id(&self) -> Option<String> {
         let id = self.core().transport.connection_id()?;
         id.to_str().ok().map(str::to_owned)
     }
 
-    /// A snapshot for a support request. It holds no secret and no content.
+    /// A snapshot for a support request. It has neither secrets nor content.
     pub fn diagnostics(&self) -> Diagnostics {
         Diagnostics::of(self.core())
     }
 
-    /// Ends the connection and tells the server, within [`Timeouts::close`](crate::Timeouts::close). Every
-    /// pending call fails with [`EndReason::Closed`]. Calling it again gives the same outcome.
+    /// Closes the connection here and on the server, within
+    /// [`Timeouts::close`](crate::Timeouts#structfield.close).
+    ///
+    /// Every pending request fails with [`EndReason::Closed`]. Calling it again returns the same outcome.
     pub async fn close(&self) -> CloseOutcome {
         let mut outcome = self.handle.start_closing();
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().unwrap_or(CloseOutcome::NothingToClose),
-            // The runtime is shutting down and took the task with it.
+            // The runtime is shutting down and has dropped the task.
             Err(_) => CloseOutcome::NothingToClose,
         }
     }
@@ -211,16 +218,15 @@ impl Handle {
 
 async fn close(core: &Arc<Core>) -> CloseOutcome {
     let before = core.state();
-    if let Some(mut tasks) = core.terminate(EndReason::Closed) {
-        // A handler that blocks its thread does not hold up the close.
-        let _ = tokio::time::timeout(core.options.timeouts.close, tasks.shutdown()).await;
-    }
+    let tasks = core.terminate(EndReason::Closed);
+    // A handler that blocks its thread does not delay the close any longer.
+    let _ = tokio::time::timeout(core.options.timeouts.close, futures::future::join_all(tasks)).await;
     let gone = matches!(before.end_reason(), Some(EndReason::ServerGone(_) | EndReason::Closed));
     if gone || !core.has_posted() {
         return CloseOutcome::NothingToClose;
     }
-    let (started, patience) = (Instant::now(), core.options.timeouts.close);
-    match tokio::time::timeout(patience, core.transport.delete()).await {
+    let (started, limit) = (Instant::now(), core.options.timeouts.close);
+    match tokio::time::timeout(limit, core.transport.delete()).await {
         Ok(Ok(())) => CloseOutcome::Confirmed,
         Ok(Err(error)) => CloseOutcome::Unconfirmed(error),
         Err(_) => CloseOutcome::Unconfirmed(close_timeout(core, started.elapsed())),

@@ -4,11 +4,12 @@ use agent_client_protocol_schema::{ProtocolVersion, v1 as schema};
 use futures::future::BoxFuture;
 use schema::AGENT_METHOD_NAMES as METHODS;
 use serde::Serialize;
+use tracing::Instrument;
 
 use super::{handle::AcpHttpClient, request::Request};
-use crate::{Error, Json, Typed, outbound::cancel};
+use crate::{Error, Json, SessionId, Typed, outbound::cancel};
 
-/// `session/set_model` is spoken by servers but is no part of the schema.
+/// Servers implement `session/set_model`, which is not part of the schema.
 const SET_MODEL: &str = "session/set_model";
 
 /// Gives every method the same shape: the request by value, a future that outlives the client's borrow.
@@ -26,7 +27,7 @@ macro_rules! methods {
 }
 
 methods! {
-    /// Opens the conversation: versions and capabilities are exchanged. It comes first.
+    /// Exchanges versions and capabilities. It has to be the first request.
     initialize(InitializeRequest) -> InitializeResponse = METHODS.initialize;
     /// Authenticates with one of the methods that `initialize` named.
     authenticate(AuthenticateRequest) -> AuthenticateResponse = METHODS.authenticate;
@@ -34,14 +35,14 @@ methods! {
     logout(LogoutRequest) -> LogoutResponse = METHODS.logout;
     /// Starts a session.
     new_session(NewSessionRequest) -> NewSessionResponse = METHODS.session_new;
-    /// Loads a session: its history is replayed as updates with [`Origin::History`](crate::Origin::History), and
+    /// Loads a session: the agent replays its history as updates with [`Origin::History`](crate::Origin::History), and
     /// all of it was delivered when this returns.
     load_session(LoadSessionRequest) -> LoadSessionResponse = METHODS.session_load;
     /// Resumes a session without a replay of its history.
     resume_session(ResumeSessionRequest) -> ResumeSessionResponse = METHODS.session_resume;
     /// Lists sessions, one page.
     list_sessions(ListSessionsRequest) -> ListSessionsResponse = METHODS.session_list;
-    /// Makes a copy of a session (not a stable part of the protocol).
+    /// Forks a session (not a stable part of the protocol).
     fork_session(ForkSessionRequest) -> ForkSessionResponse = METHODS.session_fork;
     /// Closes a session. It can be loaded again.
     close_session(CloseSessionRequest) -> CloseSessionResponse = METHODS.session_close;
@@ -56,30 +57,33 @@ methods! {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct SetModel<'a> {
-    session_id: &'a str,
+    session_id: &'a SessionId,
     model_id: &'a str,
 }
 
 impl AcpHttpClient {
-    /// An `initialize` request of this protocol version, ready to be filled in.
+    /// An `initialize` request of this protocol version, with no capabilities.
     pub fn initialize_request() -> schema::InitializeRequest {
         schema::InitializeRequest::new(ProtocolVersion::V1)
     }
 
-    /// Runs one turn. It returns after every update of the turn was delivered to the subscribers of
-    /// [`events`](Self::events). A stop reason that this version does not know is in [`Typed::raw`].
+    /// Runs one turn.
+    ///
+    /// It returns after every update of the turn was delivered to the subscribers of [`events`](Self::events).
+    /// [`SessionHandle::prompt`](crate::SessionHandle::prompt) is the same as a stream of those updates. A stop reason
+    /// that this version does not know is in [`Typed::raw`].
     ///
     /// After a [`cancel`](Self::cancel) the next prompt of the session waits until the cancelled turn has ended.
     ///
     /// # Errors
     /// [`Error::Withdrawn`] if it was cancelled before it was sent, [`Error::TurnStillRunning`] if a turn that was
-    /// cancelled does not end within [`Timeouts::cancel`](crate::Timeouts::cancel).
+    /// cancelled does not end within [`Timeouts::cancel`](crate::Timeouts#structfield.cancel).
     pub fn prompt(&self, request: schema::PromptRequest) -> Request<Typed<schema::PromptResponse>> {
         Request::lenient(self, METHODS.session_prompt, &request)
     }
 
-    /// Cancels the turn of a session, and answers the agent's open requests in it as cancelled. The prompt returns with
-    /// its stop reason.
+    /// Cancels the turn of a session and responds to its open agent requests as cancelled. The prompt returns with its
+    /// stop reason.
     ///
     /// A prompt that was not sent yet is withdrawn. The message leaves behind the prompt; because a server may still
     /// handle it first, it is repeated while the turn runs (see
@@ -87,12 +91,14 @@ impl AcpHttpClient {
     pub fn cancel(&self, notification: schema::CancelNotification) -> BoxFuture<'static, Result<(), Error>> {
         let message = self.encode_notification(METHODS.session_cancel, &notification);
         let client = self.clone();
-        Box::pin(async move { cancel(client.core(), notification.session_id.0, message?.0).await })
+        let span = client.core().spans.notification(METHODS.session_cancel);
+        let sending = async move { cancel(client.core(), notification.session_id.0, message?.0).await };
+        Box::pin(sending.instrument(span))
     }
 
     /// Sets the model of a session (not a stable part of the protocol).
-    pub fn set_session_model(&self, session_id: &schema::SessionId, model_id: &str) -> Request<Json> {
-        let params = SetModel { session_id: &session_id.0, model_id };
+    pub fn set_session_model(&self, session_id: impl Into<SessionId>, model_id: &str) -> Request<Json> {
+        let params = SetModel { session_id: &session_id.into(), model_id };
         self.request_raw(SET_MODEL, &params)
     }
 }

@@ -8,6 +8,7 @@ mod methods;
 mod probe;
 mod request;
 mod session;
+mod spans;
 mod tasks;
 
 pub use builder::AcpHttpClientBuilder;

@@ -40,7 +40,7 @@ pub(crate) fn probe(core: &Arc<Core>) {
 
 async fn attempt(core: &Arc<Core>, method: &str, params: &serde_json::Value) -> Result<(), Error> {
     let number = core.ids.next();
-    let body = Outgoing::request(&core.ids.id(number), method, params)
+    let Outgoing { body, .. } = Outgoing::request(&core.ids, number, method, params)
         .map_err(|source| Error::Encode { method: method.to_owned(), source: Arc::new(source) })?;
     let draft = Draft { number, method: method.into(), session: None, body };
     let options = RequestOptions::new().timeout(TIMEOUT).ordered(true);

@@ -10,11 +10,11 @@ use std::{
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
+use tracing::Instrument;
 
 use super::handle::AcpHttpClient;
 use crate::{
-    Error, Json, MessageId, Order, RequestOptions, Typed,
-    events::peek_message_session,
+    Error, Json, MessageId, Order, RequestOptions, Typed, json,
     outbound::{Draft, Exchange},
     rpc::Outgoing,
 };
@@ -30,7 +30,7 @@ pub struct Request<R> {
     method: Arc<str>,
     draft: Result<Draft, Error>,
     options: RequestOptions,
-    read: fn(&str, Bytes) -> Result<R, Error>,
+    read: fn(&str, Bytes, usize) -> Result<R, Error>,
 }
 
 /// The future of a [`Request`].
@@ -41,15 +41,13 @@ impl<R> Request<R> {
         client: &AcpHttpClient,
         method: &str,
         params: &(impl Serialize + ?Sized),
-        read: fn(&str, Bytes) -> Result<R, Error>,
+        read: fn(&str, Bytes, usize) -> Result<R, Error>,
     ) -> Self {
         let ids = &client.core().ids;
         let number = ids.next();
         let name: Arc<str> = method.into();
-        let draft = match Outgoing::request(&ids.id(number), method, params) {
-            Ok(body) => {
-                Ok(Draft { number, method: name.clone(), session: peek_message_session(&body), body })
-            }
+        let draft = match Outgoing::request(ids, number, method, params) {
+            Ok(Outgoing { body, session }) => Ok(Draft { number, method: name.clone(), session, body }),
             Err(source) => Err(Error::Encode { method: method.to_owned(), source: Arc::new(source) }),
         };
         Self { client: client.clone(), method: name, draft, options: RequestOptions::new(), read }
@@ -67,7 +65,7 @@ impl<R> Request<R> {
         self
     }
 
-    /// Fails the request if it is not answered in this time.
+    /// Fails the request if there is no response in this time.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.options = self.options.timeout(time);
         self
@@ -79,7 +77,7 @@ impl<R> Request<R> {
         self
     }
 
-    /// Whether the response is given only after every update that the server sent before it:
+    /// Whether the request returns only after every update that the server sent before the response:
     /// [`RequestOptions::ordered`].
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.options = self.options.ordered(ordered);
@@ -98,20 +96,27 @@ impl<R> Request<R> {
         self
     }
 
-    /// Sends it, and says with the response whether its place behind the updates was verified.
+    /// Sends it, and returns with the response whether its order behind the updates was verified.
+    ///
+    /// # Errors
+    /// As awaiting it.
     pub async fn with_order(self) -> Result<(R, Order), Error> {
         let Self { client, method, draft, options, read } = self;
+        let draft = draft?;
         // A handle is held, so that a connection lives at least as long as its calls.
-        let settled = Exchange::run(client.core().clone(), draft?, options).await?;
+        let span = client.core().spans.request(&method, draft.number);
+        let settled = Exchange::run(client.core().clone(), draft, options).instrument(span).await?;
         let raw = settled.outcome.map_err(|error| Error::Rpc { error, status: None })?;
-        read(&method, raw).map(|value| (value, settled.order))
+        let limit = client.core().options.limits.decoded;
+        read(&method, raw, limit).map(|value| (value, settled.order))
     }
 }
 
 impl<R: DeserializeOwned> Request<R> {
     pub(super) fn typed(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
-        Self::new(client, method, params, |method, raw| {
-            serde_json::from_slice(&raw).map_err(|source| Error::Decode {
+        Self::new(client, method, params, |method, raw, limit| {
+            let fits = json::check_size(&raw, limit).map_err(serde::de::Error::custom);
+            fits.and_then(|()| serde_json::from_slice(&raw)).map_err(|source| Error::Decode {
                 method: method.to_owned(),
                 raw,
                 source: Arc::new(source),
@@ -122,13 +127,13 @@ impl<R: DeserializeOwned> Request<R> {
 
 impl Request<Json> {
     pub(super) fn raw(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
-        Self::new(client, method, params, |_, raw| Ok(Json::new(raw)))
+        Self::new(client, method, params, |_, raw, _| Ok(Json::new(raw)))
     }
 }
 
 impl<T: DeserializeOwned> Request<Typed<T>> {
     pub(super) fn lenient(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
-        Self::new(client, method, params, |_, raw| Ok(Typed::read(raw)))
+        Self::new(client, method, params, |_, raw, limit| Ok(Typed::read_within(raw, limit)))
     }
 }
 

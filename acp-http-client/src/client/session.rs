@@ -4,7 +4,6 @@ use std::{
     fmt,
     future::{Future, IntoFuture},
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -12,22 +11,22 @@ use agent_client_protocol_schema::v1::{CancelNotification, ContentBlock, PromptR
 use futures::{Stream, StreamExt, future::BoxFuture};
 
 use super::handle::AcpHttpClient;
-use crate::{Error, Event, Events, Typed, events::peek_session};
+use crate::{Error, Event, Events, SessionId, Typed, events::peek_session};
 
 /// A light handle of a session: cheap to make and to clone. Making one sends nothing and owns nothing.
 #[derive(Clone)]
 pub struct SessionHandle {
     client: AcpHttpClient,
-    id: Arc<str>,
+    id: SessionId,
 }
 
 impl SessionHandle {
-    pub(super) fn new(client: AcpHttpClient, id: Arc<str>) -> Self {
+    pub(super) fn new(client: AcpHttpClient, id: SessionId) -> Self {
         Self { client, id }
     }
 
     /// The id of the session.
-    pub fn id(&self) -> &str {
+    pub fn id(&self) -> &SessionId {
         &self.id
     }
 
@@ -60,7 +59,7 @@ impl fmt::Debug for SessionHandle {
 #[must_use = "a subscription that is not read only counts what it misses"]
 pub struct SessionEvents {
     events: Events,
-    session: Arc<str>,
+    session: SessionId,
 }
 
 impl SessionEvents {
@@ -81,9 +80,9 @@ impl SessionEvents {
 
     fn concerns(&self, event: &Event) -> bool {
         match event {
-            Event::Update(update) => update.session_id().as_deref() == Some(&*self.session),
+            Event::Update(update) => update.session_id().as_ref() == Some(&self.session),
             Event::Notification(notification) | Event::AgentRequest { request: notification, .. } => {
-                peek_session(notification.params.as_bytes()).is_none_or(|session| *session == *self.session)
+                peek_session(notification.params.as_bytes()).is_none_or(|session| self.session == *session)
             }
             Event::UnmatchedResponse { .. } => false,
             _ => true,

@@ -1,45 +1,107 @@
 //! The tasks of a connection, and their one end.
 
 use std::{
+    collections::BTreeMap,
     future::Future,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
+use tracing::{Instrument, Span};
 
-/// Owns every task of a connection.
-#[derive(Debug, Default)]
+/// Owns every task of a connection. A task that has finished takes no memory.
+#[derive(Debug)]
 pub(crate) struct Tasks {
-    /// Guards the set; held to spawn and to take it. `None` once the connection has ended.
-    set: Mutex<Option<JoinSet<()>>>,
+    /// The span of the connection, in which every task runs.
+    span: Span,
+    running: Arc<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// Guards the handles by the numbers of their tasks; held to insert, to remove and to take them. `None` once the
+    /// connection has ended.
+    handles: Mutex<Option<Handles>>,
+}
+
+#[derive(Debug, Default)]
+struct Handles {
+    spawned: u64,
+    tasks: BTreeMap<u64, JoinHandle<()>>,
 }
 
 impl Tasks {
-    pub(crate) fn new() -> Self {
-        Self { set: Mutex::new(Some(JoinSet::new())) }
+    pub(crate) fn new(span: Span) -> Self {
+        let handles = Mutex::new(Some(Handles::default()));
+        Self { span, running: Arc::new(Running { handles }) }
     }
 
     /// Starts a task; `false` if the connection has ended.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
-        let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(set) = set.as_mut() else { return false };
-        // Finished tasks are forgotten as new ones come.
-        while set.try_join_next().is_some() {}
-        set.spawn(task);
+        let mut handles = self.running.lock();
+        let Some(handles) = handles.as_mut() else { return false };
+        handles.spawned += 1;
+        let finished = Finished { running: self.running.clone(), number: handles.spawned };
+        let task = async move {
+            let _finished = finished;
+            task.await;
+        };
+        handles.tasks.insert(handles.spawned, tokio::spawn(task.instrument(self.span.clone())));
         true
     }
 
     pub(crate) fn len(&self) -> usize {
-        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
-        set.as_ref().map_or(0, JoinSet::len)
+        self.running.lock().as_ref().map_or(0, |handles| handles.tasks.len())
     }
 
-    /// Ends all tasks; none starts after this.
-    pub(crate) fn end(&self) -> Option<JoinSet<()>> {
-        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner).take();
-        set.map(|mut set| {
-            set.abort_all();
-            set
-        })
+    /// Aborts all tasks; none starts after this. Returns them, so that the caller can wait for their end.
+    pub(crate) fn end(&self) -> Vec<JoinHandle<()>> {
+        let handles = self.running.lock().take();
+        let tasks: Vec<_> = handles.map(|handles| handles.tasks.into_values().collect()).unwrap_or_default();
+        tasks.iter().for_each(JoinHandle::abort);
+        tasks
+    }
+}
+
+impl Running {
+    fn lock(&self) -> MutexGuard<'_, Option<Handles>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes a task from the table when it has finished or was aborted.
+struct Finished {
+    running: Arc<Running>,
+    number: u64,
+}
+
+impl Drop for Finished {
+    fn drop(&mut self) {
+        if let Some(handles) = self.running.lock().as_mut() {
+            handles.tasks.remove(&self.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_is_forgotten_when_it_has_finished_and_aborted_at_the_end() {
+        let tasks = Tasks::new(Span::none());
+        let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
+        assert!(tasks.spawn(async {}) && tasks.spawn(std::future::pending()));
+        assert!(tasks.spawn(async move { drop(receiver.await) }));
+        tokio::task::yield_now().await;
+        assert_eq!(tasks.len(), 2);
+        drop(sender);
+        tokio::task::yield_now().await;
+        assert_eq!(tasks.len(), 1);
+        for task in tasks.end() {
+            assert!(task.await.is_err_and(|error| error.is_cancelled()));
+        }
+        assert!(!tasks.spawn(async {}));
+        assert_eq!(tasks.len(), 0);
     }
 }

@@ -1,11 +1,10 @@
 //! The events of a connection.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::fmt;
 
 use agent_client_protocol_schema::v1::{ContentBlock, SessionNotification, SessionUpdate};
-use bytes::Bytes;
-use serde::Deserialize;
 
+use super::peek_session;
 use crate::{ConnectionState, Error, EventId, Json, MessageId, SessionId, Typed, printable::Printable};
 
 /// Something that happened on a connection.
@@ -29,26 +28,26 @@ pub enum Event {
     /// A lost stream was reopened.
     Reconnected {
         /// Which stream.
-        stream: Stream,
+        stream: EventSource,
         /// Whether events can have been lost in between.
         continuity: Continuity,
     },
     /// The stream of a session cannot be opened any more. Its pending requests have failed with the error.
     StreamLost {
         /// Which stream.
-        stream: Stream,
+        stream: EventSource,
         /// Why.
         error: Error,
     },
     /// The server restarted: its event ids began again. Its events are read from the first.
     Restarted {
         /// Which stream.
-        stream: Stream,
+        stream: EventSource,
     },
     /// Events that the server no longer has. The missing events precede those that follow.
     Gap {
         /// Which stream.
-        stream: Stream,
+        stream: EventSource,
         /// The first missing number.
         from: u64,
         /// The last missing number.
@@ -71,6 +70,8 @@ pub enum Event {
         raw: Json,
         /// Whether it is live.
         origin: Origin,
+        /// The id of its event.
+        event_id: Option<EventId>,
     },
     /// A response to an agent request was not delivered.
     AnswerLost {
@@ -92,7 +93,7 @@ pub struct Meta {
     /// Whether it is live.
     pub origin: Origin,
     /// Its stream.
-    pub stream: Stream,
+    pub stream: EventSource,
 }
 
 /// Whether a message is live or old.
@@ -110,18 +111,18 @@ pub enum Origin {
 /// One of the streams of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Stream {
+pub enum EventSource {
     /// The stream of the connection.
     Connection,
     /// The stream of a session, where the server has one for each.
-    Session(Arc<str>),
+    Session(SessionId),
 }
 
-impl fmt::Display for Stream {
+impl fmt::Display for EventSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection => f.write_str("connection"),
-            Self::Session(id) => write!(f, "session {}", Printable(&**id)),
+            Self::Session(id) => write!(f, "session {id}"),
         }
     }
 }
@@ -132,8 +133,8 @@ impl fmt::Display for Stream {
 pub enum Continuity {
     /// Events have ids: missing ones are fetched, or reported as an [`Event::Gap`].
     Checked,
-    /// The server was asked to continue behind the last event, whose id identifies it. Nothing is missing if the server
-    /// honours that.
+    /// The stream was reopened behind the last event, whose id identifies it. Nothing is missing if the server honours
+    /// `Last-Event-ID`.
     Resumed,
     /// Nothing identifies the last event: whether one was lost or comes again cannot be known.
     Unverified,
@@ -145,7 +146,7 @@ pub enum Continuity {
 pub enum Order {
     /// The dialect's barrier has passed.
     Verified,
-    /// A gap or a time limit decided, or the call asked for no order.
+    /// A gap or a timeout decided, or the request was not ordered.
     Unverified,
 }
 
@@ -228,163 +229,14 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// The session that parameters name.
-pub(crate) fn peek_session(params: &[u8]) -> Option<Cow<'_, str>> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Peek<'a> {
-        #[serde(borrow)]
-        session_id: Option<Cow<'a, str>>,
-    }
-    if let Some(session) = first_session(params) {
-        return Some(Cow::Borrowed(session));
-    }
-    serde_json::from_slice::<Peek<'_>>(params).ok()?.session_id
-}
-
-/// Whether an update with these parameters is part of a conversation.
-pub(crate) fn is_conversation(params: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Update<'a> {
-        #[serde(borrow)]
-        session_update: Cow<'a, str>,
-    }
-    #[derive(Deserialize)]
-    struct Peek<'a> {
-        #[serde(borrow)]
-        update: Update<'a>,
-    }
-    serde_json::from_slice::<Peek<'_>>(params).is_ok_and(|peek| {
-        matches!(
-            &*peek.update.session_update,
-            "user_message_chunk"
-                | "agent_message_chunk"
-                | "agent_thought_chunk"
-                | "tool_call"
-                | "tool_call_update"
-                | "plan"
-        )
-    })
-}
-
-/// The session, if it is the first member and has no escapes, as most servers write it.
-fn first_session(params: &[u8]) -> Option<&str> {
-    let rest = params.strip_prefix(br#"{"sessionId":""#)?;
-    let end = memchr::memchr2(b'"', b'\\', rest)?;
-    if rest[end] == b'"' { std::str::from_utf8(&rest[..end]).ok() } else { None }
-}
-
-/// The session that the parameters of a message name.
-pub(crate) fn peek_message_session(message: &[u8]) -> Option<Arc<str>> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Params {
-        session_id: Option<Arc<str>>,
-    }
-    #[derive(Deserialize)]
-    struct Message {
-        params: Option<Params>,
-    }
-    serde_json::from_slice::<Message>(message).ok()?.params?.session_id
-}
-
-/// An event in the queue of a subscriber. Updates are parsed on the task of the subscriber.
-#[derive(Debug)]
-pub(crate) enum Stored {
-    /// The parameters of an update.
-    Update {
-        params: Bytes,
-        meta: Meta,
-    },
-    Other(Box<Event>),
-}
-
-impl Stored {
-    /// How much the event counts in the budget of a subscriber.
-    pub(crate) fn weight(&self) -> usize {
-        const OVERHEAD: usize = 128;
-        let payload = match self {
-            Self::Update { params, .. } => params.len(),
-            Self::Other(event) => match &**event {
-                Event::Update(update) => update.content.raw().as_bytes().len(),
-                Event::Notification(notification) | Event::AgentRequest { request: notification, .. } => {
-                    notification.params.as_bytes().len()
-                }
-                Event::UnmatchedResponse { raw, .. } => raw.as_bytes().len(),
-                Event::Malformed(malformed) => malformed.start.len() + malformed.reason.len(),
-                Event::AnswerLost { error, .. } | Event::StreamLost { error, .. } => {
-                    error.http().map_or(0, |http| http.body.len())
-                }
-                _ => 0,
-            },
-        };
-        OVERHEAD + payload
-    }
-
-    pub(crate) fn is_the_end(&self) -> bool {
-        matches!(self, Self::Other(event) if matches!(&**event, Event::State(state) if state.is_terminated()))
-    }
-
-    pub(crate) fn to_event(&self) -> Event {
-        match self {
-            Self::Update { params, meta } => read(params.clone(), meta.clone()),
-            Self::Other(event) => (**event).clone(),
-        }
-    }
-
-    pub(crate) fn into_event(self) -> Event {
-        match self {
-            Self::Update { params, meta } => read(params, meta),
-            Self::Other(event) => *event,
-        }
-    }
-}
-
-fn read(params: Bytes, meta: Meta) -> Event {
-    let mut content = Typed::read(params);
-    let bytes = content.raw().as_bytes();
-    if content.unreadable().is_some() && std::str::from_utf8(bytes).is_err() {
-        // A byte that is not UTF-8 is replaced, as the event stream format requires.
-        content = Typed::read(Bytes::from(String::from_utf8_lossy(bytes).into_owned()));
-    }
-    match content.unreadable() {
-        Some(error) => {
-            let reason = format!("the parameters of an update cannot be read: {error}");
-            Event::Malformed(Malformed::new(meta.event_id, content.raw().as_bytes(), reason))
-        }
-        None => Event::Update(Update { content, meta }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_found_at_any_position_and_with_escapes() {
-        let table = [
-            (r#"{"sessionId":"s-1","update":{}}"#, Some("s-1")),
-            (r#"{"sessionId":"","update":{}}"#, Some("")),
-            (r#"{"sessionId":"a\"b\u00e9"}"#, Some("a\"bé")),
-            (r#"{"update":{"sessionId":"other"},"sessionId":"s-1"}"#, Some("s-1")),
-            (r#"{ "sessionId" : "s-1" }"#, Some("s-1")),
-            (r#"{"sessionId":null}"#, None),
-            (r#"{"sessionId":7}"#, None),
-            (r#"{"sessionId":"unterminated"#, None),
-            ("[]", None),
-            ("", None),
-        ];
-        for (params, session) in table {
-            assert_eq!(peek_session(params.as_bytes()).as_deref(), session, "{params}");
-        }
-        assert_eq!(peek_session(b"{\"sessionId\":\"\xff\"}"), None);
-    }
-
-    #[test]
     fn a_malformed_event_and_a_stream_are_safe_to_print() {
         let malformed = Malformed::new(None, b"x", "unknown variant `\u{1b}[2J`");
         assert_eq!(malformed.to_string(), "malformed event: unknown variant `\\u{1b}[2J`");
-        assert_eq!(Stream::Session("\u{9b}2J".into()).to_string(), "session \\u{9b}2J");
+        assert_eq!(EventSource::Session("\u{9b}2J".into()).to_string(), "session \\u{9b}2J");
     }
 }

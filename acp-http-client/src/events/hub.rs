@@ -3,13 +3,22 @@
 use std::{
     collections::VecDeque,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
+use agent_client_protocol_schema::v1::CLIENT_METHOD_NAMES;
+use bytes::Bytes;
 use futures::{Stream, task::AtomicWaker};
 
-use super::{Event, Stored};
+use super::{
+    Event, Meta, Notification, Stored,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use crate::Json;
+
+/// How many events the queue of a subscriber has room for after all were read.
+const SPARE: usize = 256;
 
 /// Sends every event to every subscriber. It never waits for one.
 #[derive(Debug, Default)]
@@ -36,7 +45,7 @@ impl Hub {
             }
             None => subscribers.queues.push(queue.clone()),
         }
-        Events { queue }
+        Events { queue, untyped: false }
     }
 
     pub(crate) fn publish(&self, event: Stored) {
@@ -80,17 +89,29 @@ impl Hub {
 #[must_use = "a subscription that is not read only counts what it misses"]
 pub struct Events {
     queue: Arc<Queue>,
+    /// Whether updates are given as notifications.
+    untyped: bool,
 }
 
 impl Events {
+    /// Gives updates as [`Event::Notification`], with their parameters as JSON: for readers that parse them into types of
+    /// their own.
+    pub fn untyped(mut self) -> Self {
+        self.untyped = true;
+        self
+    }
+
     /// The next event, or `None` after the last one.
+    ///
+    /// # Cancel safety
+    /// No event is lost if the future is dropped.
     pub async fn recv(&mut self) -> Option<Event> {
         futures::StreamExt::next(self).await
     }
 
     /// The next event if one is queued.
     pub fn try_recv(&mut self) -> Option<Event> {
-        self.queue.pop().event()
+        self.queue.pop(self.untyped).event()
     }
 }
 
@@ -98,12 +119,12 @@ impl Stream for Events {
     type Item = Event;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        if let popped @ (Popped::Event(_) | Popped::Ended) = self.queue.pop() {
+        if let popped @ (Popped::Event(_) | Popped::Ended) = self.queue.pop(self.untyped) {
             return Poll::Ready(popped.event());
         }
         self.queue.waker.register(context.waker());
         // An event may have been pushed before the waker was registered.
-        match self.queue.pop() {
+        match self.queue.pop(self.untyped) {
             Popped::Empty => Poll::Pending,
             popped => Poll::Ready(popped.event()),
         }
@@ -184,20 +205,27 @@ impl Queue {
     }
 
     /// Takes the first event. Whether more follow is read under the same lock, so that the last is not missed.
-    fn pop(&self) -> Popped {
+    fn pop(&self, untyped: bool) -> Popped {
         let mut state = lock(&self.state);
         let Some(item) = state.items.pop_front() else {
             return if state.ended { Popped::Ended } else { Popped::Empty };
         };
         state.bytes -= item.event().map_or(0, Stored::weight);
+        if state.items.is_empty() && state.items.capacity() > SPARE {
+            // What a burst needed is freed when it was read.
+            state.items = VecDeque::new();
+        }
         drop(state);
         Popped::Event(match item {
             Item::Lagged(count) => Event::Lagged(count),
-            Item::Own(event) => event.into_event(),
+            Item::Own(event) => given(event, untyped),
             // The last subscriber that reads an event takes it without a copy.
             Item::Shared(event) => match Arc::try_unwrap(event) {
-                Ok(event) => event.into_event(),
-                Err(event) => event.to_event(),
+                Ok(event) => given(event, untyped),
+                Err(event) => match &*event {
+                    Stored::Update { params, meta } if untyped => notification(params.clone(), meta.clone()),
+                    event => event.to_event(),
+                },
             },
         })
     }
@@ -208,88 +236,24 @@ impl Queue {
     }
 }
 
+fn given(event: Stored, untyped: bool) -> Event {
+    match event {
+        Stored::Update { params, meta } if untyped => notification(params, meta),
+        event => event.into_event(),
+    }
+}
+
+/// An update as a notification. A byte that is not UTF-8 is replaced, as the event stream format requires.
+fn notification(params: Bytes, meta: Meta) -> Event {
+    let params = match std::str::from_utf8(&params) {
+        Ok(_) => params,
+        Err(_) => Bytes::from(String::from_utf8_lossy(&params).into_owned()),
+    };
+    let method = CLIENT_METHOD_NAMES.session_update.to_owned();
+    Event::Notification(Notification { method, params: Json::new(params), meta })
+}
+
 /// A panic under the lock cannot leave a list half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::{ConnectionState, EndReason, EventSource};
-
-    use super::*;
-
-    fn gap(number: u64) -> Stored {
-        Stored::Other(Box::new(Event::Gap { stream: EventSource::Connection, from: number, to: number }))
-    }
-
-    fn number(event: Option<Event>) -> Option<u64> {
-        match event {
-            Some(Event::Gap { from, .. }) => Some(from),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn a_reader_that_falls_behind_learns_where_and_how_much_it_missed() {
-        let hub = Hub::default();
-        let weight = gap(0).weight();
-        let mut events = hub.subscribe(2 * weight);
-        for n in 1..=5 {
-            hub.publish(gap(n));
-        }
-        assert_eq!(number(events.try_recv()), Some(1));
-        hub.publish(gap(6));
-        assert_eq!(number(events.try_recv()), Some(2));
-        assert!(matches!(events.try_recv(), Some(Event::Lagged(3))));
-        assert_eq!(number(events.try_recv()), Some(6));
-        assert!(events.try_recv().is_none());
-    }
-
-    #[test]
-    fn a_queue_holds_its_budget_and_no_event_more() {
-        let weight = gap(0).weight();
-        for (budget, held) in [(2 * weight - 1, 1), (2 * weight, 2), (2 * weight + 1, 2)] {
-            let hub = Hub::default();
-            let mut events = hub.subscribe(budget);
-            (1..=3).for_each(|n| hub.publish(gap(n)));
-            for n in 1..=held {
-                assert_eq!(number(events.try_recv()), Some(n), "{budget}");
-            }
-            assert!(matches!(events.try_recv(), Some(Event::Lagged(missed)) if missed == 3 - held));
-        }
-    }
-
-    #[test]
-    fn one_event_larger_than_the_budget_still_passes_an_empty_queue() {
-        let hub = Hub::default();
-        let mut events = hub.subscribe(1);
-        hub.publish(gap(1));
-        assert_eq!(number(events.try_recv()), Some(1));
-    }
-
-    #[tokio::test]
-    async fn the_end_reaches_subscribers_early_and_late() {
-        let hub = Hub::default();
-        let mut early = hub.subscribe(0);
-        hub.publish(gap(1));
-        hub.publish(gap(2));
-        hub.end(Event::State(ConnectionState::Terminated(EndReason::Closed)));
-        let mut late = hub.subscribe(0);
-        assert_eq!(number(early.recv().await), Some(1));
-        assert!(matches!(early.recv().await, Some(Event::Lagged(1))));
-        for events in [&mut early, &mut late] {
-            assert!(matches!(events.recv().await, Some(Event::State(state)) if state.is_terminated()));
-            assert!(events.recv().await.is_none());
-        }
-    }
-
-    #[test]
-    fn a_dropped_subscription_is_forgotten() {
-        let hub = Hub::default();
-        drop(hub.subscribe(100));
-        assert_eq!(hub.subscriber_count(), 0);
-        hub.publish(gap(1));
-        assert!(lock(&hub.subscribers).queues.is_empty());
-    }
 }

@@ -2,10 +2,19 @@
 
 mod event;
 mod hub;
+#[cfg(test)]
+mod hub_tests;
+mod peek;
+mod stored;
+mod text_chunk;
 
-pub use event::{
-    Continuity, Event, Malformed, Meta, Notification, Order, Origin, Stream as EventSource, Update,
-};
-pub(crate) use event::{Stored, is_conversation, peek_message_session, peek_session};
+/// What the hub is locked with. `tests/interleavings.rs` puts its own in their place.
+mod sync {
+    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
+}
+
+pub use event::{Continuity, Event, EventSource, Malformed, Meta, Notification, Order, Origin, Update};
 pub use hub::Events;
 pub(crate) use hub::Hub;
+pub(crate) use peek::{is_conversation, peek_session};
+pub(crate) use stored::Stored;

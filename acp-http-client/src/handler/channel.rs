@@ -76,7 +76,10 @@ impl AgentRequest {
     }
 }
 
-/// A stream of agent requests, each with a responder.
+/// A stream of agent requests, each with a responder, in the order of the wire.
+///
+/// A request is here before its [`Event::AgentRequest`](crate::Event::AgentRequest) is published, so that a reader of
+/// both has one order.
 #[derive(Debug)]
 #[must_use = "requests that are not read get no response"]
 pub struct AgentRequests {
@@ -85,8 +88,21 @@ pub struct AgentRequests {
 
 impl AgentRequests {
     /// The next request, or `None` when the connection has ended.
-    pub async fn next(&mut self) -> Option<(AgentRequest, Responder)> {
+    ///
+    /// # Cancel safety
+    /// No request is lost if the future is dropped.
+    pub async fn recv(&mut self) -> Option<(AgentRequest, Responder)> {
         self.receiver.recv().await
+    }
+
+    /// The next request if one is queued.
+    pub fn try_recv(&mut self) -> Option<(AgentRequest, Responder)> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// The same as [`recv`](Self::recv), without `StreamExt`.
+    pub async fn next(&mut self) -> Option<(AgentRequest, Responder)> {
+        self.recv().await
     }
 }
 
@@ -108,6 +124,14 @@ pub struct Responder {
 }
 
 impl Responder {
+    /// The responder of a request, and its response.
+    fn new(request: &AgentRequest) -> (Self, impl Future<Output = Option<Answer>> + Send + 'static) {
+        let method = request.method.clone();
+        let (sender, answered) = oneshot::channel();
+        let responder = Self { method: method.clone(), sender: Some(sender) };
+        (responder, async move { answered.await.unwrap_or_else(|_| Some(cancelled(&method))) })
+    }
+
     /// Responds with a result. Returns `false` if the request was cancelled.
     pub fn respond<T: Serialize>(mut self, result: &T) -> bool {
         self.send(Some(to_answer(Ok(result))))
@@ -157,7 +181,8 @@ impl fmt::Debug for Responder {
     }
 }
 
-/// Passes requests to [`AgentRequests`]. Each waits on a task of its own, so a slow reader blocks nothing else.
+/// Passes requests to [`AgentRequests`]. While the channel is full, each waits on a task of its own, so a slow reader
+/// blocks nothing else.
 pub(crate) struct ChannelHandler {
     /// Guards the sender, which is dropped with the connection so that the stream ends.
     sender: Mutex<Option<mpsc::Sender<(AgentRequest, Responder)>>>,
@@ -168,22 +193,32 @@ impl ChannelHandler {
         let (sender, receiver) = mpsc::channel(capacity.max(1));
         (Self { sender: Mutex::new(Some(sender)) }, AgentRequests { receiver })
     }
+
+    fn sender(&self) -> Option<mpsc::Sender<(AgentRequest, Responder)>> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl AnyHandler for ChannelHandler {
     fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture {
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sender = self.sender();
         Box::pin(async move {
-            let method = request.method.clone();
-            let (answer, answered) = oneshot::channel();
-            let responder = Responder { method: method.clone(), sender: Some(answer) };
+            let (responder, answered) = Responder::new(&request);
             match sender {
                 // If the reader is gone, the error contains the responder, which cancels when it is dropped.
                 Some(sender) => drop(sender.send((request, responder)).await),
                 None => drop(responder),
             }
-            answered.await.unwrap_or_else(|_| Some(cancelled(&method)))
+            answered.await
         })
+    }
+
+    fn enqueue(&self, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
+        let Some(sender) = self.sender() else { return Err(Box::new(request)) };
+        let Ok(slot) = sender.try_reserve() else { return Err(Box::new(request)) };
+        let (responder, answered) = Responder::new(&request);
+        slot.send((request, responder));
+        Ok(Box::pin(answered))
     }
 
     fn end(&self) {

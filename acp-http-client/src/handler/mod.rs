@@ -7,4 +7,4 @@ mod typed;
 pub(crate) use channel::ChannelHandler;
 pub use channel::{AgentRequest, AgentRequests, Responder};
 pub use typed::{AgentHandler, Call};
-pub(crate) use typed::{AnyHandler, NoHandler};
+pub(crate) use typed::{AnswerFuture, AnyHandler, NoHandler};

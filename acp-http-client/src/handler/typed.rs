@@ -10,7 +10,7 @@ use super::{
     answers::{Answer, refuse_permission, to_answer, unhandled},
     channel::AgentRequest,
 };
-use crate::{AcpHttpClient, Json, RpcError};
+use crate::{AcpHttpClient, Json, RpcError, json};
 
 /// One agent request with typed parameters and the client that received it.
 #[derive(Debug, Clone)]
@@ -153,6 +153,12 @@ pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Sen
 pub(crate) trait AnyHandler: Send + Sync {
     fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture;
 
+    /// Queues the request, in the order of the wire, before it is reported as an event. It neither waits nor runs code
+    /// of the application; `Err` if it cannot, in which case the request is handled on a task of its own.
+    fn enqueue(&self, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
+        Err(Box::new(request))
+    }
+
     /// The connection has ended, and no more requests follow.
     fn end(&self) {}
 }
@@ -195,6 +201,8 @@ impl<H: AgentHandler> AnyHandler for H {
 }
 
 fn read<T: DeserializeOwned>(request: &AgentRequest) -> Option<Call<T>> {
+    let limit = request.client().core().options.limits.decoded;
+    json::check_size(request.params_bytes(), limit).ok()?;
     let params = serde_json::from_slice(request.params_bytes()).ok()?;
     Some(Call { params, raw: request.params().clone(), client: request.client().clone() })
 }

@@ -1,38 +1,26 @@
 //! The agent requests that are being served.
 
+mod answered;
+mod serving;
+#[cfg(test)]
+mod tests;
+
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::{
-    AgentRequest, Error, Event, EventId, Limits, MessageId, RpcError,
-    client::Core,
-    events::peek_session,
-    handler::{
-        AnyHandler,
-        answers::{Answer, cancelled},
-    },
-    outbound::send_one_way,
-    random::fraction,
-    rpc::Outgoing,
-    sse::{Backoff, Fingerprint},
-    tap::{catch, catch_async},
-    transport::PostFailure,
-};
+use answered::AnsweredRequests;
+pub(super) use serving::dispatch;
 
-/// How many answered requests are remembered, so that a replayed request is not answered again.
-const ANSWERED: usize = 4096;
+use crate::{EventId, Limits, MessageId, sse::Fingerprint};
+
+/// How many open requests the table has room for after all were answered.
+const OPEN: usize = 16;
 /// How many refusals are posted at once. They have permits of their own, so that they never delay a response.
 const REFUSAL_POSTS: usize = 4;
-/// How often the upload of a large response is repeated after it broke. Then the agent gets a short error instead.
-const MAX_UPLOADS: u32 = 3;
-
-/// The name of the application's code in logs.
-const HANDLER: &str = "agent request handler";
 
 /// The table of agent requests. Each gets one response.
 #[derive(Debug)]
@@ -50,12 +38,7 @@ pub(crate) struct AgentRequestTable {
 #[derive(Debug, Default)]
 struct Requests {
     open: HashMap<MessageId, OpenRequest>,
-    /// What was answered under an id. A restarted agent may use the id again.
-    answered: HashMap<MessageId, Answered>,
-    /// The ids in the order of their responses. One that was answered twice is here twice.
-    order: VecDeque<(u64, MessageId)>,
-    /// Counts the responses.
-    responses: u64,
+    answered: AnsweredRequests,
     /// Counts the requests that were admitted.
     admitted: u64,
     /// How many bytes the parameters of the open requests take.
@@ -95,35 +78,6 @@ impl Arrival {
     }
 }
 
-/// A request that was answered.
-#[derive(Debug)]
-struct Answered {
-    number: u64,
-    session: Option<Arc<str>>,
-    arrival: Arrival,
-    /// Whether the agent or the turn that sent the request may have ended.
-    ended: bool,
-}
-
-impl Answered {
-    /// Whether a request under the same id is a repetition of this one, and not a request of a restarted agent whose
-    /// ids began again.
-    ///
-    /// The same event is the same request. So is another event while the agent and the turn run: a server may send
-    /// again what it considers open. Afterwards another event is another request. Where events have no ids, only a
-    /// stream that was not reopened in between is known to repeat nothing.
-    fn is_repeated_by(&self, again: &Arrival) -> bool {
-        let first = &self.arrival;
-        if !first.is_same_request(again) || !self.ended {
-            return first.is_same_request(again);
-        }
-        match (&first.event_id, &again.event_id) {
-            (Some(first), Some(again)) => first == again,
-            _ => first.reopenings != again.reopenings,
-        }
-    }
-}
-
 /// What happens to a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Admission {
@@ -154,8 +108,7 @@ impl AgentRequestTable {
         let mut requests = self.lock();
         // The response to the open request serves both.
         let open = requests.open.get(id).is_some_and(|open| open.arrival.is_same_request(&request.arrival));
-        let answered = requests.answered.get(id);
-        if open || answered.is_some_and(|answered| answered.is_repeated_by(&request.arrival)) {
+        if open || requests.answered.contains(id, &request.arrival) {
             return Admission::Repeated;
         }
         let count = requests.open.len() + requests.responding;
@@ -165,7 +118,7 @@ impl AgentRequestTable {
                 return Admission::Dropped;
             }
             requests.refusing += 1;
-            requests.remember(id, request.session, request.arrival);
+            requests.answered.insert(id, request.session.as_deref(), &request.arrival);
             return Admission::Refused;
         }
         requests.answered.remove(id);
@@ -222,13 +175,13 @@ impl AgentRequestTable {
         let mut open = requests.open_sessions();
         open.retain(|(_, _, asking)| session.is_none() || asking.as_deref() == session);
         let count = open.iter().filter(|(id, _, _)| requests.settle(id)).count();
-        requests.mark_ended(session);
+        requests.answered.mark_ended(session);
         count
     }
 
     /// A session, or each of them, may have another agent from now on, which may send the same under the same ids.
     pub(crate) fn renew(&self, session: Option<&str>) {
-        self.lock().mark_ended(session);
+        self.lock().answered.mark_ended(session);
     }
 
     pub(crate) fn clear(&self) {
@@ -238,9 +191,7 @@ impl AgentRequestTable {
 
     /// The server restarted, and its ids may begin again.
     pub(crate) fn forget_answered(&self) {
-        let mut requests = self.lock();
-        requests.answered.clear();
-        requests.order.clear();
+        self.lock().answered.clear();
     }
 
     pub(crate) fn list(&self) -> Vec<(MessageId, String)> {
@@ -264,28 +215,11 @@ impl Requests {
     fn settle(&mut self, id: &MessageId) -> bool {
         let Some(OpenRequest { session, arrival, bytes, .. }) = self.open.remove(id) else { return false };
         self.bytes -= bytes;
-        self.remember(id, session, arrival);
+        if self.open.is_empty() {
+            self.open.shrink_to(OPEN);
+        }
+        self.answered.insert(id, session.as_deref(), &arrival);
         true
-    }
-
-    fn remember(&mut self, id: &MessageId, session: Option<Arc<str>>, arrival: Arrival) {
-        self.responses += 1;
-        let number = self.responses;
-        self.answered.insert(id.clone(), Answered { number, session, arrival, ended: false });
-        self.order.push_back((number, id.clone()));
-        if self.order.len() > ANSWERED
-            && let Some((number, oldest)) = self.order.pop_front()
-            && self.answered.get(&oldest).is_some_and(|answered| answered.number == number)
-        {
-            self.answered.remove(&oldest);
-        }
-    }
-
-    /// Notes that the agent or the turn of a session, or of each, may have ended.
-    fn mark_ended(&mut self, session: Option<&str>) {
-        for answered in self.answered.values_mut() {
-            answered.ended |= session.is_none() || answered.session.as_deref() == session;
-        }
     }
 
     /// Takes the means to cancel a request. The request stays open until it is answered.
@@ -317,307 +251,5 @@ impl Drop for Responding<'_> {
         } else {
             requests.responding = requests.responding.saturating_sub(1);
         }
-    }
-}
-
-/// Passes a request to the handler, on a task of its own.
-pub(super) fn dispatch(
-    core: &Arc<Core>,
-    event_id: Option<EventId>,
-    id: MessageId,
-    method: &str,
-    params: Bytes,
-) {
-    let Some(client) = core.client() else { return };
-    let method: Arc<str> = method.into();
-    let session: Option<Arc<str>> = peek_session(&params).map(Arc::from);
-    let (cancel, cancelled_by) = oneshot::channel();
-    let reopenings = core.stats.reconnects.load(Ordering::Acquire);
-    let arrival = Arrival { method: method.clone(), print: Fingerprint::of(&params), event_id, reopenings };
-    let open = OpenRequest { serial: 0, session: session.clone(), arrival, bytes: params.len(), cancel };
-    let target = Target { id, method, session };
-    match core.calls.admit(&target.id, open) {
-        Admission::Open(serial) => {
-            let request = AgentRequest::new(target.id.clone(), target.method.clone(), params, client);
-            core.tasks.spawn(serve(core.clone(), target, serial, request, cancelled_by));
-        }
-        Admission::Refused => {
-            core.tasks.spawn(refuse(core.clone(), target));
-        }
-        Admission::Repeated => {
-            tracing::debug!(id = %target.id, method = %target.method, "repeated agent request");
-        }
-        Admission::Dropped => {
-            let limit = core.options.limits.refusals;
-            lost(core, &target, Error::TooManyRequests { limit });
-        }
-    }
-}
-
-/// Where a response goes.
-struct Target {
-    id: MessageId,
-    method: Arc<str>,
-    session: Option<Arc<str>>,
-}
-
-/// What becomes of a request.
-enum Decision {
-    /// It is answered. The caller that cancelled it waits for the sender to be dropped.
-    Respond(Answer, Option<oneshot::Sender<()>>),
-    /// Another client answers it.
-    Ignore,
-    /// The agent or the connection is gone.
-    Gone,
-}
-
-async fn serve(
-    core: Arc<Core>,
-    target: Target,
-    serial: u64,
-    request: AgentRequest,
-    mut cancelled_by: oneshot::Receiver<oneshot::Sender<()>>,
-) {
-    let handler = core.options.handler.clone();
-    match decide(handler, request, &target.method, &mut cancelled_by).await {
-        Decision::Respond(answer, waiter) => {
-            if let Some(_responding) = core.calls.claim(&target.id, serial) {
-                deliver(&core, &target, answer, &core.calls.response_posts).await;
-            }
-            // Only now, because a cancel that came meanwhile waits for the receiver.
-            drop((waiter, cancelled_by));
-        }
-        Decision::Ignore => drop(core.calls.claim(&target.id, serial)),
-        Decision::Gone => {}
-    }
-}
-
-async fn decide(
-    handler: Arc<dyn AnyHandler>,
-    request: AgentRequest,
-    method: &str,
-    cancelled_by: &mut oneshot::Receiver<oneshot::Sender<()>>,
-) -> Decision {
-    // An agent that gets an error is better off than one that waits for ever.
-    let panicked = || Decision::Respond(Err(RpcError::internal("the handler panicked")), None);
-    let Some(mut handling) = catch(HANDLER, || handler.handle(request)) else { return panicked() };
-    let decision = tokio::select! {
-        biased;
-        // An answer that was given counts, even if a cancel came after it.
-        answer = catch_async(HANDLER, &mut handling) => match answer {
-            Some(Some(answer)) => Decision::Respond(answer, None),
-            Some(None) => Decision::Ignore,
-            None => panicked(),
-        },
-        cancel = cancelled_by => match cancel {
-            Ok(waiter) => Decision::Respond(cancelled(method), Some(waiter)),
-            Err(_) => Decision::Gone,
-        },
-    };
-    // Destructors may panic too.
-    let _ = catch(HANDLER, || drop(handling));
-    decision
-}
-
-async fn refuse(core: Arc<Core>, target: Target) {
-    let _responding = Responding { table: &core.calls, refusal: true };
-    let busy = Err(RpcError::internal("too many requests are open"));
-    deliver(&core, &target, busy, &core.calls.refusal_posts).await;
-}
-
-/// Posts a response. It is repeated only while it is certain that it did not arrive.
-async fn deliver(core: &Arc<Core>, target: &Target, answer: Answer, posts: &Semaphore) {
-    let Some(mut body) = encode(target, &answer) else { return };
-    core.tap_outbound(&body);
-    let mut backoff = Backoff::new(core.options.reconnect.clone());
-    let (mut uploads, mut replaced) = (0, false);
-    loop {
-        let sent = {
-            let Ok(_permit) = posts.acquire().await else { return };
-            send_one_way(core, &target.method, body.clone(), target.session.clone()).await
-        };
-        match sent {
-            Ok(()) => return,
-            // The server cannot have run it. An agent that gets an error can ask for less; one that gets nothing
-            // waits for ever.
-            Err(PostFailure::NotTaken(error) | PostFailure::Failed(error))
-                if !replaced && is_too_large(&error, &mut uploads) =>
-            {
-                replaced = true;
-                let Some(smaller) = encode(target, &Err(RpcError::internal(&error))) else { return };
-                body = smaller;
-                core.tap_outbound(&body);
-                lost(core, target, error);
-            }
-            Err(PostFailure::NotTaken(error)) if error.is_retryable() => {
-                let Some(delay) = backoff.next_delay(fraction()) else {
-                    return lost(core, target, error);
-                };
-                tokio::time::sleep(delay.max(error.retry_after().unwrap_or_default())).await;
-            }
-            Err(failure) => return lost(core, target, failure.into_error()),
-        }
-    }
-}
-
-/// Whether a response is too large: the server said so, or its upload broke several times.
-fn is_too_large(error: &Error, uploads: &mut u32) -> bool {
-    match error {
-        Error::PayloadTooLarge { .. } => true,
-        Error::UploadInterrupted { .. } => {
-            *uploads += 1;
-            *uploads >= MAX_UPLOADS
-        }
-        _ => false,
-    }
-}
-
-fn encode(target: &Target, answer: &Answer) -> Option<Bytes> {
-    let body = match answer {
-        Ok(result) => Outgoing::response(&target.id, Ok(result)),
-        Err(error) => Outgoing::<()>::response(&target.id, Err(error)),
-    };
-    match body {
-        Ok(body) => Some(body),
-        Err(error) => {
-            tracing::error!(id = %target.id, method = %target.method, %error, "response cannot be serialized");
-            None
-        }
-    }
-}
-
-fn lost(core: &Arc<Core>, target: &Target, error: Error) {
-    tracing::warn!(id = %target.id, method = %target.method, %error, "response to the agent was not delivered");
-    core.publish(Event::AnswerLost { id: target.id.clone(), method: target.method.to_string(), error });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn arrival(event: Option<&str>, reopenings: u64) -> Arrival {
-        let (method, print) = ("m".into(), Fingerprint::of(b"{}"));
-        Arrival { method, print, event_id: event.map(EventId::from), reopenings }
-    }
-
-    #[test]
-    fn an_answered_request_is_distinguished_from_one_of_a_restarted_agent() {
-        // The event and the reopenings of the first and of the second request; whether the first agent or turn has
-        // ended; whether it is the same request.
-        let table = [
-            ((Some("5"), 0), (Some("5"), 0), false, true),
-            ((Some("5"), 0), (Some("5"), 1), true, true),
-            ((Some("5"), 0), (Some("9"), 0), false, true),
-            ((Some("5"), 0), (Some("9"), 0), true, false),
-            ((Some("5"), 0), (Some("9"), 1), false, true),
-            ((Some("5"), 0), (Some("9"), 1), true, false),
-            ((None, 0), (None, 0), false, true),
-            ((None, 0), (None, 0), true, false),
-            ((None, 0), (None, 1), false, true),
-            ((None, 0), (None, 1), true, true),
-        ];
-        for (first, again, ended, repeated) in table {
-            let answered = Answered { number: 1, session: None, arrival: arrival(first.0, first.1), ended };
-            assert_eq!(
-                answered.is_repeated_by(&arrival(again.0, again.1)),
-                repeated,
-                "{first:?} {again:?} {ended}"
-            );
-            let other = Arrival { print: Fingerprint::of(b"[]"), ..arrival(again.0, again.1) };
-            assert!(!answered.is_repeated_by(&other), "other parameters");
-            let other = Arrival { method: "n".into(), ..arrival(again.0, again.1) };
-            assert!(!answered.is_repeated_by(&other), "another method");
-        }
-    }
-
-    fn request(arrival: Arrival) -> OpenRequest {
-        OpenRequest { serial: 0, session: None, arrival, bytes: 2, cancel: oneshot::channel().0 }
-    }
-
-    fn table() -> AgentRequestTable {
-        AgentRequestTable::new(&Limits::default())
-    }
-
-    fn id(number: usize) -> MessageId {
-        serde_json::from_str(&number.to_string()).unwrap()
-    }
-
-    fn open(table: &AgentRequestTable, id: &MessageId, request: OpenRequest) -> u64 {
-        match table.admit(id, request) {
-            Admission::Open(serial) => serial,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_response_never_goes_to_another_request_under_its_id() {
-        let table = table();
-        let first = open(&table, &id(0), request(arrival(Some("1"), 0)));
-        let other = Arrival { print: Fingerprint::of(b"[]"), ..arrival(Some("2"), 0) };
-        let second = open(&table, &id(0), request(other));
-        assert!(table.claim(&id(0), first).is_none(), "the agent that sent the first is gone");
-        assert!(table.claim(&id(0), second).is_some());
-        assert!(table.claim(&id(0), second).is_none(), "once");
-    }
-
-    #[test]
-    fn a_bounded_number_of_responses_is_remembered_and_the_latest_of_each() {
-        let table = table();
-        let answer = |number: usize, event: u64| {
-            table.lock().mark_ended(None);
-            let serial = open(&table, &id(number), request(arrival(Some(&event.to_string()), event)));
-            assert!(table.claim(&id(number), serial).is_some());
-        };
-        answer(0, 1);
-        answer(0, 2);
-        (1..ANSWERED).for_each(|number| answer(number, 3));
-        assert_eq!(table.lock().answered.len(), ANSWERED, "the first response to 0 was replaced by the last");
-        answer(ANSWERED, 3);
-        assert_eq!(table.lock().answered.len(), ANSWERED);
-    }
-
-    #[test]
-    fn requests_are_refused_beyond_the_limit_and_dropped_beyond_that_of_refusals() {
-        let table = AgentRequestTable::new(&Limits::default().open_requests(3).refusals(2));
-        let admit = |number: usize| table.admit(&id(number), request(arrival(Some("1"), 0)));
-        let admitted: Vec<_> = (0..7).map(admit).collect();
-        let expected = [
-            Admission::Open(1),
-            Admission::Open(2),
-            Admission::Open(3),
-            Admission::Refused,
-            Admission::Refused,
-            Admission::Dropped,
-            Admission::Dropped,
-        ];
-        assert_eq!(admitted, expected);
-        assert_eq!(admit(3), Admission::Repeated, "it was refused already");
-        let responding = table.claim(&id(0), 1).unwrap();
-        drop(Responding { table: &table, refusal: true });
-        assert_eq!(admit(7), Admission::Refused, "a request is open until its response was sent");
-        drop(responding);
-        assert_eq!(admit(8), Admission::Open(4));
-        assert_eq!(admit(9), Admission::Dropped);
-    }
-
-    #[test]
-    fn the_parameters_of_all_open_requests_have_one_limit() {
-        let table = AgentRequestTable::new(&Limits::default().open_request_bytes(10));
-        let admit = |number: usize, bytes: usize| {
-            table.admit(&id(number), OpenRequest { bytes, ..request(arrival(Some("1"), 0)) })
-        };
-        assert_eq!(admit(0, 11), Admission::Refused);
-        assert_eq!(admit(1, 9), Admission::Open(1));
-        assert_eq!(admit(2, 2), Admission::Refused);
-        assert_eq!(admit(3, 1), Admission::Open(2));
-        assert_eq!(table.forget(None), 2);
-        assert_eq!(admit(4, 10), Admission::Open(3));
-    }
-
-    #[tokio::test]
-    async fn a_closure_that_selects_sessions_may_use_the_table() {
-        let table = table();
-        open(&table, &id(0), request(arrival(Some("1"), 0)));
-        table.cancel(|_| table.list().len() == 1).await;
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -17,7 +17,7 @@ use super::{
     order::{Moment, OrderedCore, Settings},
     reader,
 };
-use crate::{Error, EventSource, client::Core};
+use crate::{Error, EventId, EventSource, client::Core};
 
 /// Where a stream stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +53,8 @@ pub(crate) struct Link {
     input: Notify,
     /// When the last message came, in microseconds since `born`; 0 for none yet.
     last_message: AtomicU64,
-    /// Guards why the stream ended; held for a copy.
-    failure: Mutex<Option<Error>>,
+    /// Why the stream ended.
+    failure: OnceLock<Error>,
 }
 
 impl Link {
@@ -74,6 +74,7 @@ impl Link {
             quiet: times.quiet,
             learn: times.learn,
             unconfirmed: times.confirmation,
+            unconfirmed_limit: times.confirmation_limit,
             backlog_quiet: times.backlog_quiet,
             backlog_limit: times.backlog_limit,
         };
@@ -84,7 +85,7 @@ impl Link {
             core: Mutex::new(OrderedCore::new(settings, core.ids.clone())),
             input: Notify::new(),
             last_message: AtomicU64::new(0),
-            failure: Mutex::default(),
+            failure: OnceLock::new(),
         }
     }
 
@@ -95,7 +96,7 @@ impl Link {
     pub(crate) fn session(&self) -> Option<&Arc<str>> {
         match &self.source {
             EventSource::Connection => None,
-            EventSource::Session(session) => Some(session),
+            EventSource::Session(session) => Some(session.as_shared()),
         }
     }
 
@@ -125,12 +126,12 @@ impl Link {
 
     /// Ends the stream for a reason that calls on it should know.
     pub(crate) fn fail(&self, error: Error) {
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        let _ = self.failure.set(error);
         self.set_state(LinkState::Ended);
     }
 
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failure.get().cloned()
     }
 
     /// The ordered core, for the reader and for inputs.
@@ -169,8 +170,8 @@ impl Link {
     }
 
     /// The id of the last event up to which nothing is missing.
-    pub(crate) fn last_event_id(&self) -> Option<String> {
-        self.core().identity().last().map(|id| id.to_string())
+    pub(crate) fn last_event_id(&self) -> Option<EventId> {
+        self.core().identity().last()
     }
 }
 
@@ -178,7 +179,7 @@ impl Link {
 #[derive(Debug)]
 pub(crate) struct Links {
     born: Instant,
-    connection: std::sync::OnceLock<Arc<Link>>,
+    connection: OnceLock<Arc<Link>>,
     started: AtomicBool,
     /// Guards the streams of sessions and their users; held for a look-up.
     sessions: Mutex<HashMap<Arc<str>, SessionLink>>,
@@ -197,7 +198,7 @@ impl Links {
     pub(crate) fn new() -> Self {
         Self {
             born: Instant::now(),
-            connection: std::sync::OnceLock::new(),
+            connection: OnceLock::new(),
             started: AtomicBool::new(false),
             sessions: Mutex::default(),
         }
@@ -233,7 +234,7 @@ impl Links {
                 entry.link.clone()
             }
             None => {
-                let link = Arc::new(Link::new(EventSource::Session(session.clone()), core, self.born));
+                let link = Arc::new(Link::new(EventSource::Session(session.clone().into()), core, self.born));
                 let entry = SessionLink { link: link.clone(), users: 1, established: false };
                 sessions.insert(session.clone(), entry);
                 if !core.tasks.spawn(reader::run(core.clone(), link.clone())) {

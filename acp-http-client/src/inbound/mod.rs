@@ -9,5 +9,7 @@ mod router;
 
 pub(crate) use agent_requests::AgentRequestTable;
 pub(crate) use link::{Link, LinkState, Links, SessionUse};
+#[cfg(feature = "fuzzing")]
+pub(crate) use order::{Effect, Moment, OrderedCore, Settings};
 pub(crate) use order::{Replay, Response};
 pub(crate) use reader::flush;

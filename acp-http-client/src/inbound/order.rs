@@ -1,156 +1,49 @@
 //! One order for everything that a stream and the bodies of its calls bring.
 
+mod beginning;
+mod deferred;
+mod effect;
+mod floors;
+mod history;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod unconfirmed;
+
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
+use self::{deferred::Deferred, floors::Floors, history::Load, unconfirmed::Waiting};
 use super::backlog::Backlog;
 use crate::{
-    Barrier, Continuity, EventId, EventIds, Limits, Order, Origin,
-    events::{is_conversation, peek_session},
-    rpc::{Body, Ids, Message, MessageError, RpcOutcome},
+    Barrier, Continuity, EventId, Order, Origin,
+    events::peek_session,
+    rpc::{Body, Ids, Message},
     sse::{Fingerprint, Flow, Identity, Sequenced},
 };
 
+pub(crate) use effect::{Effect, Lost, Ordered, Replay, Response};
+pub(crate) use settings::Settings;
+
 /// A moment, as the time since the connection was made: the core has no clock.
 pub(crate) type Moment = Duration;
-
-/// The settings of an ordered core.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(crate) barrier: Barrier,
-    pub(crate) event_ids: EventIds,
-    pub(crate) limits: Limits,
-    /// Whether the first opening may replay messages from before this client.
-    pub(crate) backlog: bool,
-    pub(crate) resume_from: Option<String>,
-    /// How long a response from a body is deferred for its echo while its session is silent.
-    pub(crate) order: Duration,
-    /// How long it is deferred in all.
-    pub(crate) order_limit: Duration,
-    /// The silence that stands for a barrier where there is none.
-    pub(crate) quiet: Duration,
-    /// How long the first response may wait for an echo before the server is taken not to send any.
-    pub(crate) learn: Duration,
-    /// How long a request that may be lost waits for an event of its session.
-    pub(crate) unconfirmed: Option<Duration>,
-    /// The silence, and the time in all, after which the backlog of the first opening is over.
-    pub(crate) backlog_quiet: Duration,
-    pub(crate) backlog_limit: Duration,
-}
-
-/// One message in its place.
-#[derive(Debug)]
-pub(crate) struct Ordered {
-    pub(crate) event_id: Option<EventId>,
-    pub(crate) origin: Origin,
-    pub(crate) message: Message,
-}
-
-/// What the core decides, in the one order in which it happens.
-#[derive(Debug)]
-pub(crate) enum Effect {
-    /// A message for subscribers, handlers or another client.
-    Message(Ordered),
-    /// A response to a request of ours on the stream, also if its caller is gone.
-    Echo {
-        event_id: Option<EventId>,
-        number: u64,
-        raw: Bytes,
-    },
-    /// A request of ours is answered.
-    Settle {
-        number: u64,
-        outcome: RpcOutcome,
-        order: Order,
-        from_stream: bool,
-    },
-    /// A request of ours is not going to be answered.
-    Fail {
-        number: u64,
-        why: Lost,
-    },
-    /// An event that is no message.
-    Malformed {
-        event_id: Option<EventId>,
-        data: Bytes,
-        error: MessageError,
-    },
-    Gap {
-        from: u64,
-        to: u64,
-    },
-    /// Another incarnation of the server.
-    Restarted {
-        lost_at: Option<Moment>,
-    },
-}
-
-/// Why a request is not going to be answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lost {
-    /// Another incarnation of the server is there.
-    Restart,
-    /// Nothing was heard of its session since it may have been lost.
-    Silence,
-    /// Its POST broke, and this server answers in bodies alone.
-    Post,
-}
-
-/// What of a session is its history until a call is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Replay {
-    Everything,
-    /// The messages and tool calls. What the session offers now is live.
-    Conversation,
-}
-
-/// A response that came in a body, or on another stream than its updates.
-#[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) number: u64,
-    pub(crate) session: Option<Arc<str>>,
-    pub(crate) outcome: RpcOutcome,
-    /// The number that the next request will have: an echo of that one or a later one proves that ours has passed.
-    pub(crate) next_number: u64,
-    /// Whether it came on another stream, so that there is no echo on this one.
-    pub(crate) elsewhere: bool,
-}
-
-#[derive(Debug)]
-struct Deferred {
-    response: Response,
-    arrived: Moment,
-    /// The last message of its session.
-    last: Moment,
-    /// Whether its echo may lie in a gap.
-    gapped: bool,
-}
-
-/// A request that only the stream can answer.
-#[derive(Debug)]
-struct Waiting {
-    number: u64,
-    session: Option<Arc<str>>,
-    since: Moment,
-    /// Since when its response may be lost, and the last event of its session after that.
-    unconfirmed: Option<Moment>,
-    /// Why its response is not going to come, if that is known.
-    hopeless: Option<Lost>,
-}
-
-#[derive(Debug)]
-struct Load {
-    number: u64,
-    session: Arc<str>,
-    replay: Replay,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {
     NotOpened,
     Open { since: Moment },
     Down,
+}
+
+/// What is known of an event beside its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    None,
+    /// Nothing identifies it, and an earlier opening brought one with the same content.
+    Alike,
+    /// It lies in a gap that was reported before.
+    Late,
 }
 
 type Item = (Option<EventId>, Bytes);
@@ -166,7 +59,6 @@ pub(crate) struct OrderedCore {
     identity: Identity<Item>,
     sequenced: Vec<Sequenced<Item>>,
     backlog: Backlog,
-    released: Vec<Ordered>,
     /// The barrier that is in force; `Learn` until it is known.
     barrier: Barrier,
     /// When the first response came in a body.
@@ -188,15 +80,23 @@ pub(crate) struct OrderedCore {
     last_bytes: Moment,
     /// When the event that is on its way began, and when its last bytes came.
     partial: Option<(Moment, Moment)>,
+    /// What is known of the event in hand.
+    mark: Mark,
+    floors: Floors,
+    /// The number of the response that ended the backlog.
+    backlog_end: Option<u64>,
+    /// Whether the server has handed out a connection id, so that the endpoint is not shared.
+    exclusive: bool,
+    /// When the last event came.
+    last_event: Moment,
 }
 
 impl OrderedCore {
     pub(crate) fn new(settings: Settings, ids: Arc<Ids>) -> Self {
         Self {
-            identity: Identity::new(settings.event_ids, settings.resume_from.as_deref()),
+            identity: Identity::new(settings.event_ids, settings.resume_from.clone()),
             sequenced: Vec::new(),
             backlog: Backlog::new(settings.backlog),
-            released: Vec::new(),
             barrier: settings.barrier,
             first_body: None,
             introduced: false,
@@ -210,6 +110,11 @@ impl OrderedCore {
             loads: Vec::new(),
             last_bytes: Moment::ZERO,
             partial: None,
+            mark: Mark::None,
+            floors: Floors::default(),
+            backlog_end: None,
+            exclusive: false,
+            last_event: Moment::ZERO,
             settings,
             ids,
         }
@@ -222,6 +127,16 @@ impl OrderedCore {
     /// The barrier that is in force.
     pub(crate) fn barrier(&self) -> Barrier {
         self.barrier
+    }
+
+    /// How many responses are deferred.
+    pub(crate) fn deferred(&self) -> usize {
+        self.deferred.len()
+    }
+
+    /// How many requests wait for a response on the stream, or load a session.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len() + self.loads.len()
     }
 
     /// The stream is open. Gives what is known of the time between, unless it is the first opening.
@@ -266,7 +181,8 @@ impl OrderedCore {
         out: &mut Vec<Effect>,
     ) -> Flow {
         let print = Fingerprint::of(&data);
-        let (ids, limits, deferred) = (&self.ids, &self.settings.limits, &self.deferred);
+        let (ids, limits, deferred, floors) =
+            (&self.ids, &self.settings.limits, &self.deferred, &self.floors);
         let fresh = |(_, data): &Item| {
             let message = Message::parse(data.clone(), limits).ok();
             let number = message.and_then(|message| match message.body {
@@ -275,13 +191,17 @@ impl OrderedCore {
             });
             // A response that is deferred was seen, although its request is pending still.
             let seen = |number| deferred.iter().any(|deferred| deferred.response.number == number);
-            number.is_some_and(|number| pending(number) && !seen(number))
+            number.filter(|number| pending(*number) && !seen(*number)).map(|number| floors.of(number))
         };
         let mut sequenced = std::mem::take(&mut self.sequenced);
         let flow = self.identity.accept(id.as_ref(), print, (id.clone(), data), fresh, &mut sequenced);
         self.apply(now, &mut sequenced, out);
         self.sequenced = sequenced;
         self.lost_at = None;
+        self.last_event = now;
+        if let Some(last) = self.identity.last_number() {
+            self.floors.seen(self.ids.peek(), last);
+        }
         flow
     }
 
@@ -301,43 +221,7 @@ impl OrderedCore {
         self.partial = within.then_some((began, now));
     }
 
-    /// A response of a call that needs no order came in a body.
-    pub(crate) fn body_seen(&mut self, now: Moment) {
-        self.first_body.get_or_insert(now);
-    }
-
-    /// A response came in a body, or on another stream: it is deferred until everything before it was delivered.
-    pub(crate) fn response(&mut self, now: Moment, response: Response) {
-        if !response.elsewhere {
-            self.first_body.get_or_insert(now);
-        }
-        self.waiting.retain(|waiting| waiting.number != response.number);
-        self.deferred.push(Deferred { response, arrived: now, last: now, gapped: false });
-    }
-
-    /// A POST that began at `since` was accepted without a response in its body.
-    pub(crate) fn accepted(&mut self, now: Moment, since: Moment, number: u64, session: Option<Arc<str>>) {
-        // What may have been lost after the POST began may have been its response.
-        let unconfirmed = self.in_doubt_at.filter(|doubt| *doubt >= since).map(|_| now);
-        self.waiting.push(Waiting { number, session, since: now, unconfirmed, hopeless: None });
-    }
-
-    /// A POST broke after it may have been sent, `since` when it began.
-    pub(crate) fn post_lost(&mut self, now: Moment, since: Moment, number: u64, session: Option<Arc<str>>) {
-        let hopeless = match self.barrier {
-            _ if self.old_until.is_some_and(|old| since <= old) => Some(Lost::Restart),
-            Barrier::None => Some(Lost::Post),
-            _ => None,
-        };
-        self.waiting.push(Waiting { number, session, since, unconfirmed: Some(now), hopeless });
-    }
-
-    /// A call begins until whose response the updates of its session are history.
-    pub(crate) fn loading(&mut self, number: u64, session: Arc<str>, replay: Replay) {
-        self.loads.push(Load { number, session, replay });
-    }
-
-    /// Nobody waits for this request any more.
+    /// The caller of this request is gone.
     pub(crate) fn forget(&mut self, number: u64) {
         self.deferred.retain(|deferred| deferred.response.number != number);
         self.waiting.retain(|waiting| waiting.number != number);
@@ -396,10 +280,10 @@ impl OrderedCore {
     fn apply(&mut self, now: Moment, sequenced: &mut Vec<Sequenced<Item>>, out: &mut Vec<Effect>) {
         for sequenced in sequenced.drain(..) {
             match sequenced {
-                Sequenced::Item((id, data)) => match Message::parse(data.clone(), &self.settings.limits) {
-                    Ok(message) => self.message(now, id, message, out),
-                    Err(error) => out.push(Effect::Malformed { event_id: id, data, error }),
-                },
+                Sequenced::Item(item) => self.item(now, item, out),
+                Sequenced::Alike(item) => self.marked_item(now, Mark::Alike, item, out),
+                Sequenced::Late(item) => self.marked_item(now, Mark::Late, item, out),
+                Sequenced::Unproven => self.unconfirm(now),
                 Sequenced::Gap { from, to } => {
                     out.push(Effect::Gap { from, to });
                     // An echo may lie in the gap: a response that is there waits for silence only, and one that is not
@@ -414,11 +298,26 @@ impl OrderedCore {
         }
     }
 
+    fn marked_item(&mut self, now: Moment, mark: Mark, item: Item, out: &mut Vec<Effect>) {
+        self.mark = mark;
+        self.item(now, item, out);
+        self.mark = Mark::None;
+    }
+
+    fn item(&mut self, now: Moment, (id, data): Item, out: &mut Vec<Effect>) {
+        match Message::parse(data.clone(), &self.settings.limits) {
+            Ok(message) => self.message(now, id, message, out),
+            Err(error) => out.push(Effect::Malformed { event_id: id, data, error }),
+        }
+    }
+
     fn restarted(&mut self, now: Moment, out: &mut Vec<Effect>) {
         // What the old incarnation still owed is not going to come.
         self.end_backlog(out);
         let before = self.lost_at.unwrap_or(now);
         self.old_until = Some(before);
+        self.floors.clear();
+        self.backlog_end = None;
         while let Some(place) = self.deferred.iter().position(|deferred| deferred.arrived <= before) {
             let deferred = self.deferred.remove(place);
             self.settle(deferred.response, Order::Unverified, out);
@@ -433,29 +332,8 @@ impl OrderedCore {
         for number in lost {
             self.fail(number, Lost::Restart, out);
         }
-    }
-
-    fn message(&mut self, now: Moment, id: Option<EventId>, message: Message, out: &mut Vec<Effect>) {
-        let ours = match &message.body {
-            Body::Response { id, .. } => self.ids.number(id.as_json()),
-            _ => None,
-        };
-        if self.backlog.is_open() && self.echo_ends_backlog() {
-            let origin = if ours.is_some() { Origin::Live } else { Origin::Replayed };
-            if ours.is_some() {
-                self.end_backlog(out);
-            }
-            self.deliver(now, Ordered { event_id: id, origin, message }, out);
-        } else if self.backlog.is_open() {
-            let mut released = std::mem::take(&mut self.released);
-            self.backlog.push(id, message, ours.is_some(), &mut released);
-            for ordered in released.drain(..) {
-                self.deliver(now, ordered, out);
-            }
-            self.released = released;
-        } else {
-            self.deliver(now, Ordered { event_id: id, origin: Origin::Live, message }, out);
-        }
+        // What was sent after the stream was lost reached either incarnation.
+        self.unconfirm(now);
     }
 
     fn deliver(&mut self, now: Moment, mut ordered: Ordered, out: &mut Vec<Effect>) {
@@ -478,55 +356,6 @@ impl OrderedCore {
         out.push(Effect::Message(ordered));
     }
 
-    /// The response to one of our requests passed on the stream.
-    fn echo(&mut self, number: u64, ordered: Ordered, out: &mut Vec<Effect>) {
-        if matches!(self.barrier, Barrier::Learn | Barrier::None) {
-            self.barrier = Barrier::Echo;
-        }
-        // Whatever was answered before this request was made has passed too.
-        let passed = |deferred: &Deferred| {
-            deferred.response.number != number
-                && !deferred.response.elsewhere
-                && deferred.response.next_number <= number
-        };
-        while let Some(place) = self.deferred.iter().position(passed) {
-            let deferred = self.deferred.remove(place);
-            self.settle(deferred.response, Order::Verified, out);
-        }
-        let Body::Response { outcome, .. } = ordered.message.body else { return };
-        out.push(Effect::Echo { event_id: ordered.event_id, number, raw: ordered.message.raw });
-        // The echo decides when; the body, if there is one, decides what: it may say more.
-        let deferred = self.deferred.iter().position(|deferred| deferred.response.number == number);
-        let outcome = match deferred {
-            Some(place) => self.deferred.remove(place).response.outcome,
-            None => outcome,
-        };
-        self.forget(number);
-        out.push(Effect::Settle { number, outcome, order: Order::Verified, from_stream: true });
-    }
-
-    fn settle(&mut self, response: Response, order: Order, out: &mut Vec<Effect>) {
-        self.forget(response.number);
-        out.push(Effect::Settle {
-            number: response.number,
-            outcome: response.outcome,
-            order,
-            from_stream: false,
-        });
-    }
-
-    fn fail(&mut self, number: u64, why: Lost, out: &mut Vec<Effect>) {
-        self.forget(number);
-        out.push(Effect::Fail { number, why });
-    }
-
-    fn unconfirm(&mut self, now: Moment) {
-        self.in_doubt_at = Some(now);
-        for waiting in &mut self.waiting {
-            waiting.unconfirmed.get_or_insert(now);
-        }
-    }
-
     fn session_spoke(&mut self, now: Moment, params: &[u8]) {
         if self.deferred.is_empty() && self.waiting.is_empty() {
             return;
@@ -538,113 +367,17 @@ impl OrderedCore {
                 deferred.last = now;
             }
         }
-        for waiting in &mut self.waiting {
-            if waiting.unconfirmed.is_some() && is_of(&waiting.session) {
-                waiting.unconfirmed = Some(now);
+        // What an earlier opening brought too is probably replayed, and says nothing of the present.
+        for waiting in self.waiting.iter_mut().filter(|_| self.mark != Mark::Alike) {
+            if let Some(doubt) = &mut waiting.unconfirmed
+                && is_of(&waiting.session)
+            {
+                doubt.last = now;
             }
         }
-    }
-
-    /// Whether an update belongs to the history of a session that is being loaded.
-    fn is_history(&self, params: &[u8]) -> bool {
-        if self.loads.is_empty() {
-            return false;
-        }
-        let Some(session) = peek_session(params) else { return false };
-        let mut loads = self.loads.iter().filter(|load| *load.session == *session);
-        loads.any(|load| load.replay == Replay::Everything || is_conversation(params))
-    }
-
-    /// When a deferred response is given even though its echo has not passed.
-    fn due(&self, deferred: &Deferred) -> Moment {
-        let settings = &self.settings;
-        let since = match self.stream {
-            Stream::Open { since } => since,
-            // A stream that is down, or not open yet, gets a moment.
-            Stream::Down | Stream::NotOpened => return deferred.arrived + settings.order,
-        };
-        let limit = deferred.arrived.max(since) + settings.order_limit;
-        let silent_since = deferred.last.max(since);
-        let at = match self.barrier {
-            _ if deferred.gapped => silent_since + settings.quiet,
-            Barrier::Echo if !deferred.response.elsewhere => silent_since + settings.order,
-            Barrier::Learn if !deferred.response.elsewhere => {
-                (silent_since + settings.order).min(self.learnt_at().unwrap_or(limit))
-            }
-            _ => silent_since + settings.quiet,
-        };
-        let at = match self.partial {
-            // An event that was on its way may be the one that is waited for. One that began later is not.
-            Some((began, last)) if began <= at => at.max(last + settings.quiet),
-            _ => at,
-        };
-        let at = at.min(limit);
-        // Nobody may act as if held messages had been delivered.
-        if self.backlog.is_holding() { at.max(self.backlog_deadline().unwrap_or(at)) } else { at }
-    }
-
-    /// When it is decided that this server does not echo responses.
-    fn learnt_at(&self) -> Option<Moment> {
-        let since = match self.stream {
-            Stream::Open { since } => since,
-            _ => return None,
-        };
-        let at = self.first_body?.max(since) + self.settings.learn;
-        Some(match self.partial {
-            Some((began, last)) if began <= at => at.max(last + self.settings.quiet),
-            _ => at,
-        })
-    }
-
-    fn learn(&mut self, now: Moment) {
-        if self.barrier == Barrier::Learn && self.learnt_at().is_some_and(|at| at <= now) {
-            self.barrier = Barrier::None;
-        }
-    }
-
-    fn given_up_at(&self, waiting: &Waiting) -> Option<Moment> {
-        if waiting.hopeless.is_some() {
-            return waiting.unconfirmed;
-        }
-        waiting.unconfirmed?.checked_add(self.settings.unconfirmed?)
-    }
-
-    /// This client introduces itself with its first request.
-    pub(crate) fn introducing(&mut self) {
-        self.introduced = true;
-    }
-
-    /// Whether the echo of our first response ends the backlog, so that nothing is live before it.
-    fn echo_ends_backlog(&self) -> bool {
-        self.introduced && self.barrier == Barrier::Echo
-    }
-
-    fn backlog_deadline(&self) -> Option<Moment> {
-        let Stream::Open { since } = self.stream else { return None };
-        let settings = &self.settings;
-        let deadline =
-            self.backlog.deadline(since, self.last_bytes, settings.backlog_quiet, settings.backlog_limit)?;
-        match self.echo_ends_backlog() {
-            // A server that breaks the promise of echoes is found out by a silence behind its first response.
-            true => self.first_body.map(|body| body.max(self.last_bytes).max(since) + settings.order),
-            false => Some(deadline),
-        }
-    }
-
-    /// The backlog is over without an echo of ours. Where echoes are known to come, what is held is older than our
-    /// first response. Where none come, and something was answered, it is as new as anything.
-    fn end_backlog(&mut self, out: &mut Vec<Effect>) {
-        let live = self.barrier != Barrier::Echo && self.first_body.is_some();
-        let mut released = std::mem::take(&mut self.released);
-        self.backlog.close(if live { Origin::Live } else { Origin::Replayed }, &mut released);
-        let now = self.last_bytes;
-        for ordered in released.drain(..) {
-            self.deliver(now, ordered, out);
-        }
-        self.released = released;
     }
 
     fn hole_deadline(&self) -> Option<Moment> {
-        self.identity.patience().map(|patience| self.last_bytes + patience)
+        self.identity.hole_timeout().map(|timeout| self.last_bytes + timeout)
     }
 }

@@ -1,5 +1,6 @@
 //! The event loop of one stream.
 
+mod opening;
 mod reopening;
 
 use std::{
@@ -10,25 +11,23 @@ use std::{
 
 use bytes::Bytes;
 use futures::FutureExt;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 
+use self::opening::Proof;
 use super::{
     Link, LinkState,
     order::{Effect, Moment},
     router,
 };
 use crate::{
-    ConnectionState, EndReason, Error, Event, EventId, EventSource, Phase, Timeout,
-    client::{Core, probe},
+    EndReason, Error, Event, EventId, EventSource, Phase, Timeout,
+    client::Core,
     sse::{Backoff, Decoder, Flow, Frame},
-    transport::{EventStream, StreamFailure, Trouble},
+    transport::EventStream,
 };
 
-/// How long a resumed stream has to bring the event that it is known to have. Silence decides nothing: it triggers a
-/// look at the whole buffer, and then a probe.
-const PROOF_PATIENCE: Duration = Duration::from_secs(1);
 /// After so many events, others have their turn: subscribers read while events are still in the cache, and a chunk of
-/// thousands of events starves nobody.
+/// thousands of events does not starve other tasks.
 const BATCH: usize = 128;
 
 /// Reads a stream until the connection or the session ends.
@@ -72,16 +71,6 @@ enum Next {
     End,
 }
 
-/// What an open stream has to show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proof {
-    None,
-    /// It begins with an event that was seen before, or the server is another one.
-    Overlap(Instant),
-    /// The whole buffer was asked for, which cannot be empty on the same server.
-    Buffer(Instant),
-}
-
 struct Reader {
     core: Arc<Core>,
     link: Arc<Link>,
@@ -98,10 +87,13 @@ struct Reader {
     opened_once: bool,
     /// When the chunk in hand came.
     now: Instant,
+    /// The last time that was noted as that of a message.
+    noted: Instant,
 }
 
 impl Reader {
     fn new(core: Arc<Core>, link: Arc<Link>) -> Self {
+        let born = Instant::now();
         Self {
             backoff: Backoff::new(core.options.reconnect.clone()),
             effects: Vec::new(),
@@ -110,7 +102,8 @@ impl Reader {
             missing_since: None,
             not_yet: 0,
             opened_once: false,
-            now: Instant::now(),
+            now: born,
+            noted: born,
             core,
             link,
         }
@@ -140,52 +133,6 @@ impl Reader {
                 Next::End => return,
             }
         }
-    }
-
-    async fn open(&mut self) -> Result<EventStream, StreamFailure> {
-        if self.core.options.dialect.bootstrap {
-            let core = self.core.clone();
-            self.serve(core.gate.used(), None).await;
-        }
-        let (point, overlaps, numbered) = {
-            let core = self.link.core();
-            let identity = core.identity();
-            (
-                identity.resume_point(),
-                identity.overlaps(),
-                identity.last_number().is_some_and(|last| last > 0),
-            )
-        };
-        let point = point.filter(|_| !self.from_beginning);
-        let (core, session) = (self.core.clone(), self.link.session().cloned());
-        let opening = async move { core.transport.open_stream(session.as_deref(), point.as_deref()).await };
-        let started = Instant::now();
-        let until = started.checked_add(self.core.options.timeouts.stream_open);
-        let stream = self.serve(opening, until).await.unwrap_or_else(|| {
-            Err(StreamFailure { trouble: Trouble::Passing, error: self.timeout(Phase::StreamOpen, started) })
-        })?;
-        let until = Instant::now() + PROOF_PATIENCE;
-        self.proof = match std::mem::take(&mut self.from_beginning) {
-            true if numbered => Proof::Buffer(until),
-            false if overlaps => Proof::Overlap(until),
-            _ => Proof::None,
-        };
-        if self.core.options.dialect.bootstrap {
-            // The stream exists, so the POST that makes it was accepted.
-            self.core.gate.open();
-        }
-        self.not_yet = 0;
-        let continuity = self.link.input(|core, now| core.opened(now));
-        self.link.set_state(LinkState::Live);
-        if let Some(continuity) = continuity {
-            self.core.stats.reconnects.fetch_add(1, Ordering::AcqRel);
-            self.core.publish(Event::Reconnected { stream: self.link.source().clone(), continuity });
-        }
-        self.opened_once = true;
-        if self.is_connection() {
-            self.core.set_state(ConnectionState::Live);
-        }
-        Ok(stream)
     }
 
     /// Runs a future to its end, and the ordered core meanwhile. `None` if the time was up first.
@@ -253,22 +200,6 @@ impl Reader {
         stop
     }
 
-    /// The open stream did not show in time that the server is the same one.
-    fn unproven(&mut self) -> Option<Stop> {
-        match std::mem::replace(&mut self.proof, Proof::None) {
-            Proof::None => None,
-            Proof::Overlap(_) => {
-                self.from_beginning = true;
-                Some(Stop::Reopen)
-            }
-            Proof::Buffer(_) => {
-                tracing::debug!(stream = %self.link.source(), "the replay buffer is silent: probing the server");
-                probe(&self.core);
-                None
-            }
-        }
-    }
-
     /// Takes what the decoder has, with a pause now and then.
     async fn take_events(&mut self, decoder: &mut Decoder) -> Option<Stop> {
         let mut taken = 0;
@@ -315,7 +246,9 @@ impl Reader {
 
     fn take_event(&mut self, id: Option<EventId>, data: Bytes) -> Flow {
         self.proof = Proof::None;
-        self.link.message_arrived(self.now);
+        if std::mem::replace(&mut self.noted, self.now) != self.now {
+            self.link.message_arrived(self.now);
+        }
         let now = self.link.moment(self.now);
         let pending = |number| self.core.pending().get_mut(number).is_some();
         let flow = self.link.core().event(now, id, data, pending, &mut self.effects);
@@ -359,8 +292,7 @@ impl Reader {
     /// Skips an event that is too large, and fails the call that it answers.
     fn skip_oversize(&mut self, id: Option<EventId>, seen: usize, head: &Bytes) -> Flow {
         let limit = self.core.options.limits.message;
-        let error =
-            Error::MessageTooLarge { limit, seen, event_id: id.as_ref().map(|id| id.as_text().into_owned()) };
+        let error = Error::MessageTooLarge { limit, seen, event_id: id.clone() };
         tracing::warn!(?id, limit, stream = %self.link.source(), "a message is over the limit and was skipped");
         self.core.stats.oversize.fetch_add(1, Ordering::Relaxed);
         self.link.message_arrived(self.now);

@@ -63,7 +63,7 @@ fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
     match message.body {
         Body::Response { id, .. } => {
             tracing::debug!(%id, ?origin, "a response to another client's request");
-            core.publish(Event::UnmatchedResponse { id, raw: Json::new(message.raw), origin });
+            core.publish(Event::UnmatchedResponse { id, raw: Json::new(message.raw), origin, event_id });
         }
         Body::Update { params } => {
             let meta = Meta { event_id, origin, stream: link.source().clone() };
@@ -82,10 +82,11 @@ fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
             let meta = Meta { event_id: event_id.clone(), origin, stream: link.source().clone() };
             let request =
                 Notification { method: method.to_string(), params: Json::new(params.clone()), meta };
-            core.publish(Event::AgentRequest { id: id.clone(), request });
+            // A reader of the events finds the request in its queue.
             if origin == Origin::Live {
-                agent_requests::dispatch(core, event_id, id, &method, params);
+                agent_requests::dispatch(core, event_id, id.clone(), &method, params);
             }
+            core.publish(Event::AgentRequest { id, request });
         }
     }
 }
@@ -193,6 +194,13 @@ pub(super) fn id_too_long(core: &Core, size: usize, start: &[u8]) {
 
 fn report(core: &Core, event_id: Option<EventId>, data: &[u8], error: &MessageError) {
     core.stats.malformed.fetch_add(1, Ordering::Relaxed);
-    tracing::debug!(?event_id, %error, "malformed event");
-    core.publish(Event::Malformed(Malformed::new(event_id, data, error.to_string())));
+    // The error itself may quote what the server sent.
+    tracing::debug!(?event_id, reason = error.kind(), "malformed event");
+    core.publish(match *error {
+        MessageError::TooLargeDecoded { limit } => {
+            let seen = limit.saturating_add(1);
+            Event::TooLarge { error: Error::MessageTooLarge { limit, seen, event_id } }
+        }
+        _ => Event::Malformed(Malformed::new(event_id, data, error.to_string())),
+    });
 }

@@ -63,6 +63,24 @@ pub(crate) fn decode(text: &[u8], limit: usize) -> Result<Value, JsonError> {
     decoded::decode(text, limit)
 }
 
+/// Checks that JSON text takes at most about `limit` bytes of memory once it is read, also as another type than a value.
+/// Whether it is JSON at all is not checked.
+pub(crate) fn check_size(text: &[u8], limit: usize) -> Result<(), JsonError> {
+    // No byte takes more than a value, so that only large text is read twice.
+    if text.len().saturating_mul(size_of::<Value>()) <= limit {
+        return Ok(());
+    }
+    // A value begins the text or follows one of these; a member with its value takes less than eight values.
+    let values = memchr::memchr3_iter(b',', b'[', b'{', text).count().saturating_add(1);
+    if values.saturating_mul(8 * size_of::<Value>()).saturating_add(text.len()) <= limit {
+        return Ok(());
+    }
+    match decode(text, limit) {
+        Err(error @ JsonError::TooLarge { .. }) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Why JSON text cannot be read as a value.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -113,13 +131,32 @@ pub struct Typed<T> {
 }
 
 impl<T: DeserializeOwned> Typed<T> {
+    /// Reads text. Bytes that are not UTF-8 are replaced, as the event stream format requires.
     pub(crate) fn read(raw: Bytes) -> Self {
+        Self::read_with(raw, |_| None)
+    }
+
+    /// Reads JSON, first with a function that is faster and does not know every value.
+    pub(crate) fn read_with(raw: Bytes, fast: impl FnOnce(&str) -> Option<T>) -> Self {
         // Parsing text that is known to be UTF-8 is faster than parsing bytes.
-        let value = match std::str::from_utf8(&raw) {
-            Ok(text) => serde_json::from_str(text),
-            Err(_) => serde_json::from_slice(&raw),
+        let (value, raw) = match std::str::from_utf8(&raw) {
+            Ok(text) => (fast(text).map_or_else(|| serde_json::from_str(text), Ok), raw),
+            Err(_) => {
+                let text = String::from_utf8_lossy(&raw).into_owned();
+                (serde_json::from_str(&text), Bytes::from(text))
+            }
         };
         Self { value: value.map(Box::new).map_err(Arc::new), raw: Json(raw) }
+    }
+}
+
+impl<T: DeserializeOwned> Typed<T> {
+    /// Reads text that takes at most `limit` bytes once it is decoded; larger text does not fit the type.
+    pub(crate) fn read_within(raw: Bytes, limit: usize) -> Self {
+        match check_size(&raw, limit) {
+            Ok(()) => Self::read(raw),
+            Err(error) => Self { value: Err(Arc::new(serde::de::Error::custom(error))), raw: Json(raw) },
+        }
     }
 }
 
@@ -142,5 +179,33 @@ impl<T> Typed<T> {
     /// Why the text cannot be read at all: it is not JSON, or is nested too deep.
     pub(crate) fn unreadable(&self) -> Option<&serde_json::Error> {
         self.value.as_ref().err().map(|error| &**error).filter(|error| error.is_syntax() || error.is_eof())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_read_as_a_type_up_to_the_limit_and_not_above() {
+        let text = Bytes::from(format!("[{}0]", "0,".repeat(999)));
+        let size = 1_001 * size_of::<Value>();
+        for (limit, fits) in [(size - 1, false), (size, true), (size + 1, true)] {
+            let typed = Typed::<Vec<u8>>::read_within(text.clone(), limit);
+            assert_eq!(typed.known().is_some(), fits, "{limit}");
+            assert!(typed.unreadable().is_none() && typed.raw().as_bytes() == text, "{limit}");
+        }
+        assert!(check_size(b"[0,0,", 4 * size_of::<Value>()).is_ok(), "this is reported where it is read");
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_replaced_also_where_no_type_reads_them() {
+        #[derive(serde::Deserialize)]
+        struct Known {
+            id: u8,
+        }
+        let typed = Typed::<Known>::read(Bytes::from_static(b"{\"id\":1,\"unknown\":\"a\xffb\"}"));
+        assert_eq!(typed.known().map(|known| known.id), Some(1));
+        assert_eq!(typed.raw().as_str(), "{\"id\":1,\"unknown\":\"a\u{fffd}b\"}");
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES;
 use bytes::Bytes;
 
-use super::exchange::send_one_way;
+use super::send_one_way;
 use crate::{Error, client::Core, inbound::LinkState, transport::PostFailure};
 
 /// How long a cancel waits for the message before it to be handed over. It is repeated anyway.

@@ -1,13 +1,17 @@
 //! One request, from its POST to its response.
 
+mod entry;
+
 use std::sync::Arc;
 
 use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES as METHODS;
 use bytes::Bytes;
+use http::HeaderValue;
 use tokio::time::{Duration, Instant};
 
 use super::{
-    outbox::Slot,
+    RequestOptions,
+    options::Deadline,
     ticket::{Posting, Settled, Ticket},
 };
 use crate::{
@@ -23,66 +27,6 @@ use crate::{
 const FINISH: Duration = Duration::from_secs(1);
 /// How often a message is sent again that the server refused unread and asked to send later.
 const RETRIES: u32 = 3;
-
-/// Options of a single request.
-#[derive(Debug, Clone, Default)]
-#[must_use]
-pub struct RequestOptions {
-    deadline: Deadline,
-    ordered: Option<bool>,
-    cancel_on_drop: Option<bool>,
-    replays: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-enum Deadline {
-    /// As [`Timeouts`](crate::Timeouts) says for the method.
-    #[default]
-    ByMethod,
-    After(Duration),
-    Never,
-}
-
-impl RequestOptions {
-    /// Options as the client's settings say.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Fails the request if it is not answered in this time.
-    pub fn timeout(mut self, time: Duration) -> Self {
-        self.deadline = Deadline::After(time);
-        self
-    }
-
-    /// Waits for the response without a limit.
-    pub fn no_timeout(mut self) -> Self {
-        self.deadline = Deadline::Never;
-        self
-    }
-
-    /// Whether the response is given only after every update that the server sent before it. On by default for every
-    /// call about a session.
-    pub fn ordered(mut self, ordered: bool) -> Self {
-        self.ordered = Some(ordered);
-        self
-    }
-
-    /// Marks what the agent replays of the session's conversation before its response as
-    /// [history](crate::Origin::History). `session/load` is always treated so, with everything else that comes of the
-    /// session meanwhile. This is for `session/resume`, after which an agent should replay nothing and some do. Where
-    /// other clients may have a turn running in the session, live updates would be marked as history.
-    pub fn replays(mut self, replays: bool) -> Self {
-        self.replays = replays;
-        self
-    }
-
-    /// Whether the request is cancelled on the server when its future is dropped before its response.
-    pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
-        self.cancel_on_drop = Some(cancel);
-        self
-    }
-}
 
 /// A request that was encoded and is not registered yet.
 #[derive(Debug)]
@@ -125,7 +69,7 @@ impl Exchange {
             session.is_some() || *method == *METHODS.session_new || *method == *METHODS.session_fork;
         let ordered = options.ordered.unwrap_or(concerns_session);
         let ticket = Ticket::register(&core, number, method.clone(), session.clone(), ordered, cancel);
-        // The connection may have ended between the look and the registration, and then nobody would wake us.
+        // The connection may have ended between the look and the registration, and then nothing would wake us.
         core.check_alive()?;
         let started = Instant::now();
         let limit = match options.deadline {
@@ -209,17 +153,11 @@ impl Exchange {
         let mut handover = Some(Handover::default());
         self.ticket.posting = Some(self.post(&body, handover.clone().unwrap_or_default()));
         let mut retries = 0;
+        let mut time_is_up = std::pin::pin!(sleep_until(self.deadline));
         let settled = loop {
             let handed_over = async {
                 match handover.as_ref().filter(|_| !status_comes_first && slot.is_some()) {
                     Some(handover) => handover.completed().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let deadline = self.deadline;
-            let time_is_up = async {
-                match deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
                     None => std::future::pending().await,
                 }
             };
@@ -244,7 +182,7 @@ impl Exchange {
                     }
                 }
                 () = handed_over => slot = None,
-                () = time_is_up => break self.on_deadline()?,
+                () = &mut time_is_up => break self.on_deadline()?,
             }
         };
         self.forget();
@@ -278,59 +216,6 @@ impl Exchange {
         limit.is_none_or(|limit| at < limit).then_some(delay)
     }
 
-    /// On dialects with a stream for each session, the stream comes before the first message about it.
-    async fn open_session_stream(&mut self) -> Result<(), Error> {
-        if self.using.is_none() {
-            return Ok(());
-        }
-        self.core.check_alive()?;
-        let until = self.started + self.core.options.timeouts.headers;
-        let until = self.deadline.map_or(until, |deadline| deadline.min(until));
-        tokio::select! {
-            biased;
-            outcome = &mut self.ticket.receiver => {
-                return Err(self.link.failure().unwrap_or_else(|| self.not_sent(outcome.ok())));
-            }
-            () = self.link.opened() => {}
-            // Without its stream the message is sent all the same: the server keeps its events.
-            () = tokio::time::sleep_until(until) => {}
-        }
-        match self.link.failure() {
-            Some(error) => {
-                self.forget();
-                Err(error)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Waits for the turn to send about the session, and before a prompt for the end of a turn that was cancelled.
-    async fn enter_outbox(&mut self, is_turn: bool) -> Result<Option<Slot>, Error> {
-        let Some(session) = self.session.clone() else { return Ok(None) };
-        let core = self.core.clone();
-        let until = self.started.checked_add(core.options.timeouts.cancel);
-        let number = self.ticket.number();
-        let entering = async {
-            if is_turn && !core.outbox.settled(&session, until).await {
-                core.outbox.forget_abandoned(&session, |number| core.pending().get_mut(number).is_some());
-                return Err(Error::TurnStillRunning { session: session.to_string() });
-            }
-            Ok(core.outbox.enter(&session).await)
-        };
-        let slot = tokio::select! {
-            biased;
-            outcome = &mut self.ticket.receiver => return Err(self.not_sent(outcome.ok())),
-            slot = entering => slot,
-            () = sleep_until(self.deadline) => return Err(self.timeout(Phase::Answer)),
-        };
-        if slot.is_err() {
-            self.forget();
-        } else if is_turn && !core.outbox.start_turn(&session, number) {
-            return Err(Error::Withdrawn { method: self.method.to_string() });
-        }
-        slot.map(Some)
-    }
-
     /// The ordered core settled the request, or it was ended.
     fn on_settled(&mut self, outcome: Option<Result<Settled, Error>>) -> Result<Settled, Error> {
         match (outcome, self.body.take()) {
@@ -348,6 +233,9 @@ impl Exchange {
             Ok(Posted::Answer { status, content_type, body }) => {
                 let outcome = self.read_response(status, content_type, body)?;
                 self.core.mark_answered();
+                if *self.method == *METHODS.initialize && self.core.transport.connection_id().is_some() {
+                    self.link.input(|core, _| core.exclusive());
+                }
                 if self.ordered && self.link.state() != LinkState::Ended {
                     self.body = Some(outcome.clone());
                     self.ticket.answered = true;
@@ -356,7 +244,10 @@ impl Exchange {
                     self.link.input(|core, now| core.response(now, response));
                     return Ok(None);
                 }
-                self.link.input(|core, now| core.body_seen(now));
+                // Only the first one changes what the reader waits for.
+                if !self.link.core().has_seen_body() {
+                    self.link.input(|core, now| core.body_seen(now));
+                }
                 if let Some(waiter) = self.ticket.take() {
                     self.core.on_answer(&waiter, &outcome);
                 }
@@ -391,7 +282,7 @@ impl Exchange {
     fn read_response(
         &self,
         status: u16,
-        content_type: Option<String>,
+        content_type: Option<HeaderValue>,
         body: Bytes,
     ) -> Result<RpcOutcome, Error> {
         let message = Message::parse(body.clone(), &self.core.options.limits).ok();
@@ -406,9 +297,10 @@ impl Exchange {
         let Some(outcome) = outcome else {
             let start = String::from_utf8_lossy(&body).chars().take(1024).collect();
             self.forget();
+            let content_type = content_type.and_then(|value| value.to_str().map(str::to_owned).ok());
             return Err(Error::UnexpectedBody { status, content_type, start });
         };
-        if self.ticket.is_waiting() {
+        if self.core.options.tap.is_some() && self.ticket.is_waiting() {
             let echoed = self.link.core().barrier() == Barrier::Echo;
             self.core.tapped_body(self.ticket.number(), &body, echoed);
         }
@@ -434,7 +326,8 @@ impl Exchange {
     /// Takes the request out of every table.
     fn forget(&self) {
         self.ticket.take();
-        self.link.input(|core, _| core.forget(self.ticket.number()));
+        // The reader has less to wait for and need not wake.
+        self.link.core().forget(self.ticket.number());
     }
 
     /// The call was ended before anything was sent.
@@ -473,36 +366,5 @@ async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Sends a message that has no response, and waits for its status.
-pub(crate) async fn send_one_way(
-    core: &Arc<Core>,
-    what: &str,
-    body: Bytes,
-    session: Option<Arc<str>>,
-) -> Result<(), PostFailure> {
-    core.check_alive().map_err(PostFailure::NotTaken)?;
-    let post = Post {
-        what: what.into(),
-        body,
-        session,
-        bootstrap: false,
-        kind: Sent::OneWay,
-        handover: Handover::default(),
-    };
-    let started = Instant::now();
-    let limit = core.options.timeouts.headers;
-    match tokio::time::timeout(limit, core.clone().post(post)).await {
-        Ok(result) => result.map(drop),
-        Err(_) => Err(PostFailure::Unknown(Error::Timeout(Box::new(Timeout {
-            phase: Phase::Headers,
-            what: what.to_owned(),
-            elapsed: started.elapsed(),
-            last_event_age: core.last_event_age(),
-            state: core.state(),
-            cause: None,
-        })))),
     }
 }

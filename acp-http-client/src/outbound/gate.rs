@@ -17,7 +17,7 @@ enum State {
     Open,
 }
 
-/// The right to send the first POST. Dropped without a word, it passes the right on.
+/// The right to send the first POST. Dropping it passes the right on.
 #[derive(Debug)]
 pub(crate) struct Pass<'a> {
     gate: &'a Gate,

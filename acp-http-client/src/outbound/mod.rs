@@ -4,13 +4,16 @@ mod cancel;
 mod exchange;
 mod gate;
 mod notices;
+mod one_way;
+mod options;
 mod outbox;
 mod ticket;
 
 pub(crate) use cancel::cancel;
-pub use exchange::RequestOptions;
-pub(crate) use exchange::{Draft, Exchange, send_one_way};
+pub(crate) use exchange::{Draft, Exchange};
 pub(crate) use gate::Gate;
 pub(crate) use notices::{Notices, run as run_notices};
+pub(crate) use one_way::send_one_way;
+pub use options::RequestOptions;
 pub(crate) use outbox::Outbox;
 pub(crate) use ticket::{Settled, Waiter};

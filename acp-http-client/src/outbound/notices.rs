@@ -1,4 +1,4 @@
-//! Cancels of requests that nobody waits for any more.
+//! Cancels of requests whose futures were dropped.
 
 use std::{
     collections::VecDeque,
@@ -69,7 +69,7 @@ impl Notices {
     }
 }
 
-/// Sends cancels for as long as the connection lives.
+/// Sends cancels until the connection ends.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut sending = FuturesUnordered::new();
     loop {
@@ -138,5 +138,6 @@ async fn cancel_turn(core: &Arc<Core>, number: u64, turn: Option<Arc<str>>) -> R
 
 fn encode(method: &str, params: &impl Serialize) -> Result<Bytes, Error> {
     Outgoing::notification(method, params)
+        .map(|message| message.body)
         .map_err(|source| Error::Encode { method: method.to_owned(), source: Arc::new(source) })
 }

@@ -98,14 +98,14 @@ impl Outbox {
         }
     }
 
-    /// Marks one turn as cancelled: nobody waits for its response any more.
+    /// Marks one turn as cancelled: its future was dropped.
     pub(super) fn abandon(&self, number: u64) {
         for turn in self.lock().values_mut().flat_map(|lane| &mut lane.turns) {
             turn.cancelled |= turn.number == number;
         }
     }
 
-    /// Forgets cancelled turns for whose response nobody waits: their end cannot be seen.
+    /// Forgets cancelled turns whose futures were dropped: their end cannot be seen.
     pub(super) fn forget_abandoned(&self, session: &Arc<str>, is_pending: impl Fn(u64) -> bool) {
         let turns: Vec<u64> = match self.lock().get(session) {
             Some(lane) => lane.turns.iter().filter(|turn| turn.cancelled).map(|turn| turn.number).collect(),

@@ -116,7 +116,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let Some(waiter) = self.take() else { return };
         let link = self.core.links.get(&self.core, waiter.session.as_ref());
-        link.input(|core, _| core.forget(self.number));
+        link.core().forget(self.number);
         if self.sent && !self.answered && self.cancel_on_drop {
             // From now on: a prompt that follows waits for the end of this turn, and is not hit by its cancel.
             self.core.outbox.abandon(self.number);

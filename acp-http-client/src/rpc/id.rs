@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    io::Write,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -82,6 +83,13 @@ impl Ids {
 
     pub(crate) fn id(&self, number: u64) -> MessageId {
         MessageId(format!("{}{number}\"", self.prefix).into())
+    }
+
+    /// Writes the id as JSON.
+    pub(crate) fn write(&self, number: u64, text: &mut Vec<u8>) {
+        text.extend_from_slice(self.prefix.as_bytes());
+        // Writing to memory cannot fail.
+        let _ = write!(text, "{number}\"");
     }
 
     /// The number of an id that this client made; `None` for other ids.

@@ -1,12 +1,12 @@
-//! One JSON-RPC message: parsed without copying its payload, serialized at once.
+//! One JSON-RPC message that was received, parsed without copying its payload.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::{MessageId, RpcError};
+use super::{MessageId, RpcError, update};
 use crate::{Limits, json};
 
 /// A message that was received. Payloads are slices of its text.
@@ -51,20 +51,27 @@ pub(crate) enum MessageError {
     NotRpc,
     #[error("{what} is {size} bytes long; the limit is {limit}")]
     TooLong { what: &'static str, size: usize, limit: usize },
+    #[error("the update takes more than {limit} bytes once decoded")]
+    TooLargeDecoded { limit: usize },
 }
 
 impl MessageError {
+    /// What is wrong, without anything that the server sent.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::NotAnObject(_) => "not a JSON object",
+            Self::NotRpc => "not JSON-RPC",
+            Self::TooLong { .. } => "an id is over the limit",
+            Self::TooLargeDecoded { .. } => "an update is over the limit once decoded",
+        }
+    }
+
     /// An error if something is longer than the limit for ids.
     pub(crate) fn check_length(what: &'static str, size: usize, limits: &Limits) -> Result<(), Self> {
         let limit = limits.id;
         if size > limit { Err(Self::TooLong { what, size, limit }) } else { Ok(()) }
     }
 }
-
-/// The beginning of an update, whether its members are in the usual order or sorted, and its end: that of the
-/// parameters and of the message.
-const UPDATE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","method":"session/update","params":{"#;
-const UPDATE_TAIL: &[u8] = b"}}";
 
 /// The payload of a message that has none.
 const NULL: Bytes = Bytes::from_static(b"null");
@@ -106,24 +113,37 @@ impl Message {
 
     /// Parses one message. Bytes that are not UTF-8 are replaced, as the event stream format requires.
     pub(crate) fn parse(data: Bytes, limits: &Limits) -> Result<Self, MessageError> {
-        if data.starts_with(UPDATE_HEAD) && data.ends_with(UPDATE_TAIL) {
-            let params = data.slice(UPDATE_HEAD.len() - 1..data.len() - 1);
-            // Otherwise other members follow the parameters.
-            if !has_member_behind_object(&params) || object_len(&params) == Some(params.len()) {
-                return Ok(Self { raw: data, body: Body::Update { params } });
-            }
+        if let Some(params) = update::params(&data) {
+            let params = data.slice(params);
+            return Self { raw: data, body: Body::Update { params } }.checked(limits);
         }
-        let raw = match std::str::from_utf8(&data) {
-            Ok(_) => data,
-            Err(_) => Bytes::from(String::from_utf8_lossy(&data).into_owned()),
-        };
-        let body = Self::parse_body(&raw, limits)?;
-        Ok(Self { raw, body })
+        match std::str::from_utf8(&data) {
+            Ok(text) => {
+                let body = Self::parse_body(&data, text, limits)?;
+                Self { raw: data, body }.checked(limits)
+            }
+            Err(_) => Self::parse(String::from_utf8_lossy(&data).into_owned().into(), limits),
+        }
     }
 
-    fn parse_body(raw: &Bytes, limits: &Limits) -> Result<Body, MessageError> {
+    /// Checks what an update takes once it is decoded. Other messages are checked where they are decoded.
+    fn checked(self, limits: &Limits) -> Result<Self, MessageError> {
+        if let Body::Update { params } | Body::Notification { params, .. } = &self.body
+            && self.is_update()
+        {
+            let limit = limits.decoded;
+            json::check_size(params, limit).map_err(|_| MessageError::TooLargeDecoded { limit })?;
+        }
+        Ok(self)
+    }
+
+    fn parse_body(raw: &Bytes, text: &str, limits: &Limits) -> Result<Body, MessageError> {
+        // A list would be read as the members in their order.
+        if text.trim_start().starts_with('[') {
+            return Err(MessageError::NotAnObject("it is a list".to_owned()));
+        }
         let envelope: Envelope<'_> =
-            serde_json::from_slice(raw).map_err(|error| MessageError::NotAnObject(error.to_string()))?;
+            serde_json::from_str(text).map_err(|error| MessageError::NotAnObject(error.to_string()))?;
         let slice =
             |value: Option<&RawValue>| value.map_or(NULL, |value| raw.slice_ref(value.get().as_bytes()));
         MessageError::check_length("the id", envelope.id.map_or(0, |id| id.get().len()), limits)?;
@@ -145,50 +165,6 @@ impl Message {
             },
             (None, None) => Err(MessageError::NotRpc),
         }
-    }
-}
-
-/// Whether a `}` is followed by a comma anywhere, in strings too. If not, no member follows the parameters: this is so
-/// in most updates, and faster to see than where the parameters end.
-fn has_member_behind_object(text: &[u8]) -> bool {
-    memchr::memchr_iter(b'}', text).any(|at| text[at + 1..].trim_ascii_start().first() == Some(&b','))
-}
-
-/// The length of the object that text begins with, if its brackets are balanced.
-///
-/// Strings are skipped and nothing else is checked.
-fn object_len(text: &[u8]) -> Option<usize> {
-    let (mut depth, mut at) = (0usize, 0);
-    loop {
-        match text.get(at)? {
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => {
-                depth = depth.checked_sub(1)?;
-                if depth == 0 {
-                    return Some(at + 1);
-                }
-            }
-            b'"' => at += string_len(&text[at + 1..])?,
-            _ => {}
-        }
-        at += 1;
-    }
-}
-
-/// The length of the rest of a string with its closing quote.
-fn string_len(text: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        // Most strings are short, and a search pays only for long ones.
-        let near = text[at..].iter().take(16).position(|byte| matches!(byte, b'"' | b'\\'));
-        at += match near {
-            Some(near) => near,
-            None => memchr::memchr2(b'"', b'\\', &text[at..])?,
-        };
-        if text[at] == b'"' {
-            return Some(at + 1);
-        }
-        at = at.saturating_add(2).min(text.len());
     }
 }
 
@@ -226,51 +202,6 @@ fn read_error(raw: &RawValue, limits: &Limits) -> RpcError {
             data: Some(data(raw)),
         },
     }
-}
-
-/// A message to be sent.
-#[derive(Serialize)]
-pub(crate) struct Outgoing<'a, P: ?Sized> {
-    jsonrpc: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    method: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    params: Option<&'a P>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'a P>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a RpcError>,
-}
-
-impl<'a, P: Serialize + ?Sized> Outgoing<'a, P> {
-    const EMPTY: Self =
-        Self { jsonrpc: "2.0", id: None, method: None, params: None, result: None, error: None };
-
-    pub(crate) fn request(id: &MessageId, method: &'a str, params: &'a P) -> serde_json::Result<Bytes> {
-        Outgoing { id: Some(raw_id(id)?), method: Some(method), params: Some(params), ..Self::EMPTY }.encode()
-    }
-
-    pub(crate) fn notification(method: &'a str, params: &'a P) -> serde_json::Result<Bytes> {
-        Outgoing { method: Some(method), params: Some(params), ..Self::EMPTY }.encode()
-    }
-
-    pub(crate) fn response(
-        id: &MessageId,
-        outcome: Result<&'a P, &'a RpcError>,
-    ) -> serde_json::Result<Bytes> {
-        let (result, error) = (outcome.ok(), outcome.err());
-        Outgoing { id: Some(raw_id(id)?), result, error, ..Self::EMPTY }.encode()
-    }
-
-    fn encode(&self) -> serde_json::Result<Bytes> {
-        serde_json::to_vec(self).map(Bytes::from)
-    }
-}
-
-fn raw_id(id: &MessageId) -> serde_json::Result<&RawValue> {
-    serde_json::from_str(id.as_json())
 }
 
 #[cfg(test)]
@@ -345,28 +276,6 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_object_is_found_behind_strings_of_any_length() {
-        for size in [0, 1, 15, 16, 17, 100] {
-            for text in [
-                "x".repeat(size),
-                "\\\"".repeat(size),
-                "\\\\".repeat(size),
-                format!("{}}}", "é".repeat(size)),
-            ] {
-                let object = format!("{{\"a\":[\"{text}\",{{}}]}}");
-                assert_eq!(
-                    object_len(format!("{object},\"b\":1}}").as_bytes()),
-                    Some(object.len()),
-                    "{object}"
-                );
-                for cut in 0..object.len() {
-                    assert_eq!(object_len(&object.as_bytes()[..cut]), None);
-                }
-            }
-        }
-    }
-
-    #[test]
     fn ids_and_methods_have_a_limit() {
         let limits = Limits::default().id(10);
         let parse = |text: &str| Message::parse(Bytes::copy_from_slice(text.as_bytes()), &limits);
@@ -380,6 +289,40 @@ mod tests {
         }
         let error = parse(r#"{"id":"0123456789","method":"m"}"#).unwrap_err();
         assert_eq!(error, MessageError::TooLong { what: "the id", size: 12, limit: 10 });
+    }
+
+    #[test]
+    fn a_list_is_no_message() {
+        for text in [r#"[7,"fs/read_text_file",{}]"#, r#" [1, null, null, {}]"#, "7", ""] {
+            let parsed = Message::parse(Bytes::from_static(text.as_bytes()), &Limits::default());
+            assert!(matches!(parsed, Err(MessageError::NotAnObject(_))), "{text} {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn an_update_is_taken_up_to_the_decoded_limit_and_not_above() {
+        let params = format!(r#"{{"sessionId":"s","update":[{}0]}}"#, "0,".repeat(999));
+        // The smallest limit that lets it pass.
+        let is_enough = |limit: usize| json::decode(params.as_bytes(), limit).is_ok();
+        let (mut below, mut size) = (0, 1 << 20);
+        while below + 1 < size {
+            let middle = (below + size) / 2;
+            if is_enough(middle) {
+                size = middle;
+            } else {
+                below = middle;
+            }
+        }
+        for head in [
+            r#"{"jsonrpc":"2.0","method":"session/update","params":"#,
+            r#"{"method":"session/update","params":"#,
+        ] {
+            for (limit, fits) in [(size - 1, false), (size, true), (size + 1, true)] {
+                let text = Bytes::from(format!("{head}{params}}}"));
+                let parsed = Message::parse(text, &Limits::default().decoded(limit));
+                assert_eq!(parsed.is_ok(), fits, "{limit} {parsed:?}");
+            }
+        }
     }
 
     #[test]
@@ -460,26 +403,5 @@ mod tests {
         let message = Message::parse(raw.clone(), &Limits::default()).unwrap();
         let Body::Notification { params, .. } = message.body else { panic!("a notification") };
         assert!(raw.as_ptr_range().contains(&params.as_ptr()));
-    }
-
-    #[test]
-    fn messages_are_written_as_the_protocol_wants_them() {
-        let id = MessageId::from_json("\"a\"");
-        let params = json!({"x": 1});
-        let cases = [
-            (
-                Outgoing::request(&id, "m", &params),
-                r#"{"jsonrpc":"2.0","id":"a","method":"m","params":{"x":1}}"#,
-            ),
-            (Outgoing::notification("m", &params), r#"{"jsonrpc":"2.0","method":"m","params":{"x":1}}"#),
-            (Outgoing::response(&id, Ok(&params)), r#"{"jsonrpc":"2.0","id":"a","result":{"x":1}}"#),
-            (
-                Outgoing::<()>::response(&id, Err(&RpcError::new(-1, "no"))),
-                r#"{"jsonrpc":"2.0","id":"a","error":{"code":-1,"message":"no"}}"#,
-            ),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(bytes.unwrap(), text.as_bytes());
-        }
     }
 }

@@ -50,6 +50,20 @@ impl ReconnectPolicy {
         self
     }
 
+    /// Sets how far a delay may stray from its value, as a part of it.
+    #[must_use]
+    pub fn jitter(mut self, jitter: f64) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// Sets how long a stream has to stay open to count as healthy without a message.
+    #[must_use]
+    pub fn stable_after(mut self, time: Duration) -> Self {
+        self.stable_after = time;
+        self
+    }
+
     /// Sets how many attempts in a row may fail; `None` means no limit.
     #[must_use]
     pub fn max_attempts(mut self, attempts: impl Into<Option<u32>>) -> Self {

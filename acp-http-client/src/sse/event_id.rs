@@ -51,9 +51,14 @@ impl EventId {
 /// The number of an id that is written without sign and leading zeros. The largest number has no successor and is
 /// none.
 fn number(value: &[u8]) -> Option<u64> {
-    let digits = value.first().is_some_and(u8::is_ascii_digit) && (value == b"0" || value[0] != b'0');
-    let text = std::str::from_utf8(value).ok().filter(|_| digits)?;
-    text.parse().ok().filter(|number| *number < u64::MAX)
+    if value.is_empty() || (value[0] == b'0' && value.len() > 1) {
+        return None;
+    }
+    let number = value.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    });
+    number.filter(|number| *number < u64::MAX)
 }
 
 impl From<u64> for EventId {
@@ -65,6 +70,12 @@ impl From<u64> for EventId {
 impl From<&str> for EventId {
     fn from(text: &str) -> Self {
         Self::read(text.as_bytes())
+    }
+}
+
+impl From<String> for EventId {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
     }
 }
 

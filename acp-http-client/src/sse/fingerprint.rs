@@ -6,7 +6,7 @@ const HASHED_BYTES: usize = 4096;
 const SMALL_BYTES: usize = 256 * 1024;
 
 /// Tells a repeat from a new event under an old id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Fingerprint(u64);
 
 impl Fingerprint {

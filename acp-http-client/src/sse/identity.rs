@@ -3,7 +3,7 @@
 use super::{
     EventId, Fingerprint, Flow, Sequenced,
     sequence::{Accepted, Sequence},
-    tail::Tail,
+    tail::{Recognised, Tail},
 };
 use crate::EventIds;
 
@@ -17,14 +17,13 @@ pub(crate) enum Identity<T> {
 }
 
 impl<T> Identity<T> {
-    pub(crate) fn new(ids: EventIds, resume_from: Option<&str>) -> Self {
-        let from = resume_from.map(EventId::from);
-        match (ids, &from) {
+    pub(crate) fn new(ids: EventIds, resume_from: Option<EventId>) -> Self {
+        match (ids, &resume_from) {
             (EventIds::Sequence, None) => Self::Sequence(Sequence::new(None)),
             (EventIds::Sequence, Some(id)) if id.as_number().is_some() => {
                 Self::Sequence(Sequence::new(id.as_number()))
             }
-            _ => Self::Opaque(Tail::new(from)),
+            _ => Self::Opaque(Tail::new(resume_from)),
         }
     }
 
@@ -79,21 +78,21 @@ impl<T> Identity<T> {
     }
 
     /// How long to wait for what is missing before `give_up` is called, or `None` if nothing is.
-    pub(crate) fn patience(&self) -> Option<std::time::Duration> {
+    pub(crate) fn hole_timeout(&self) -> Option<std::time::Duration> {
         match self {
-            Self::Sequence(sequence) => sequence.patience(),
+            Self::Sequence(sequence) => sequence.hole_timeout(),
             Self::Opaque(_) => None,
         }
     }
 
-    /// Takes one event. `fresh` says that it cannot have been seen before: it is the response to a request that is
-    /// pending.
+    /// Takes one event. `fresh` gives something if it cannot have been seen before, because it is the response to a
+    /// request that is pending: the highest number that was seen before that request was made.
     pub(crate) fn accept(
         &mut self,
         id: Option<&EventId>,
         print: Fingerprint,
         item: T,
-        fresh: impl FnOnce(&T) -> bool,
+        fresh: impl FnOnce(&T) -> Option<u64>,
         out: &mut Vec<Sequenced<T>>,
     ) -> Flow {
         if let Self::Sequence(sequence) = self {
@@ -109,10 +108,12 @@ impl<T> Identity<T> {
                 }
             }
         }
-        if let Self::Opaque(tail) = self
-            && tail.accept(id, print)
-        {
-            out.push(Sequenced::Item(item));
+        if let Self::Opaque(tail) = self {
+            match tail.accept(id, print) {
+                Recognised::New => out.push(Sequenced::Item(item)),
+                Recognised::Alike => out.push(Sequenced::Alike(item)),
+                Recognised::Repeat => {}
+            }
         }
         Flow::Continue
     }
@@ -153,7 +154,7 @@ mod tests {
         for (id, content) in events {
             let id = (!id.is_empty()).then(|| EventId::from(*id));
             let print = Fingerprint::of(content.as_bytes());
-            identity.accept(id.as_ref(), print, (*content).to_owned(), |_| false, &mut out);
+            identity.accept(id.as_ref(), print, (*content).to_owned(), |_| None, &mut out);
         }
         out
     }
@@ -161,7 +162,8 @@ mod tests {
     fn words(out: &[Sequenced<String>]) -> Vec<&str> {
         out.iter()
             .map(|out| match out {
-                Sequenced::Item(word) => word.as_str(),
+                Sequenced::Item(word) | Sequenced::Alike(word) | Sequenced::Late(word) => word.as_str(),
+                Sequenced::Unproven => "unproven",
                 Sequenced::Gap { .. } => "gap",
                 Sequenced::Restarted => "restarted",
             })

@@ -30,6 +30,13 @@ impl Default for Prints {
 
 impl Prints {
     pub(super) fn insert(&mut self, number: u64, print: Fingerprint) {
+        // Before the insertion, so that the table never grows beyond its bound.
+        if self.latest.len() == LATEST
+            && let Some((number, print)) = self.latest.pop_front()
+            && number % self.stride == 1
+        {
+            self.sample(number, print);
+        }
         match self.latest.back() {
             Some((last, _)) if *last >= number => {
                 let place = self.latest.partition_point(|(other, _)| *other < number);
@@ -39,12 +46,6 @@ impl Prints {
                 }
             }
             _ => self.latest.push_back((number, print)),
-        }
-        if self.latest.len() > LATEST
-            && let Some((number, print)) = self.latest.pop_front()
-            && number % self.stride == 1
-        {
-            self.sample(number, print);
         }
     }
 

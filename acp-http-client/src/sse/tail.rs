@@ -1,35 +1,66 @@
 //! Streams whose ids are opaque.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     hash::{BuildHasher, RandomState},
 };
 
 use super::{EventId, Fingerprint};
 
-/// How many of the latest events of an opening are remembered, to recognise them when the next one replays them.
+/// How many of the latest events are remembered, to recognise them when the stream is opened again. Replay buffers of
+/// known servers hold 1024.
 const TAIL: usize = 1024;
+/// After so many events, the ids of those that are remembered are compared with each other.
+const CHECK: usize = TAIL / 2;
+
+/// What an opaque id says of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recognised {
+    New,
+    /// Its id identifies nothing, and an earlier opening brought an event with the same content.
+    Alike,
+    /// An earlier opening brought it.
+    Repeat,
+}
 
 /// Recognises what a reopened stream replays, by ids of which nothing is known but that they are legal.
 ///
 /// A repeat is an event whose id and content were in the tail of an earlier opening in which that id was unique. An id
 /// that is absent or reused identifies nothing: such an event is never dropped.
+///
+/// While a stream is open, an event costs one keyed hash and a place in a ring. What identifies an event is sorted out
+/// when the stream is opened again.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
-    /// The latest events of the open stream, by the hash of their id, in order.
-    current: VecDeque<(u64, Fingerprint)>,
-    /// How often an id is in `current`.
-    counts: HashMap<u64, u32>,
-    /// Events of earlier openings that their ids identify, and which have not been replayed yet.
-    earlier: HashMap<u64, Fingerprint>,
+    /// The latest events of all openings in order. Those of earlier openings have different ids.
+    recent: VecDeque<Seen>,
+    /// How many of `recent` belong to earlier openings. They are the first.
+    earlier: usize,
+    /// The events of earlier openings that their ids identify, sorted by id. One that was replayed is
+    /// [`REPLAYED`](Self::REPLAYED).
+    identified: Vec<Seen>,
+    /// The contents of the latest events of all openings that no id identifies.
+    unidentified: VecDeque<Fingerprint>,
+    /// Those of them that are of earlier openings, sorted.
+    contents: Vec<Fingerprint>,
     last: Option<EventId>,
     /// Whether the last event of the open stream had an id.
     last_identified: bool,
+    /// Whether an id was used for two events, in one opening or after a restart.
+    reused: bool,
+    /// How many events came since the ids of the open stream were compared.
+    unchecked: usize,
     hasher: RandomState,
     repeats: u64,
 }
 
+/// An event: the keyed hash of its id, and its content.
+type Seen = (u64, Fingerprint);
+
 impl Tail {
+    /// Stands for an event that is not expected again.
+    const REPLAYED: Fingerprint = Fingerprint::SKIPPED;
+
     pub(super) fn new(last: Option<EventId>) -> Self {
         Self { last_identified: last.is_some(), last, ..Self::default() }
     }
@@ -44,31 +75,36 @@ impl Tail {
     }
 
     /// Whether a server that honours `Last-Event-ID` can know where to continue: the last event had an id, and no
-    /// other event of the opening had the same.
+    /// id was used twice.
     pub(super) fn is_resumable(&self) -> bool {
-        self.last_identified
-            && self.last.as_ref().is_none_or(|last| {
-                self.counts.get(&self.hasher.hash_one(last)).is_none_or(|count| *count == 1)
-            })
+        self.last_identified && !self.reused && self.current_keys().is_sorted_by(|one, next| one < next)
     }
 
-    /// Whether the event is new; otherwise it is a repeat.
-    pub(super) fn accept(&mut self, id: Option<&EventId>, print: Fingerprint) -> bool {
+    /// Takes an event.
+    pub(super) fn accept(&mut self, id: Option<&EventId>, print: Fingerprint) -> Recognised {
+        let content = match self.contents.binary_search(&print) {
+            Ok(_) => Recognised::Alike,
+            Err(_) => Recognised::New,
+        };
         let Some(id) = id.filter(|id| !id.is_empty()) else {
             self.last_identified = false;
-            return true;
+            push(&mut self.unidentified, print);
+            return content;
         };
         let key = self.hasher.hash_one(id);
-        if self.earlier.get(&key) == Some(&print) {
-            self.earlier.remove(&key);
-            self.repeats += 1;
-            self.remember(key, print);
-            return false;
+        self.remember((key, print));
+        if let Ok(place) = self.identified.binary_search_by_key(&key, |(key, _)| *key) {
+            let known = &mut self.identified[place].1;
+            if *known == print {
+                *known = Self::REPLAYED;
+                self.repeats += 1;
+                return Recognised::Repeat;
+            }
+            self.reused = true;
         }
-        self.remember(key, print);
         self.last = Some(id.clone());
         self.last_identified = true;
-        true
+        content
     }
 
     /// Moves behind an event that was skipped unread, so that it is never fetched again.
@@ -81,33 +117,55 @@ impl Tail {
 
     /// The stream was opened again.
     pub(super) fn reopened(&mut self) {
-        for (key, print) in std::mem::take(&mut self.current) {
-            if self.counts.get(&key) == Some(&1) {
-                self.earlier.insert(key, print);
+        let keys = self.current_keys();
+        let count = |key: u64| {
+            keys.partition_point(|other| *other <= key) - keys.partition_point(|other| *other < key)
+        };
+        let current: Vec<Seen> = self.recent.drain(self.earlier..).collect();
+        // An id of the last opening says nothing of earlier ones any more, and one that was reused says nothing at all.
+        self.recent.retain(|(key, _)| count(*key) == 0);
+        for event in current {
+            if count(event.0) == 1 {
+                self.recent.push_back(event);
             } else {
-                self.earlier.remove(&key);
+                self.reused = true;
+                push(&mut self.unidentified, event.1);
             }
         }
-        self.counts.clear();
-        // What several openings in a row left over is not replayed any more.
-        if self.earlier.len() > 4 * TAIL {
-            self.earlier.clear();
+        self.earlier = self.recent.len();
+        self.unchecked = 0;
+        self.identified = self.recent.iter().copied().collect();
+        self.identified.sort_unstable_by_key(|(key, _)| *key);
+        self.contents = self.unidentified.iter().copied().collect();
+        self.contents.sort_unstable();
+    }
+
+    fn remember(&mut self, event: Seen) {
+        if self.recent.len() == TAIL {
+            self.earlier = self.earlier.saturating_sub(1);
+        }
+        push(&mut self.recent, event);
+        self.unchecked += 1;
+        if self.unchecked == CHECK && !self.reused {
+            self.unchecked = 0;
+            self.reused = !self.current_keys().is_sorted_by(|one, next| one < next);
         }
     }
 
-    fn remember(&mut self, key: u64, print: Fingerprint) {
-        *self.counts.entry(key).or_default() += 1;
-        self.current.push_back((key, print));
-        if self.current.len() > TAIL
-            && let Some((oldest, _)) = self.current.pop_front()
-            && let Some(count) = self.counts.get_mut(&oldest)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&oldest);
-            }
-        }
+    /// The hashes of the ids of the open stream, sorted.
+    fn current_keys(&self) -> Vec<u64> {
+        let mut keys: Vec<u64> = self.recent.range(self.earlier..).map(|(key, _)| *key).collect();
+        keys.sort_unstable();
+        keys
     }
+}
+
+/// Adds to a ring of [`TAIL`] entries.
+fn push<T>(ring: &mut VecDeque<T>, entry: T) {
+    if ring.len() == TAIL {
+        ring.pop_front();
+    }
+    ring.push_back(entry);
 }
 
 #[cfg(test)]
@@ -118,7 +176,7 @@ mod tests {
         let mut given = Vec::new();
         for (id, content) in events {
             let id = (!id.is_empty()).then(|| EventId::from(*id));
-            if tail.accept(id.as_ref(), Fingerprint::of(content.as_bytes())) {
+            if tail.accept(id.as_ref(), Fingerprint::of(content.as_bytes())) != Recognised::Repeat {
                 given.push((*content).to_owned());
             }
         }
@@ -149,6 +207,35 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_nothing_identifies_is_recognised_by_its_content_and_delivered() {
+        for id in ["0", ""] {
+            let mut tail = Tail::default();
+            feed(&mut tail, &[(id, "a"), (id, "b")]);
+            tail.reopened();
+            let id = Some(EventId::from(id));
+            let mut accept = |content: &str| tail.accept(id.as_ref(), Fingerprint::of(content.as_bytes()));
+            assert_eq!(
+                [accept("a"), accept("c"), accept("c")],
+                [Recognised::Alike, Recognised::New, Recognised::New]
+            );
+        }
+    }
+
+    #[test]
+    fn an_id_that_was_used_twice_is_no_place_to_resume_at() {
+        for events in [[("a", "1"), ("a", "2")], [("a", "1"), ("b", "2")]] {
+            let mut tail = Tail::default();
+            feed(&mut tail, &events);
+            tail.reopened();
+            assert_eq!(tail.is_resumable(), events[1].0 == "b");
+            feed(&mut tail, &[("a", "3")]);
+            assert!(!tail.is_resumable(), "the id of another event came again");
+            tail.reopened();
+            assert!(!tail.is_resumable());
+        }
+    }
+
+    #[test]
     fn ascending_descending_and_time_stamp_ids_lose_nothing_and_repeat_nothing() {
         let rows: [&[&str]; 3] = [&["10", "20", "30"], &["3", "2", "1"], &["1700000001", "1700000005", "99"]];
         for ids in rows {
@@ -166,10 +253,35 @@ mod tests {
         let mut tail = Tail::default();
         for n in 0..10 * TAIL {
             tail.accept(Some(&EventId::from(n.to_string().as_str())), Fingerprint::of(b"x"));
+            tail.accept(None, Fingerprint::of(n.to_string().as_bytes()));
             if n % 100 == 0 {
                 tail.reopened();
             }
         }
-        assert!(tail.current.len() <= TAIL && tail.counts.len() <= TAIL && tail.earlier.len() <= 5 * TAIL);
+        assert!(tail.unidentified.len() <= TAIL && tail.contents.len() <= TAIL);
+        assert!(tail.recent.len() <= TAIL && tail.identified.len() <= TAIL);
+    }
+
+    #[test]
+    fn events_of_several_openings_are_recognised() {
+        let mut tail = Tail::default();
+        feed(&mut tail, &[("a", "1"), ("b", "2")]);
+        tail.reopened();
+        feed(&mut tail, &[("c", "3"), ("b", "other")]);
+        tail.reopened();
+        let replay = [("a", "1"), ("b", "2"), ("c", "3"), ("b", "other"), ("d", "4")];
+        assert_eq!(feed(&mut tail, &replay), ["2", "4"], "the id b identifies its last event");
+        tail.reopened();
+        assert_eq!(feed(&mut tail, &[("b", "2"), ("b", "other"), ("d", "4")]), ["2", "other"]);
+    }
+
+    #[test]
+    fn an_id_that_was_used_twice_is_remembered_after_its_events_are_forgotten() {
+        let mut tail = Tail::default();
+        feed(&mut tail, &[("a", "1"), ("b", "2"), ("a", "3")]);
+        for n in 0..2 * TAIL {
+            feed(&mut tail, &[(&n.to_string(), "x")]);
+        }
+        assert!(!tail.is_resumable());
     }
 }

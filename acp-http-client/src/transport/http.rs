@@ -53,10 +53,8 @@ impl Transport {
             bootstrap.query_pairs_mut().extend_pairs(&config.bootstrap_query);
         }
         let connection_id = OnceLock::new();
-        if let (Some(id), Some(name)) =
-            (&config.connection_id, config.dialect.id_headers().into_iter().next())
-        {
-            let _ = connection_id.set((name, id.clone()));
+        if let (Some(id), Some(name)) = (&config.connection_id, config.dialect.id_headers().first()) {
+            let _ = connection_id.set((name.clone(), id.clone()));
         }
         Self { cookies: Cookies::new(config.limits.cookies), config, bootstrap, connection_id }
     }
@@ -118,8 +116,7 @@ impl Transport {
         }
         if self.connection_id.get().is_none() && response.status().is_success() {
             let names = self.config.dialect.id_headers();
-            let found =
-                names.into_iter().find_map(|name| headers.get(&name).map(|id| (name.clone(), id.clone())));
+            let found = names.iter().find_map(|name| headers.get(name).map(|id| (name.clone(), id.clone())));
             if let Some((name, id)) = found.filter(|(_, id)| !id.is_empty()) {
                 let _ = self.connection_id.set((name, id));
             }
@@ -160,7 +157,7 @@ pub(super) fn session_header(session: &str) -> Result<HeaderValue, Error> {
     let header = HeaderValue::from_str(session).ok().filter(|_| plain && session.trim() == session);
     header
         .filter(|_| !session.is_empty())
-        .ok_or_else(|| Error::InvalidSessionId { session_id: session.to_owned() })
+        .ok_or_else(|| Error::InvalidSessionId { session_id: session.into() })
 }
 
 /// The error for a request without a response, and without a stream that may deliver it.

@@ -4,7 +4,6 @@ mod connector;
 mod cookies;
 mod handover;
 mod http;
-mod metered;
 mod post;
 mod retry_after;
 mod sender;

@@ -11,8 +11,7 @@ use reqwest::Response;
 
 use super::{
     handover::Handover,
-    http::{SendError, Transport, content_type, refused, session_header, unexpected},
-    metered::Metered,
+    http::{SendError, Transport, refused, session_header, unexpected},
 };
 use crate::{Dialect, Error, HttpError, RpcError, error::Cause};
 
@@ -43,7 +42,7 @@ pub(crate) enum Sent {
 #[derive(Debug)]
 pub(crate) enum Posted {
     /// A body: the response to a request.
-    Answer { status: u16, content_type: Option<String>, body: Bytes },
+    Answer { status: u16, content_type: Option<HeaderValue>, body: Bytes },
     /// The message was accepted; its response, if there is one, arrives on the stream.
     Accepted,
 }
@@ -72,7 +71,6 @@ impl Transport {
     pub(crate) async fn post(&self, post: &Post) -> Result<Posted, PostFailure> {
         let url = if post.bootstrap { &self.bootstrap } else { &self.config.endpoint };
         let session = self.session_header(post).map_err(PostFailure::NotTaken)?;
-        let metered = Metered::new(post.handover.clone());
         let build = |auth| {
             let request = self
                 .request(Method::POST, url, auth)
@@ -82,13 +80,13 @@ impl Transport {
                 Some(session) => request.header(Dialect::ACP_SESSION_ID, session),
                 None => request,
             };
-            request.body(metered.body(&post.body))
+            request.body(post.handover.body(&post.body))
         };
         let response = match self.send(build).await {
             Ok(response) => response,
             Err(SendError::NotSent(error)) => return Err(PostFailure::NotTaken(error)),
             Err(SendError::Lost(source)) => {
-                return Err(match metered.incomplete(&post.body) {
+                return Err(match post.handover.incomplete() {
                     // A server cannot have run what it has not read to its end.
                     Some(sent) => PostFailure::NotTaken(Error::UploadInterrupted {
                         method: post.what.to_string(),
@@ -121,8 +119,8 @@ impl Transport {
 
     async fn success(&self, post: &Post, response: Response) -> Result<Posted, PostFailure> {
         let status = response.status().as_u16();
-        let content_type = content_type(&response);
-        let page = content_type.as_deref().is_some_and(|media| !is_json(media));
+        let content_type = response.headers().get(CONTENT_TYPE).cloned();
+        let page = content_type.as_ref().is_some_and(|media| !is_json(media));
         if page && post.kind == Sent::Request && status != 202 {
             return Err(PostFailure::Failed(unexpected(response).await));
         }
@@ -229,9 +227,14 @@ fn connection_lost(post: &Post, source: Cause) -> Error {
     Error::ConnectionLost { method: post.what.to_string(), source }
 }
 
-fn is_json(content_type: &str) -> bool {
-    let media = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    media == "application/json" || media.ends_with("+json") || media == "text/json"
+/// Whether a media type is JSON. One that cannot be read is taken for it: the body decides.
+fn is_json(content_type: &HeaderValue) -> bool {
+    let Ok(content_type) = content_type.to_str() else { return true };
+    let media = content_type.split(';').next().unwrap_or_default().trim();
+    let suffix = media.len().checked_sub("+json".len()).and_then(|at| media.get(at..));
+    media.eq_ignore_ascii_case("application/json")
+        || media.eq_ignore_ascii_case("text/json")
+        || suffix.is_some_and(|suffix| suffix.eq_ignore_ascii_case("+json"))
 }
 
 /// The JSON-RPC error in the body of a failure. It says more than the status.

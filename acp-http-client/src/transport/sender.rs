@@ -11,7 +11,7 @@ use crate::error::Cause;
 pub trait HttpSender: Send + Sync + 'static {
     /// Sends one request. The body of the response may be streamed.
     ///
-    /// Dropping the future gives the request up.
+    /// Dropping the future abandons the request.
     fn send(&self, request: reqwest::Request)
     -> BoxFuture<'static, Result<reqwest::Response, HttpSendError>>;
 }

@@ -1,4 +1,4 @@
-//! What the program was told to do.
+//! The options of the command line.
 
 use std::path::PathBuf;
 
@@ -68,7 +68,7 @@ fn policy(name: &str) -> Result<Policy, String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#[allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 mod tests {
     use super::{Args, Policy};
 
@@ -87,14 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_told() {
-        for (args, told) in [
+    fn an_option_that_cannot_be_used_is_an_error() {
+        for (args, message) in [
             (&["--dir"][..], "--dir needs a value"),
             (&["--permissions", "maybe"], "--permissions is ask, allow, edits or deny, not maybe"),
             (&["--agent-command", "'x"], "--agent-command: the command line has an unfinished quotation"),
             (&["--colour"], "--colour is no option"),
         ] {
-            assert_eq!(parse(args).unwrap_err(), told);
+            assert_eq!(parse(args).unwrap_err(), message);
         }
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
         lines.push(bar(Line::new(Style::Dim, &format!("stderr, {heading}:"))));
         lines.extend(shown.iter().map(|line| bar(Line::new(Style::Normal, &format!("  {line}")))));
     }
-    lines.push(bar(Line::new(Style::Dim, "Your next message, or /restart, starts it anew. /quit leaves.")));
+    lines.push(bar(Line::new(Style::Dim, "Your next message, or /restart, restarts it. /quit leaves.")));
     lines
 }
 

@@ -21,7 +21,7 @@ pub(super) enum Command {
     Model(Option<String>),
     /// List a directory, or show a file.
     Files(Option<String>),
-    /// Start the agent anew.
+    /// Restart the agent.
     Restart,
     /// A command that is not known here, with its name; the agent may know it.
     Other {
@@ -34,12 +34,12 @@ pub(super) enum Command {
 
 /// What the commands are, for the help.
 pub(super) const COMMANDS: [(&str, &str); 8] = [
-    ("/resume [N or ID]", "take up another session, or list them"),
+    ("/resume [N or ID]", "continue another session, or list them"),
     ("/new", "start a new session"),
     ("/mode [N or ID]", "set the mode, or list them"),
     ("/model [N or ID]", "set the model, or list them"),
     ("/files [PATH]", "list a directory of the sandbox, or show a file"),
-    ("/restart", "start the agent anew"),
+    ("/restart", "restart the agent"),
     ("/help", "this"),
     ("/quit", "leave"),
 ];

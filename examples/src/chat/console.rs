@@ -92,7 +92,7 @@ impl Console {
         };
         let exit = console.talk_on(&mut signals).await;
         let talk = console.talk;
-        // The terminal is given back before the server is told, which may take a moment.
+        // The terminal is restored before the client disconnects, which may take a moment.
         drop(console.screen);
         talk.leave().await;
         exit

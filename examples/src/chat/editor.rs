@@ -176,7 +176,7 @@ impl Editor {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#[allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 mod tests {
     use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 

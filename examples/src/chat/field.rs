@@ -167,7 +167,7 @@ fn choice(choices: &[(Value, String)], text: &str) -> Result<Value, String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#[allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 mod tests {
     use serde_json::{Value, json};
 

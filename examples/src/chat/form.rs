@@ -21,7 +21,7 @@ pub(super) struct Form {
 pub(super) enum Filled {
     /// There is more to answer.
     More,
-    /// All is answered, and the agent has been told.
+    /// Every field is answered, and the response is sent.
     Done(Line),
     /// The agent does not want to know any more.
     Stale(ReplyError),

@@ -46,7 +46,7 @@ impl Host {
             let options = options.client_info("chat", env!("CARGO_PKG_VERSION"));
             options.permission_policy(move |request| wish::decide(policy, request)).build()
         };
-        let told = |error: Error| error.to_string();
+        let in_words = |error: Error| error.to_string();
         let Some(url) = url else { return Self::embedded(args, connect).await };
         let agent = args.agent.clone().or_else(|| env::var("SANDBOX_AGENT_AGENT").ok());
         let agent = agent.unwrap_or_else(|| "mock".to_owned());
@@ -55,7 +55,13 @@ impl Host {
             options = options.token(token);
         }
         let directory = args.dir.as_ref().map_or("/".to_owned(), |dir| dir.display().to_string());
-        Ok(Self { client: connect(options).map_err(told)?, directory, agent, lister: None, _embedded: None })
+        Ok(Self {
+            client: connect(options).map_err(in_words)?,
+            directory,
+            agent,
+            lister: None,
+            _embedded: None,
+        })
     }
 
     async fn embedded(

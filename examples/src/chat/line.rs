@@ -120,7 +120,7 @@ impl Line {
         rows
     }
 
-    /// As [`wrapped`](Self::wrapped), for a line to which more will be added: the last row is the one that goes on,
+    /// As [`wrapped`](Self::wrapped), for a line to which more will be added: the last row is the one that continues,
     /// and is empty if the one before it ended with a space.
     pub(super) fn wrapped_so_far(&self, width: usize) -> Vec<Self> {
         self.rows(width, Break::AtWords)
@@ -208,7 +208,7 @@ impl Rows {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#[allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 mod tests {
     use super::{Line, Paint, Style};
 

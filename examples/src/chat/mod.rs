@@ -1,7 +1,7 @@
 //! A chat with an agent, in a terminal or through a pipe.
 //!
 //! ```text
-//! args, exit, help.txt      what the program is told, and what it tells in the end
+//! args, exit, help.txt      options, exit codes, help
 //! host, showcase            the server, and the agent of the embedded one
 //! talk, choices, files      the conversation: session, modes and models, files            (uses the SDK)
 //! console, pipe             the two loops: with a terminal, and without

@@ -138,7 +138,7 @@ impl Pipe {
                 exit = self.signals.next() => match self.talk.cancel() {
                     Some(cancel) if exit == Exit::Interrupted && !cancelled => {
                         cancelled = true;
-                        // Its outcome tells whether it worked; a second signal does not wait for it.
+                        // Its outcome says whether it worked; a second signal does not wait for it.
                         tokio::spawn(cancel);
                     }
                     _ => return Ok(Some(exit)),

@@ -52,7 +52,7 @@ impl Plain {
 
     fn take(&mut self, character: char, out: &mut String) {
         self.state = match (self.state, character) {
-            // No sequence goes on over the end of a line, so that a broken one hides no more than that.
+            // No sequence continues over the end of a line, so that a broken one hides no more than that.
             (State::Text, _) | (_, '\n' | '\r') => self.text(character, out),
             (State::String(_), '\u{7}' | '\u{9c}') => State::Text,
             (State::String(_), '\u{1b}') => State::StringEscape,
@@ -102,7 +102,7 @@ fn escape(character: char) -> State {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#[allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 mod tests {
     use super::Plain;
 

@@ -1,4 +1,4 @@
-//! The terminal: settled lines that scroll away, and below them a few that are drawn anew.
+//! The terminal: settled lines that scroll away, and below them a few that are redrawn.
 
 use std::io::{self, Write};
 use std::sync::Once;

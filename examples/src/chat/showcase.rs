@@ -19,14 +19,14 @@ type Histories = Arc<Mutex<HashMap<String, Vec<Value>>>>;
 /// An agent that does one thing for each word it knows in the prompt.
 pub(super) fn showcase() -> Script {
     let histories = Histories::default();
-    let told = Arc::clone(&histories);
+    let replayed = Arc::clone(&histories);
     Script::new(move |turn| {
         let steps = steps(turn);
         record(&histories, turn, &steps);
         steps
     })
     .history(move |session| {
-        told.lock().unwrap_or_else(PoisonError::into_inner).get(session).cloned().unwrap_or_default()
+        replayed.lock().unwrap_or_else(PoisonError::into_inner).get(session).cloned().unwrap_or_default()
     })
 }
 

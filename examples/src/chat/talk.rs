@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::session::{ListSessions, SessionInfo, SessionSnapshot};
-use sandbox_agent_sdk::{Error, Events, NewSession, SandboxAgentClient, Session, Turn, Update};
+use sandbox_agent_sdk::{Error, Events, NewSession, OpenSession, SandboxAgentClient, Session, Turn, Update};
 use serde_json::Value;
 
 use super::card;
@@ -33,7 +33,7 @@ pub(super) struct Talk {
     listed: Vec<String>,
     /// The first prompt of each session of this chat, for agents that give sessions no titles.
     begun_with: HashMap<String, String>,
-    /// Whether the agent has died and was not started anew.
+    /// Whether the agent has died and was not restarted.
     pub(super) dead: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum Done {
     Lines(Vec<Line>),
     /// These are the sessions.
     Sessions(Vec<(String, Line)>),
-    /// The conversation goes on in this session.
+    /// The conversation continues in this session.
     Session {
         session: Session,
         note: Line,
@@ -66,9 +66,9 @@ pub(super) enum Done {
 #[derive(Default)]
 pub(super) struct Shown {
     pub(super) lines: Vec<Line>,
-    /// What was said before in the session that was taken up.
+    /// The history of the session that was resumed.
     pub(super) history: Vec<Update>,
-    /// Events of the session that was taken up.
+    /// Events of the session that was resumed.
     pub(super) events: Option<Events>,
 }
 
@@ -136,9 +136,7 @@ impl Talk {
                 self.resume(id)
             }
             Command::New => self.begin(),
-            Command::Restart => {
-                errand("starting the agent anew", Box::pin(restart(client, session, directory)))
-            }
+            Command::Restart => errand("restarting the agent", Box::pin(restart(client, session, directory))),
             Command::Files(path) => {
                 let path = files::path_in(&directory, path.as_deref());
                 errand(
@@ -177,14 +175,14 @@ impl Talk {
         Errand { what: format!("starting {}", self.agent), work }
     }
 
-    /// Takes a session up, with its history if the agent can tell it.
+    /// Resumes a session, with its history if the agent can load it.
     pub(super) fn resume(&self, id: String) -> Errand {
         let (client, directory) = (self.client.clone(), self.directory.clone());
         let note = Line::new(Style::Dim, &format!("Back in session {id}"));
         let work = Box::pin(async move {
-            let new = || NewSession::in_dir(&directory);
-            let session = match client.load_session(&id, new()).await {
-                Err(Error::Unsupported { .. }) => client.resume_session(&id, new()).await?,
+            let open = || OpenSession::in_dir(&directory);
+            let session = match client.load_session(&id, open()).await {
+                Err(Error::Unsupported { .. }) => client.resume_session(&id, open()).await?,
                 other => other?,
             };
             Ok(Done::Session { session, note, replay: true })
@@ -330,20 +328,19 @@ async fn list_models(session: Session) -> Result<Done, Error> {
     Ok(Done::Lines(lines.collect()))
 }
 
-/// Starts the agent anew and takes the session up again, or a new one if the agent has forgotten it.
+/// Restarts the agent and resumes the session, or creates a new one if the agent has lost it.
 async fn restart(client: SandboxAgentClient, session: Session, directory: String) -> Result<Done, Error> {
     match client.restart_agent().await {
         Err(Error::NotConnected) => drop(client.connect().await?),
         other => drop(other?),
     }
-    let new = || NewSession::in_dir(&directory);
-    match client.resume_session(session.id(), new()).await {
+    match client.resume_session(session.id(), OpenSession::in_dir(&directory)).await {
         Ok(session) => {
             let note = Line::new(Style::Good, "✔ ").with(Style::Dim, "The agent runs again");
             Ok(Done::Session { session, note, replay: false })
         }
         Err(error @ (Error::Unsupported { .. } | Error::Rpc { .. })) => {
-            let why = card::failure("the conversation could not be taken up again", &error);
+            let why = card::failure("the conversation could not be resumed", &error);
             let note = why.into_iter().next().unwrap_or_default();
             Ok(Done::Session { session: new_session(&client, &directory).await?, note, replay: false })
         }

@@ -14,7 +14,7 @@ const OPEN_CALLS: usize = 4;
 /// How many steps of a plan are shown while it is worked on.
 const PLAN_LINES: usize = 8;
 
-/// What is seen of a turn. Settled lines leave it for good; the rest is drawn anew each time.
+/// What is seen of a turn. Settled lines leave it for good; the rest is redrawn each time.
 #[derive(Debug, Default)]
 pub(super) struct View {
     settled: Vec<Line>,
@@ -33,7 +33,7 @@ struct Flow {
     plain: Plain,
     /// Whether anything but line ends has come.
     begun: bool,
-    /// Empty lines that are shown if the text goes on.
+    /// Empty lines that are shown if the text continues.
     held: usize,
     /// The line that is not finished.
     pending: String,

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// How many answers are kept; the oldest go first.
+/// How many responses are recorded; the oldest are dropped first.
 const KEPT: usize = 65_536;
 
-/// A request an agent made of the client, and what the client said.
+/// An agent request and the client's response to it.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct AgentAnswer {
@@ -15,18 +15,18 @@ pub struct AgentAnswer {
     pub method: String,
     /// The parameters of the request.
     pub params: Value,
-    /// The whole answer as the agent got it, with its `result` or `error`.
+    /// The whole response that the agent received, with its `result` or `error`.
     pub answer: Value,
 }
 
 impl AgentAnswer {
-    /// The result, or null if the client answered with an error.
+    /// Returns the result, or null if the client responded with an error.
     pub fn result(&self) -> &Value {
         self.answer.get("result").unwrap_or(&Value::Null)
     }
 }
 
-/// Every answer an agent of the server was given.
+/// All responses that the server's agents received.
 #[derive(Debug, Clone)]
 pub(crate) struct Answers {
     /// Guards the list; held for a push or a copy.

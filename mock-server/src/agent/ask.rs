@@ -6,7 +6,7 @@ use super::instance::Player;
 use super::step::{Permission, Step, Terminal, ToolCall};
 
 impl Player {
-    /// Does a step that asks something of the client; what follows from the answer is returned as steps.
+    /// Performs a step that sends a request to the client. Returns the steps that follow from the response.
     pub(super) async fn ask_step(&self, session: &str, step: Step) -> Vec<Step> {
         match step {
             Step::AskPermission(permission) => {
@@ -47,12 +47,12 @@ impl Player {
                 join_all(asks).await;
                 Vec::new()
             }
-            // The other steps ask nothing and are done where the steps are played.
+            // The other steps send no request and are handled by the player.
             _ => Vec::new(),
         }
     }
 
-    /// Sends a request to the client, waits for the answer and records it.
+    /// Sends a request to the client, waits for the response and records it.
     async fn ask(&self, method: &str, params: Value) -> Value {
         let (id, answer) = self.register();
         self.outlet.value(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
@@ -62,7 +62,7 @@ impl Player {
                 self.outlet.surroundings().answers.push(record);
                 answer
             }
-            // The agent died while it waited; its turn ends here.
+            // The agent died while it waited, so the turn ends here.
             Err(_) => std::future::pending().await,
         }
     }
@@ -81,7 +81,7 @@ impl Player {
     }
 }
 
-/// The text at `pointer`, or the message of the error.
+/// Returns the text at `pointer`, or the error message.
 fn text_or_error(answer: &Value, pointer: &str) -> String {
     let text = answer.pointer(pointer).and_then(Value::as_str);
     let error = answer.pointer("/error/message").and_then(Value::as_str);

@@ -5,7 +5,7 @@ use super::step::{Permission, PermissionOption, Step, ToolCall};
 use crate::fault::{Fault, Moment};
 
 impl Player {
-    /// What a fault makes the agent do instead of its script.
+    /// Returns the steps that a fault substitutes for the script.
     pub(super) fn faulty_steps(&self) -> Option<Vec<Step>> {
         let moment = Moment { verb: "POST", path: "", method: Some("session/prompt") };
         let fault = self.outlet.surroundings().faults.strike(&moment, |fault| {

@@ -15,7 +15,7 @@ use super::{Exit, ExitStatus, Outlet, Running, Undelivered};
 use crate::process::StderrCapture;
 use crate::server::Panicked;
 
-/// How many of the last lines of standard error the server quotes.
+/// How many of the last stderr lines the server quotes.
 const QUOTED_LINES: usize = 16;
 
 /// The exit code of a Rust process that panicked.
@@ -60,24 +60,24 @@ impl Running for Instance {
     }
 }
 
-/// What plays the steps of a script.
+/// Plays the steps of a script.
 pub(super) struct Player {
     script: Script,
     pub(super) outlet: Outlet,
     /// Guards sessions and open requests; held for a lookup.
     state: Mutex<State>,
-    /// The turns under way. The tasks hold the player, and the instance ends them when it goes.
+    /// The running turns. The tasks hold the player, so dropping the instance aborts them.
     tasks: Mutex<JoinSet<()>>,
 }
 
 #[derive(Default)]
 struct State {
     dead: bool,
-    /// How often each session was prompted.
+    /// The number of prompts per session.
     sessions: HashMap<String, usize>,
-    /// The requests under way.
+    /// The running requests.
     scenes: Vec<Weak<Scene>>,
-    /// Requests to the client that wait for an answer.
+    /// Pending agent requests.
     waiting: HashMap<String, oneshot::Sender<Value>>,
     asked: u64,
     stderr: StderrCapture,
@@ -92,7 +92,7 @@ impl State {
 }
 
 impl Player {
-    /// Takes one message from the server.
+    /// Handles one message from the server.
     fn take(self: &Arc<Self>, message: Value) -> Result<(), Undelivered> {
         if self.state().dead {
             return Err(Undelivered);
@@ -113,7 +113,7 @@ impl Player {
             (None, Some(Value::String(id))) => {
                 let waiter = self.state().waiting.remove(id);
                 if let Some(waiter) = waiter {
-                    // A turn that was cut off no longer listens.
+                    // An aborted turn no longer receives.
                     let _ = waiter.send(message);
                 }
             }
@@ -122,7 +122,7 @@ impl Player {
         Ok(())
     }
 
-    /// Stops the turns that fit.
+    /// Stops the matching turns.
     fn halt(&self, halt: Halt, fits: impl Fn(&Scene) -> bool) {
         let mut state = self.state();
         state.scenes.retain(|scene| scene.strong_count() > 0);
@@ -151,7 +151,7 @@ impl Player {
             }
             "session/new" => self.open(id, self.script.next_session_id(&self.outlet)),
             "session/fork" => {
-                // The conversation that is forked from is known again, too.
+                // The forked session becomes known again, too.
                 if let Some(source) = session_id(&params) {
                     self.state().sessions.entry(source.to_owned()).or_default();
                 }
@@ -169,7 +169,7 @@ impl Player {
         }
     }
 
-    /// The answers that need neither a session nor time.
+    /// Responses that need neither a session nor time.
     fn usual(&self, method: &str, params: &Value) -> Ending {
         match method {
             "initialize" => {
@@ -193,7 +193,7 @@ impl Player {
         }
     }
 
-    /// Answers with a session that is known from now on.
+    /// Registers a session and responds with it.
     fn open(&self, id: Value, session: String) {
         self.state().sessions.entry(session.clone()).or_default();
         let mut result = Map::from_iter([("sessionId".to_owned(), Value::String(session))]);
@@ -218,11 +218,14 @@ impl Player {
         let player = Arc::clone(self);
         self.spawn(async move {
             let steps = player.faulty_steps().unwrap_or_else(|| (player.script.behaviour)(&turn));
-            player.perform(&scene, steps).await;
+            match player.script.ends_by_state {
+                true => player.perform_by_state(&scene, steps).await,
+                false => player.perform(&scene, steps).await,
+            }
         });
     }
 
-    /// A request that can be stopped from now on.
+    /// Creates a request that can be stopped.
     fn scene(&self, id: Value, session: &str) -> Arc<Scene> {
         let scene = Arc::new(Scene::new(id, session.to_owned()));
         let mut state = self.state();
@@ -250,7 +253,7 @@ impl Player {
         }
     }
 
-    /// Registers a request to the client: its id and where the answer comes.
+    /// Registers an agent request. Returns its id and the receiver of the response.
     pub(super) fn register(&self) -> (String, oneshot::Receiver<Value>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state();
@@ -285,7 +288,7 @@ impl Player {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
     }
 
-    /// Starts a task. A panic in it is recorded and ends the agent as it would end a process.
+    /// Starts a task. A panic in it is recorded and ends the agent, like the panic of a process.
     fn spawn(self: &Arc<Self>, future: impl Future<Output = ()> + Send + 'static) {
         let player = Arc::clone(self);
         let guarded = async move {

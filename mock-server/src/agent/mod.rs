@@ -1,8 +1,8 @@
-//! What the server asks of an agent: the seam between the hub and whatever plays the agent.
+//! The interface between the hub and its agents.
 //!
-//! An [`Agent`] is a recipe. [`Agent::launch`] makes one [`Running`] agent out of it, which behaves like a
-//! process: it takes one JSON message at a time on its input, prints lines through its [`Outlet`] and ends
-//! with one [`Exit`]. The hub treats a scripted agent and a real process alike.
+//! An [`Agent`] is a factory. [`Agent::launch`] creates a [`Running`] agent, which behaves like a process: it
+//! accepts one JSON message at a time on its input, prints lines through its [`Outlet`] and ends with one
+//! [`Exit`]. The hub treats scripted agents and real processes alike.
 
 mod answers;
 mod ask;
@@ -29,83 +29,86 @@ pub use trigger::{text_triggers, text_triggers_at};
 use crate::fault::Faults;
 use crate::server::Panics;
 
-/// A recipe for an agent; launched once per server entry, and again after each exit.
+/// A factory of running agents. It is launched once per server entry, and again after each exit.
 pub trait Agent: fmt::Debug + Send + Sync + 'static {
-    /// Starts one running agent that speaks through `outlet`.
+    /// Starts an agent that writes its output to `outlet`.
     ///
-    /// Must be called inside a tokio runtime. An agent that cannot be started says why.
+    /// Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// [`LaunchError`] if the agent cannot be started.
     fn launch(&self, outlet: Outlet) -> BoxFuture<'static, Result<Arc<dyn Running>, LaunchError>>;
 
-    /// Whether the agent is there without an installation step.
+    /// Whether the agent is available without an installation step.
     fn installed(&self) -> bool {
         true
     }
 }
 
-/// One launched agent.
+/// A launched agent.
 ///
-/// Dropping the last handle ends the agent at once: its input closes, its tasks stop, and a process loses
-/// its whole process group.
+/// Dropping the last handle ends the agent immediately: its input closes, its tasks stop, and the whole
+/// process group of a process is killed.
 pub trait Running: fmt::Debug + Send + Sync + 'static {
-    /// Writes one JSON message to the agent's input; resolves when it was taken.
+    /// Writes one JSON message to the agent's input. Completes when the agent has accepted it.
     fn deliver(&self, message: Value) -> BoxFuture<'_, Result<(), Undelivered>>;
 
-    /// The last lines of standard error so far, at most sixteen, oldest first.
+    /// Returns the last stderr lines so far, at most sixteen, oldest first.
     fn stderr_tail(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Closes the agent's input, as the end of its last owner would; a well-behaved agent then exits.
+    /// Closes the agent's input. A well-behaved agent then exits.
     fn close_input(&self);
 
-    /// Ends the agent without asking it. Does not block.
+    /// Kills the agent. Does not block.
     fn kill(&self);
 }
 
-/// What an agent can print or do.
+/// Output of an agent.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Output {
-    /// One line of standard output without its line end; blank lines are dropped by the hub.
+    /// One line of standard output without its line ending. The hub drops blank lines.
     Line(Vec<u8>),
-    /// The agent ended. Nothing follows; a second exit is ignored.
+    /// The agent has exited. Nothing follows; a second exit is ignored.
     Exited(Exit),
 }
 
-/// Where a running agent's output goes: straight into the hub, in the order of the calls.
+/// The destination of a running agent's output. Passes it to the hub in order of the calls.
 ///
-/// Calls never block and never fail: an outlet whose server is gone swallows what it is given.
+/// Calls never block and never fail. If the server is gone, the output is discarded.
 #[derive(Clone)]
 pub struct Outlet {
     sink: Arc<dyn Fn(Output) + Send + Sync>,
     surroundings: Surroundings,
 }
 
-/// What a scripted agent shares with its server besides its output.
+/// What a scripted agent shares with its server, besides its output.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Surroundings {
-    /// Faults that change what the agent does.
+    /// Faults that change the agent's behaviour.
     pub(crate) faults: Arc<Faults>,
-    /// The answers the agent was given.
+    /// The responses that the agent received.
     pub(crate) answers: Answers,
     /// Where a panic in a script is reported.
     pub(crate) panics: Panics,
-    /// Counts the sessions of all scripted agents of the server; absent outside of one.
+    /// Counts the sessions of all scripted agents of the server; `None` outside a server.
     pub(crate) sessions: Option<Arc<AtomicU64>>,
 }
 
 impl Outlet {
-    /// An outlet that hands every output to `sink`.
+    /// Creates an outlet that passes all output to `sink`.
     pub fn new(sink: impl Fn(Output) + Send + Sync + 'static) -> Self {
         Self { sink: Arc::new(sink), surroundings: Surroundings::default() }
     }
 
-    /// The same outlet inside a server.
+    /// Attaches the outlet to a server.
     pub(crate) fn within(self, surroundings: Surroundings) -> Self {
         Self { surroundings, ..self }
     }
 
-    /// What the agent shares with its server.
+    /// Returns what the agent shares with its server.
     pub(crate) fn surroundings(&self) -> &Surroundings {
         &self.surroundings
     }
@@ -120,7 +123,7 @@ impl Outlet {
         self.line(value.to_string());
     }
 
-    /// Says that the agent ended.
+    /// Reports the agent's exit.
     pub fn exited(&self, exit: Exit) {
         (self.sink)(Output::Exited(exit));
     }
@@ -132,31 +135,31 @@ impl fmt::Debug for Outlet {
     }
 }
 
-/// How an agent ended, and what it wrote to standard error in its life.
+/// How an agent exited, and its stderr output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
     /// The exit code or the signal.
     pub status: ExitStatus,
-    /// Standard error from the start of the agent, shortened by the head and tail rule.
+    /// The stderr output of the whole run, truncated by the head and tail rule.
     pub stderr: StderrSummary,
 }
 
-/// The two ways a process ends.
+/// The exit status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
     /// It exited with this code.
     Code(i32),
-    /// It was ended by this signal number.
+    /// A signal with this number ended it.
     Signal(i32),
 }
 
 impl ExitStatus {
-    /// Whether this is exit code zero.
+    /// Whether the exit code is zero.
     pub fn success(self) -> bool {
         self == Self::Code(0)
     }
 
-    /// The exit code, if it exited by itself.
+    /// Returns the exit code; `None` after a signal.
     pub fn code(self) -> Option<i32> {
         match self {
             Self::Code(code) => Some(code),
@@ -164,7 +167,7 @@ impl ExitStatus {
         }
     }
 
-    /// The name of the signal that ended it, such as `SIGKILL`.
+    /// Returns the name of the signal that ended it, such as `SIGKILL`.
     pub fn signal_name(self) -> Option<String> {
         match self {
             Self::Code(_) => None,
@@ -172,7 +175,7 @@ impl ExitStatus {
         }
     }
 
-    /// The status word a unix parent reads from `wait`.
+    /// Returns the status word that a Unix parent gets from `wait`.
     pub fn wait_status(self) -> i32 {
         match self {
             Self::Code(code) => (code & 0xff) << 8,
@@ -181,33 +184,34 @@ impl ExitStatus {
     }
 }
 
-/// Standard error under the head and tail rule: up to 100 lines are all in `head`; beyond that the first 50
-/// are in `head` and the last 50 in `tail`.
+/// The stderr output under the head and tail rule.
+///
+/// Up to 100 lines are all in `head`. Beyond that the first 50 lines are in `head` and the last 50 in `tail`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StderrSummary {
-    /// The first lines joined by newlines; none when nothing was written.
+    /// The first lines, joined by newlines; `None` if nothing was written.
     pub head: Option<String>,
-    /// The last lines joined by newlines, only when lines between were dropped.
+    /// The last lines, joined by newlines, if lines in between were dropped.
     pub tail: Option<String>,
     /// Whether lines between head and tail were dropped.
     pub truncated: bool,
-    /// How many lines were written altogether.
+    /// The total number of lines written.
     pub total_lines: u64,
-    /// The last lines, at most sixteen, as the released server's problems quote them.
+    /// The last lines, at most sixteen, as quoted in problems of the released server.
     pub last: Vec<String>,
 }
 
-/// An agent that could not be started.
+/// The error of an agent that failed to start.
 #[derive(Debug, thiserror::Error)]
-#[error("agent could not be started")]
+#[error("agent failed to start")]
 pub struct LaunchError(#[from] pub std::io::Error);
 
-/// A message that could not be written because the agent's input is closed.
+/// The error of a message to an agent whose input is closed.
 #[derive(Debug, thiserror::Error)]
 #[error("agent input is closed")]
 pub struct Undelivered;
 
-/// Names the signals Linux numbers 1 to 31; any other is given by number.
+/// Returns the name of signals 1 to 31 on Linux, and the number of any other.
 fn signal_name(number: i32) -> String {
     const NAMES: [&str; 31] = [
         "SIGHUP",

@@ -8,18 +8,18 @@ use super::ExitStatus;
 use super::instance::Player;
 use super::step::Step;
 
-/// How many updates of a flood are printed before other tasks get a turn.
+/// How many updates of a flood are printed before other tasks may run.
 const FLOOD_BATCH: usize = 64;
 
 /// How a list of steps ended.
 pub(super) enum Ending {
     Result(Value),
     Error(Value),
-    /// The agent died; there is nobody to answer.
+    /// The agent died; no response is sent.
     Dead,
 }
 
-/// Whether a client wants a turn to stop.
+/// Whether and how a client stops a turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Halt {
     #[default]
@@ -30,7 +30,7 @@ pub(super) enum Halt {
     Revoked,
 }
 
-/// One request being played.
+/// One running request.
 pub(super) struct Scene {
     pub(super) id: Value,
     pub(super) session_id: String,
@@ -43,7 +43,7 @@ impl Scene {
         Self { id, session_id, halt: watch::Sender::default(), answered: AtomicBool::new(false) }
     }
 
-    /// How the turn ends if the client wants it to stop.
+    /// Returns how the turn ends if the client stops it.
     fn halted(&self) -> Option<Ending> {
         match *self.halt.borrow() {
             Halt::No => None,
@@ -52,21 +52,42 @@ impl Scene {
         }
     }
 
-    /// Resolves when the client wants the turn to stop.
+    /// Waits until the client stops the turn.
     async fn wait_for_halt(&self) {
-        // The sender lives as long as the scene does.
+        // The sender lives as long as the scene.
         let _ = self.halt.subscribe().wait_for(|halt| *halt != Halt::No).await;
     }
 }
 
 impl Player {
-    /// Plays the steps of one request and answers it, unless a step did so before.
+    /// Plays the steps of one request and responds to it, unless a step has already done so.
     pub(super) async fn perform(&self, scene: &Scene, steps: Vec<Step>) {
         let ending = self.play(scene, steps).await;
         self.close(scene, ending);
     }
 
-    /// Answers the request of a scene, once.
+    /// Plays the steps of a prompt whose response says only that it was accepted. A report of the session's state ends
+    /// the turn, with what would have been the response.
+    pub(super) async fn perform_by_state(&self, scene: &Scene, steps: Vec<Step>) {
+        let state = |state: &str| json!({ "sessionUpdate": "state_update", "state": state });
+        self.update(&scene.session_id, state("running"));
+        self.close(scene, Ending::Result(json!({ "messageId": scene.id.to_string() })));
+        let mut idle = state("idle");
+        match self.play(scene, steps).await {
+            Ending::Result(Value::Object(members)) => {
+                members.into_iter().for_each(|(name, value)| idle[name] = value);
+            }
+            Ending::Error(error) => {
+                idle["stopReason"] = json!("error");
+                idle["error"] = error;
+            }
+            Ending::Result(_) => {}
+            Ending::Dead => return,
+        }
+        self.update(&scene.session_id, idle);
+    }
+
+    /// Responds to the request of a scene, once.
     fn close(&self, scene: &Scene, ending: Ending) {
         if !scene.answered.swap(true, Ordering::SeqCst) {
             self.answer(scene.id.clone(), ending);
@@ -86,7 +107,7 @@ impl Player {
         stopped("end_turn")
     }
 
-    /// Does one step; steps that follow from it are put in front of the rest.
+    /// Performs one step. Steps that follow from it are inserted before the rest.
     async fn step(&self, scene: &Scene, step: Step, rest: &mut VecDeque<Step>) -> Option<Ending> {
         let session = scene.session_id.as_str();
         match step {
@@ -105,7 +126,7 @@ impl Player {
             Step::Garbage(line) => self.outlet.line(line),
             Step::Flood { updates, bytes } => self.flood(scene, updates, bytes).await,
             Step::Wait(time) => {
-                // Running out of time is the usual end of a wait.
+                // A timeout is the normal end of a wait.
                 let _ = tokio::time::timeout(time, scene.wait_for_halt()).await;
             }
             Step::WaitForCancel => scene.wait_for_halt().await,

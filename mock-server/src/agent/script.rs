@@ -15,7 +15,7 @@ type Behaviour = Arc<dyn Fn(&Turn) -> Vec<Step> + Send + Sync>;
 type History = Arc<dyn Fn(&str) -> Vec<Value> + Send + Sync>;
 type Hook = Arc<dyn Fn(&str, &Value) -> Option<Vec<Step>> + Send + Sync>;
 
-/// One prompt, as a script sees it.
+/// One prompt, as passed to a script.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Turn {
@@ -23,13 +23,13 @@ pub struct Turn {
     pub session_id: String,
     /// All text blocks of the prompt, joined by newlines.
     pub text: String,
-    /// Counts the prompts of this session from 1.
+    /// The number of this prompt within the session, from 1.
     pub number: usize,
-    /// The parameters of the prompt, as they came.
+    /// The raw parameters of the prompt.
     pub params: Value,
 }
 
-/// An agent whose behaviour is a Rust value.
+/// An agent whose behaviour is defined in Rust.
 ///
 /// ```
 /// use mock_server::{Script, Step};
@@ -45,22 +45,26 @@ pub struct Script {
     pub(super) behaviour: Behaviour,
     pub(super) history: History,
     pub(super) replays_on_resume: bool,
+    pub(super) ends_by_state: bool,
     pub(super) hook: Option<Hook>,
     pub(super) initialize: Value,
     pub(super) session: Value,
-    /// Counts sessions over all launches where no server does.
+    /// Counts sessions across launches if no server does.
     sessions: Arc<AtomicU64>,
     session_ids: Arc<dyn Fn(u64) -> String + Send + Sync>,
     installed: bool,
 }
 
 impl Script {
-    /// An agent that does `behaviour` with each prompt and then ends the turn.
+    /// Creates an agent that plays the steps of `behaviour` for each prompt.
+    ///
+    /// The turn ends after the last step.
     pub fn new(behaviour: impl Fn(&Turn) -> Vec<Step> + Send + Sync + 'static) -> Self {
         Self {
             behaviour: Arc::new(behaviour),
             history: Arc::new(|_| Vec::new()),
             replays_on_resume: false,
+            ends_by_state: false,
             hook: None,
             initialize: default_initialize(),
             session: default_session(),
@@ -70,27 +74,38 @@ impl Script {
         }
     }
 
-    /// An agent that does the same steps with each prompt.
+    /// Creates an agent that plays the same steps for each prompt.
     pub fn steps(steps: Vec<Step>) -> Self {
         Self::new(move |_| steps.clone())
     }
 
-    /// What `session/load` streams before it answers, by session id: each value is an `update` member.
+    /// Sets what `session/load` streams before it responds, by session id. Each value is an `update` member.
     #[must_use]
     pub fn history(mut self, history: impl Fn(&str) -> Vec<Value> + Send + Sync + 'static) -> Self {
         self.history = Arc::new(history);
         self
     }
 
-    /// Whether `session/resume` streams the history too, as it should not.
+    /// Sets whether `session/resume` streams the history as well, which the protocol forbids.
     #[must_use]
     pub fn replays_on_resume(mut self, replays: bool) -> Self {
         self.replays_on_resume = replays;
         self
     }
 
-    /// Takes over requests other than prompts: the closure gets method and parameters, and the steps it
-    /// returns are played instead of the usual answer. [`Step::Finish`] gives the result.
+    /// Sets whether turns end by a `state_update`, as in the draft of version 2 of the protocol.
+    ///
+    /// The response to a prompt then says only that it was accepted.
+    #[must_use]
+    pub fn ends_by_state(mut self, ends: bool) -> Self {
+        self.ends_by_state = ends;
+        self
+    }
+
+    /// Overrides requests other than prompts.
+    ///
+    /// The closure receives the method and the parameters. The returned steps are played instead of the
+    /// default response; [`Step::Finish`] sets the result.
     #[must_use]
     pub fn on_request(
         mut self,
@@ -100,14 +115,14 @@ impl Script {
         self
     }
 
-    /// The result of `initialize`; a protocol version in it is replaced by the client's, unless it is absent.
+    /// Sets the result of `initialize`. A protocol version in it is replaced by the client's.
     #[must_use]
     pub fn initialize(mut self, result: Value) -> Self {
         self.initialize = result;
         self
     }
 
-    /// The result of `session/new` and its kin, to which the session id is added.
+    /// Sets the result of `session/new`, `load`, `resume` and `fork`. The session id is added to it.
     #[must_use]
     pub fn session(mut self, result: Value) -> Self {
         self.session = result;
@@ -121,14 +136,14 @@ impl Script {
         self
     }
 
-    /// Whether the agent counts as installed before anybody installs it.
+    /// Sets whether the agent counts as installed from the start.
     #[must_use]
     pub fn installed(mut self, installed: bool) -> Self {
         self.installed = installed;
         self
     }
 
-    /// An id that no other session of the same server has, whichever agent it belongs to.
+    /// Returns a session id that is unique on the server, across all agents.
     pub(super) fn next_session_id(&self, outlet: &Outlet) -> String {
         let sessions = outlet.surroundings().sessions.as_ref().unwrap_or(&self.sessions);
         (self.session_ids)(sessions.fetch_add(1, Ordering::SeqCst) + 1)
@@ -136,7 +151,7 @@ impl Script {
 }
 
 impl Default for Script {
-    /// The agent for use by hand: see [`text_triggers`].
+    /// The interactive agent: see [`text_triggers`].
     fn default() -> Self {
         Self::new(text_triggers)
     }

@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 
 use super::ExitStatus;
 
-/// One thing a scripted agent does in a turn.
+/// One action of a scripted agent in a turn.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Step {
-    /// Streams one chunk of the answer.
+    /// Streams one chunk of the message.
     Say(String),
-    /// Streams one chunk of thought.
+    /// Streams one chunk of reasoning.
     Think(String),
     /// Announces a tool call.
     ToolCall(ToolCall),
-    /// Reports on a tool call announced before.
+    /// Updates an announced tool call.
     ToolUpdate {
         /// The id of the call.
         id: String,
@@ -25,11 +25,11 @@ pub enum Step {
         /// Text to show as the call's content.
         text: Option<String>,
     },
-    /// Streams any `session/update`; the value is its `update` member.
+    /// Streams any `session/update`. The value is its `update` member.
     Update(Value),
-    /// Asks for a permission and waits for the answer.
+    /// Requests a permission and waits for the response.
     AskPermission(Permission),
-    /// Asks the user a question (`elicitation/create` in form mode) and says what was answered.
+    /// Asks the user a question (`elicitation/create` in form mode) and says the response.
     AskQuestion {
         /// The question.
         message: String,
@@ -48,29 +48,29 @@ pub enum Step {
         /// The new text.
         content: String,
     },
-    /// Runs a command in a terminal of the client, waits for its end and says its output.
+    /// Runs a command in a terminal of the client and says its output.
     Terminal(Terminal),
-    /// Streams `updates` chunks of `bytes` bytes each, as fast as it can.
+    /// Streams `updates` chunks of `bytes` bytes each, as fast as possible.
     Flood {
-        /// How many updates.
+        /// The number of updates.
         updates: usize,
-        /// How many bytes of text in each.
+        /// The bytes of text in each update.
         bytes: usize,
     },
-    /// Waits. A cancel ends the turn at once.
+    /// Waits. A cancel ends the turn immediately.
     Wait(Duration),
-    /// Waits until the client cancels the turn, which then ends as cancelled.
+    /// Waits until the client cancels the turn.
     WaitForCancel,
-    /// Sends any request to the client, waits for the answer and records it.
+    /// Sends any request to the client, waits for the response and records it.
     Request {
         /// The method.
         method: String,
         /// The parameters; `sessionId` is added when it is missing.
         params: Value,
     },
-    /// Sends this many permission requests at once and waits for all answers.
+    /// Sends this many permission requests at once and waits for all responses.
     FireRequests(usize),
-    /// Sends any notification, as it stands.
+    /// Sends any notification unchanged.
     Notify {
         /// The method.
         method: String,
@@ -83,11 +83,11 @@ pub enum Step {
     Stderr(String),
     /// Prints a line that is not JSON.
     Garbage(String),
-    /// Dies.
+    /// Crashes.
     Crash(Crash),
-    /// Exits with this code and without a word.
+    /// Exits with this code, without output.
     Exit(i32),
-    /// Does nothing for ever; not even a cancel ends the turn.
+    /// Hangs forever; even a cancel does not end the turn.
     Hang,
     /// Ends the turn with a JSON-RPC error.
     Fail {
@@ -100,14 +100,14 @@ pub enum Step {
     },
     /// Ends the turn with this stop reason.
     Stop(String),
-    /// Answers the prompt with this stop reason and goes on with the steps after it.
+    /// Responds to the prompt with this stop reason and continues with the remaining steps.
     Answer(String),
-    /// Ends the turn with this result, as it stands.
+    /// Ends the turn with this result, unchanged.
     Finish(Value),
 }
 
 impl Step {
-    /// Says `text` word by word, waiting `pace` between the words.
+    /// Says `text` word by word, with a pause of `pace` between words.
     pub fn say_words(text: &str, pace: Duration) -> Vec<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let last = words.len().saturating_sub(1);
@@ -122,7 +122,7 @@ impl Step {
         steps
     }
 
-    /// Dies with this exit code and these lines on standard error.
+    /// Crashes with this exit code and these lines on standard error.
     pub fn crash(code: i32, stderr: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::Crash(Crash {
             status: ExitStatus::Code(code),
@@ -130,7 +130,7 @@ impl Step {
         })
     }
 
-    /// Dies by this signal and with these lines on standard error.
+    /// Is killed by this signal, with these lines on standard error.
     pub fn killed(signal: i32, stderr: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::Crash(Crash {
             status: ExitStatus::Signal(signal),
@@ -139,32 +139,32 @@ impl Step {
     }
 }
 
-/// How a scripted agent dies.
+/// How a scripted agent crashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crash {
     /// The exit code or the signal.
     pub status: ExitStatus,
-    /// The lines it wrote to standard error in its life.
+    /// The lines that it wrote to standard error.
     pub stderr: Vec<String>,
 }
 
-/// A tool call as it is announced.
+/// A tool call to announce.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {
-    /// The id under which it is updated.
+    /// The id that updates refer to.
     pub id: String,
-    /// What a user sees.
+    /// The display title.
     pub title: String,
     /// The kind: `read`, `edit`, `execute` and so on.
     pub kind: String,
-    /// The status it starts with.
+    /// The initial status.
     pub status: String,
-    /// What the tool was given.
+    /// The input of the tool.
     pub input: Value,
 }
 
 impl ToolCall {
-    /// A pending call that executes a command.
+    /// Creates a pending call that executes a command.
     pub fn new(id: impl Into<String>, title: impl Into<String>) -> Self {
         Self {
             id: id.into(),
@@ -186,21 +186,22 @@ impl ToolCall {
     }
 }
 
-/// What the agent does once a permission was answered.
+/// Returns the steps after the response to a permission request.
 type Then = Arc<dyn Fn(&Value) -> Vec<Step> + Send + Sync>;
 
-/// A permission the agent asks for.
+/// A permission request of the agent.
 #[derive(Clone)]
 pub struct Permission {
-    /// The tool call it is about.
+    /// The tool call that needs the permission.
     pub tool_call: ToolCall,
-    /// The choices.
+    /// The options to choose from.
     pub options: Vec<PermissionOption>,
     then: Option<Then>,
 }
 
 impl Permission {
-    /// Asks about one call with the choices allow once, allow always and reject once, and says the outcome.
+    /// Creates a request with the options "allow once", "allow always" and "reject once". The agent says the
+    /// outcome.
     pub fn new(tool_call: ToolCall) -> Self {
         let option = |id: &str, name: &str, kind: &str| PermissionOption {
             id: id.to_owned(),
@@ -215,15 +216,17 @@ impl Permission {
         Self { tool_call, options, then: None }
     }
 
-    /// Offers these choices instead.
+    /// Replaces the options.
     #[must_use]
     pub fn options(mut self, options: Vec<PermissionOption>) -> Self {
         self.options = options;
         self
     }
 
-    /// Does these steps after the answer, instead of saying the outcome. The closure gets the `outcome`
-    /// member of the answer, or null if the client answered with an error.
+    /// Plays these steps after the response, instead of saying the outcome.
+    ///
+    /// The closure receives the `outcome` member of the response, or null if the client responded with an
+    /// error.
     #[must_use]
     pub fn then(mut self, then: impl Fn(&Value) -> Vec<Step> + Send + Sync + 'static) -> Self {
         self.then = Some(Arc::new(then));
@@ -257,12 +260,12 @@ impl fmt::Debug for Permission {
     }
 }
 
-/// One choice of a permission.
+/// One option of a permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PermissionOption {
-    /// The id the client answers with.
+    /// The id that the client returns.
     pub id: String,
-    /// What a user sees.
+    /// The display name.
     pub name: String,
     /// The kind: `allow_once`, `allow_always`, `reject_once`, `reject_always`.
     pub kind: String,
@@ -277,7 +280,7 @@ pub struct Terminal {
     pub args: Vec<String>,
 }
 
-/// The chosen option, `cancelled`, or `error` when there was no outcome at all.
+/// Returns the chosen option, `cancelled`, or `error` if there is no outcome.
 fn describe(outcome: &Value) -> String {
     match outcome.get("outcome").and_then(Value::as_str) {
         Some("selected") => outcome.get("optionId").and_then(Value::as_str).unwrap_or("selected").to_owned(),

@@ -3,26 +3,26 @@ use std::time::Duration;
 use super::script::Turn;
 use super::step::{Permission, Step, ToolCall};
 
-/// The pause between words of a prompt with "slow" in it.
+/// The pause between words if the prompt contains "slow".
 const SLOW: Duration = Duration::from_millis(200);
 
-/// The behaviour for use by hand: the reply is `mock: <text>`, word by word, and some words in the prompt do
-/// more.
+/// The interactive behaviour: replies `mock: <text>`, and obeys some words in the prompt.
 ///
-/// | word | what happens |
+/// | word | effect |
 /// |---|---|
-/// | `permission` | asks for a permission and waits for the answer |
+/// | `permission` | requests a permission and waits for the response |
 /// | `slow` | 200 ms between words |
 /// | `big` | 1,000 updates of 1 KiB |
 /// | `garbage` | a line on standard output that is not JSON |
-/// | `crash` | dies with exit code 1 and two lines on standard error |
+/// | `crash` | crashes with exit code 1 and two lines on standard error |
 ///
-/// They may be combined, and act in the order of the table.
+/// The reply is streamed word by word. Trigger words can be combined; they take effect in the order of the
+/// table.
 pub fn text_triggers(turn: &Turn) -> Vec<Step> {
     text_triggers_at(turn, Duration::ZERO)
 }
 
-/// As [`text_triggers`], with a pause between the words that a reader can follow.
+/// Like [`text_triggers`], with a pause between words.
 pub fn text_triggers_at(turn: &Turn, pace: Duration) -> Vec<Step> {
     let lower = turn.text.to_lowercase();
     let mut steps = Vec::new();

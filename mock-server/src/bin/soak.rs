@@ -1,8 +1,8 @@
-//! Loads the server: many open streams and many prompts, with every answer and every update accounted for.
+//! Load test: many open streams and many prompts, with every response and every update checked.
 //!
 //! `soak [STREAMS] [PROMPTS]` opens STREAMS connections with a stream each (1,000 by default), sends PROMPTS
-//! prompts over them as fast as they go (10,000 by default), and prints what that took. It exits with 1 if
-//! anything was lost, doubled or late.
+//! prompts over them as fast as possible (10,000 by default), and prints the results. It exits with 1 if an
+//! event was lost, duplicated or out of order.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 const HEADER: &str = "x-acp-connection-id";
 
-/// How many updates each prompt streams before its answer.
+/// How many updates each prompt streams before its response.
 const UPDATES: usize = 3;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -55,7 +55,7 @@ async fn soak(streams: usize, prompts: usize) -> Result<(), Failure> {
     }
     tokio::select! {
         _ = ready.wait() => {}
-        // Nobody is done before all are ready, so this one failed.
+        // No peer completes before all are ready, so this one failed.
         Some(failed) = peers.join_next() => return failed?.map(drop),
     }
     println!("{streams} streams open after {:.2} s", opened.elapsed().as_secs_f64());
@@ -74,7 +74,7 @@ async fn soak(streams: usize, prompts: usize) -> Result<(), Failure> {
         "{prompts} prompts in {:.2} s: {per_minute:.0} a minute, slowest {slowest:.0?}",
         took.as_secs_f64()
     );
-    println!("{events} events, none lost and none doubled");
+    println!("{events} events, none lost and none duplicated");
     println!("resident memory {}", resident().unwrap_or_else(|| "unknown".to_owned()));
     Ok(())
 }
@@ -84,7 +84,7 @@ struct Report {
     events: usize,
 }
 
-/// One client: initialises, makes a session, opens its stream, and prompts.
+/// One client: initialises, creates a session, opens its stream, and sends prompts.
 async fn peer(
     server: Arc<MockServer>,
     prompts: usize,
@@ -123,7 +123,7 @@ fn request(id: Value, method: &str, params: Value) -> String {
     json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
 }
 
-/// One HTTP/1.1 connection, read and written by hand.
+/// A minimal HTTP/1.1 connection.
 struct Wire {
     socket: BufReader<TcpStream>,
 }
@@ -133,7 +133,7 @@ impl Wire {
         Ok(Self { socket: BufReader::new(TcpStream::connect(server.address()).await?) })
     }
 
-    /// Sends one message; returns the connection id of the response and its body.
+    /// Sends one message. Returns the connection id and the body of the response.
     async fn post(
         &mut self,
         connection: Option<&str>,
@@ -163,7 +163,7 @@ impl Wire {
         self.head().await.map(drop)
     }
 
-    /// The head of a response that must be 200, as lower-case lines.
+    /// Reads the head of a response with status 200, as lower-case lines.
     async fn head(&mut self) -> Result<Vec<String>, Failure> {
         let mut lines = Vec::new();
         loop {
@@ -181,7 +181,7 @@ impl Wire {
         }
     }
 
-    /// Reads `count` events, whose ids must go up by one from `first`.
+    /// Reads `count` events, whose ids must increase by one from `first`.
     async fn events(&mut self, count: usize, first: usize) -> Result<(), Failure> {
         let mut expected = first;
         let mut line = String::new();
@@ -192,7 +192,7 @@ impl Wire {
             }
             if let Some(id) = line.trim_end().strip_prefix("id: ") {
                 if id.parse::<usize>()? != expected {
-                    return Err(format!("event {id} where {expected} was due").into());
+                    return Err(format!("received event {id}, expected {expected}").into());
                 }
                 expected += 1;
             }
@@ -201,7 +201,7 @@ impl Wire {
     }
 }
 
-/// The memory of this process, as Linux tells it.
+/// Returns the resident memory of this process, as reported by Linux.
 fn resident() -> Option<String> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,4 +1,4 @@
-//! `/v1/agents`: which agents there are, and installing them.
+//! `/v1/agents`: lists and installs agents.
 
 use std::sync::Arc;
 
@@ -24,18 +24,18 @@ pub(super) fn router() -> Router<Arc<Shared>> {
         .route("/v1/agents/{agent}/install", post(install))
 }
 
-/// What a caller wants to know of an agent.
+/// The requested details of an agent.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Detail {
-    /// Whether version, path and options are wanted.
+    /// Whether version, path and options are requested.
     #[serde(default)]
     config: bool,
-    /// Nothing is cached here, but a value that is no boolean is refused all the same.
+    /// Nothing is cached here, but a value that is not a boolean is rejected as well.
     #[serde(default, rename = "no_cache")]
     _no_cache: bool,
 }
 
-/// How an agent is to be installed.
+/// Options of an installation.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Wish {
@@ -68,12 +68,12 @@ async fn install(
     installed(&shared, &agent, &wish).map(Json)
 }
 
-/// Every agent as the released server describes it.
+/// Returns all agents in the released server's format.
 pub(super) fn infos(shared: &Shared, detail: &Detail) -> Vec<Value> {
     shared.catalog.entries().map(|entry| info(shared, &entry, detail)).collect()
 }
 
-/// Installs an agent and says what that took.
+/// Installs an agent and returns the result.
 pub(super) fn installed(shared: &Shared, agent: &str, wish: &Wish) -> Result<Value, Problem> {
     let entry = shared.catalog.entry(agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
     match shared.catalog.install(&entry.id, wish.reinstall.unwrap_or(false)) {
@@ -87,7 +87,7 @@ pub(super) fn installed(shared: &Shared, agent: &str, wish: &Wish) -> Result<Val
     }
 }
 
-/// One agent as the released server describes it.
+/// Returns one agent in the released server's format.
 fn info(shared: &Shared, entry: &Entry, detail: &Detail) -> Value {
     let installed = shared.catalog.is_installed(&entry.id);
     let mut info = Map::new();

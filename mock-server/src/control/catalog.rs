@@ -1,4 +1,4 @@
-//! The agents the server knows of, and which of them are installed.
+//! The known agents, and which of them are installed.
 
 use std::{
     borrow::Cow,
@@ -8,13 +8,13 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-/// Every agent id, in the order of the released server's list.
+/// All agent ids, in the order of the released server's list.
 pub const AGENT_IDS: [&str; 7] = ["claude", "codex", "opencode", "amp", "pi", "cursor", "mock"];
 
-/// Where agents are said to be installed.
+/// The reported installation directory of agents.
 const BIN_DIRECTORY: &str = "/opt/sandbox-agent/bin";
 
-/// What an agent may be able to do, in the released server's order.
+/// The capabilities of agents, in the released server's order.
 const CAPABILITIES: [&str; 18] = [
     "planMode",
     "permissions",
@@ -36,16 +36,16 @@ const CAPABILITIES: [&str; 18] = [
     "sharedProcess",
 ];
 
-/// What is true of an agent whether it is installed or not.
+/// The facts about an agent that do not depend on its installation.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    /// One of [`AGENT_IDS`], or the name of an agent of the server's own.
+    /// One of [`AGENT_IDS`], or the name of an additional agent.
     pub(super) id: Cow<'static, str>,
     /// Whether it needs no credentials, or has them.
     pub(super) credentials: bool,
     /// One bit per capability, the first one leftmost.
     capabilities: &'static str,
-    /// The choices of its `model` option, as value and name.
+    /// The values of its `model` option, with names.
     models: &'static [(&'static str, &'static str)],
 }
 
@@ -80,34 +80,34 @@ const ENTRIES: [Entry; 7] = [
 ];
 
 impl Entry {
-    /// The released server's agents, in order.
+    /// Returns the released server's agents, in order.
     fn released() -> impl Iterator<Item = Self> {
         ENTRIES.into_iter()
     }
 
-    /// An agent the released server does not have. It can do all that the mock can.
+    /// Creates an agent that the released server does not have, with the capabilities of the mock.
     fn own(id: &str) -> Self {
         let capabilities = "111111111111111110";
         Self { id: Cow::Owned(id.to_owned()), credentials: true, capabilities, models: &[] }
     }
 
-    /// The eighteen booleans.
+    /// Returns the eighteen capabilities.
     pub(super) fn capabilities(&self) -> Value {
         let bits = self.capabilities.bytes().map(|bit| Value::Bool(bit == b'1'));
         CAPABILITIES.iter().map(|name| (*name).to_owned()).zip(bits).collect::<Map<_, _>>().into()
     }
 
-    /// The version that is reported once installed.
+    /// Returns the version that is reported after installation.
     pub(super) fn version(&self) -> &'static str {
         if self.id == "mock" { "builtin" } else { "1.0.0" }
     }
 
-    /// Where its binary is said to be.
+    /// Returns the reported path of its program.
     pub(super) fn path(&self) -> String {
         format!("{BIN_DIRECTORY}/{}", self.id)
     }
 
-    /// Its options: models, and for the mock also a mode and a thought level.
+    /// Returns its options: models, and for the mock also a mode and a thought level.
     pub(super) fn config_options(&self) -> Value {
         let mut options = Vec::new();
         if !self.models.is_empty() {
@@ -121,7 +121,7 @@ impl Entry {
         options.into()
     }
 
-    /// What installing it is said to have produced.
+    /// Returns the reported artifacts of an installation.
     pub(super) fn artifacts(&self, agent_version: Option<&str>, process_version: Option<&str>) -> Value {
         let launcher = format!("{BIN_DIRECTORY}/agent_processes/{}-acp", self.id);
         if self.id == "mock" {
@@ -134,7 +134,7 @@ impl Entry {
     }
 }
 
-/// An option with a fixed list of choices, the first of them chosen.
+/// Creates an option with fixed values; the first one is selected.
 fn select(id: &str, name: &str, choices: &[(&str, &str)]) -> Value {
     let options: Vec<Value> =
         choices.iter().map(|(value, name)| json!({ "name": name, "value": value })).collect();
@@ -152,30 +152,30 @@ fn artifact(kind: &str, path: String, source: &str, version: Option<&str>) -> Va
     json!({ "kind": kind, "path": path, "source": source, "version": version })
 }
 
-/// Which agents there are, which are installed, and which refuse to be.
+/// The known agents, the installed ones, and those whose installation fails.
 #[derive(Debug)]
 pub(super) struct Catalog {
     /// Agents beyond the released server's.
     own: BTreeSet<String>,
-    /// Guards both sets; held for single look-ups and changes only.
+    /// Guards both sets; held only for lookups and changes.
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     installed: BTreeSet<String>,
-    /// What the installer of an agent prints when it fails.
+    /// The installer output of agents whose installation fails.
     failing: BTreeMap<String, String>,
 }
 
-/// How an installation went.
+/// The outcome of an installation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Installation {
-    /// There was nothing to do.
+    /// The agent was already installed.
     Already,
-    /// It was done.
+    /// The agent was installed.
     Done,
-    /// It failed, and this is what the installer printed.
+    /// The installation failed with this output.
     Failed(String),
 }
 
@@ -189,12 +189,12 @@ impl Catalog {
         Self { own, state: Mutex::new(state) }
     }
 
-    /// Every agent: the released server's first.
+    /// Returns all agents, the released server's first.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
         Entry::released().chain(self.own.iter().map(|id| Entry::own(id)))
     }
 
-    /// The entry of an agent, if there is such an agent.
+    /// Returns the entry of an agent, if it exists.
     pub(super) fn entry(&self, agent: &str) -> Option<Entry> {
         self.entries().find(|entry| entry.id == agent)
     }
@@ -217,7 +217,7 @@ impl Catalog {
         self.state().failing.insert(agent.to_owned(), stderr);
     }
 
-    /// Installs an agent, also over an installed one if `reinstall` says so.
+    /// Installs an agent. With `reinstall`, also if it is already installed.
     pub(super) fn install(&self, agent: &str, reinstall: bool) -> Installation {
         if self.is_installed(agent) && !reinstall {
             return Installation::Already;

@@ -1,4 +1,4 @@
-//! `/v1/desktop`: what a server says whose desktop is not installed.
+//! `/v1/desktop`: the responses of a server whose desktop is not installed.
 
 use std::sync::Arc;
 

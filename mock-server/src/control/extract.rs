@@ -1,4 +1,4 @@
-//! What the handlers have in common: reading a query, running blocking work, and the end of a connection.
+//! Common parts of the handlers: queries, blocking work, and the end of a connection.
 
 use axum::{
     extract::FromRequestParts,
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::problem::Problem;
 
-/// The query of a request; one that does not fit is refused in plain text, in the released server's words.
+/// The query of a request. An invalid one is rejected in plain text, with the released server's message.
 pub(super) struct Parameters<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
@@ -23,18 +23,18 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
     }
 }
 
-/// Ends with the connection of a request, also where that was upgraded and its task is not the server's own.
+/// Signals the end of a request's connection. Works for upgraded connections, too.
 #[derive(Debug, Clone)]
 pub(crate) struct Lifeline(pub(crate) watch::Receiver<()>);
 
 impl Lifeline {
-    /// Resolves when the connection is to end.
+    /// Completes when the connection must end.
     pub(super) async fn cut(mut self) {
         while self.0.changed().await.is_ok() {}
     }
 }
 
-/// Runs file system work where it may block. A panic in it goes on in the caller.
+/// Runs file system work on a blocking thread. A panic in it resumes in the caller.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {

@@ -1,5 +1,5 @@
-//! Everything beside the agents' own protocol: health, the agent catalogue, files, configuration,
-//! processes, terminals, and a desktop that is not installed.
+//! Everything except the agent protocol: health, agents, files, configuration, processes, terminals, and a
+//! desktop that is not installed.
 
 mod agents;
 mod catalog;

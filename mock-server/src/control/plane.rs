@@ -1,4 +1,4 @@
-//! The control plane as one value: its settings, its state and its routes.
+//! The control plane: its settings, its state and its routes.
 
 use std::{
     fmt, io,
@@ -14,37 +14,35 @@ use serde_json::{Value, json};
 use super::{agents, catalog::Catalog, config, desktop, files, processes};
 use crate::problem::Problem;
 
-/// How large a request body may be unless told otherwise: 2 MiB, as in the released server.
+/// The default limit of a request body: 2 MiB, as in the released server.
 pub const DEFAULT_BODY_LIMIT: usize = 2 * 1024 * 1024;
 
-/// Health, agent catalogue, files, configuration, processes and terminals behind one router.
+/// Health, agents, files, configuration, processes and terminals behind one router.
 ///
-/// Clones share their state. The files live in a temporary directory that goes with the last clone, unless
-/// a root was given. Authentication and the answer to unknown paths are left to the server around it.
+/// Clones share their state. The files are in a temporary directory that is removed with the last clone,
+/// unless a root was given. Authentication and unknown paths are left to the surrounding server.
 ///
 /// # Differences from the released server
-/// Statuses, content types and problems are those of the released server, with these deliberate
-/// differences:
+/// Statuses, content types and problems are those of the released server, with these deliberate differences:
 ///
-/// - Files live under a root directory of the server's own. A path is a virtual one: `/a/b` and `a/b` both
-///   name `ROOT/a/b`, answers show it as `/a/b`, and the home directory is `/`. A path that leads out of
-///   the root, by `..` or by a symbolic link, is refused with 400 `invalid_request`.
-/// - Reads and writes are streamed, so their size is bounded by the body limit and the disk, not by
-///   memory. A write becomes visible as a whole: a request that breaks off leaves the old file as it was.
-/// - A move checks its source before it touches an existing target, and a target that was to be replaced
-///   comes back when the move fails.
+/// - Files are under a root directory. Paths are virtual: `/a/b` and `a/b` both refer to `ROOT/a/b`,
+///   responses show `/a/b`, and the home directory is `/`. A path that leads outside the root, by `..` or by
+///   a symbolic link, is rejected with 400 `invalid_request`.
+/// - Reads and writes are streamed, so their size is limited by the body limit and the disk, not by memory. A
+///   write is atomic: an aborted request leaves the old file unchanged.
+/// - A move checks its source before it touches an existing target, and restores the target if the move
+///   fails.
 /// - The root itself can neither be deleted nor moved.
-/// - Changes to one configuration file are made one after the other.
-/// - Processes are real processes of this machine, with the rights of this program, and are not confined to the
-///   root: their directory is a virtual path, and everything else they are given is not. They start in the root
-///   unless configured otherwise, `HOME` is the root, and they end with the server. [`ControlPlaneBuilder::processes`]
-///   turns them off.
-/// - An exited process is reported when its output is drained, half a second after its end at the latest, as
-///   releases from 0.5.5 on do it. What was written to a terminal does not end with the text of an I/O error.
-/// - `run` kills everything in the command's process group when its time is over.
-/// - A reader of logs loses only what was dropped from the log.
+/// - Changes of one configuration file are serialized.
+/// - Processes are real processes of this machine with the rights of this program. They are not confined to
+///   the root: only their working directory is a virtual path. They start in the root by default, `HOME` is
+///   the root, and they end with the server. [`ControlPlaneBuilder::processes`] turns them off.
+/// - An exited process is reported when its output is drained, at most half a second after its exit, as in
+///   releases from 0.5.5 on. The output of a terminal does not end with the text of an I/O error.
+/// - `run` kills the whole process group of the command on a timeout.
+/// - A reader of logs loses only entries that were dropped from the log.
 /// - The desktop is never installed.
-/// - Installing an agent records that it is installed; nothing is downloaded.
+/// - Installing an agent only records the installation; nothing is downloaded.
 ///
 /// # Example
 /// ```
@@ -59,21 +57,21 @@ pub struct ControlPlane {
     shared: Arc<Shared>,
 }
 
-/// What the routes of a control plane share.
+/// The state that the routes share.
 pub(super) struct Shared {
     pub(super) catalog: Catalog,
     pub(super) files: files::Root,
     pub(super) config: config::Store,
     pub(super) processes: processes::Processes,
-    /// The largest request body.
+    /// The limit of a request body.
     pub(super) body_limit: usize,
-    /// How long a server of an agent has been running, if there is one.
+    /// Returns how long the server of an agent has been running, if there is one.
     pub(super) uptime: Box<Uptime>,
 }
 
 type Uptime = dyn Fn(&str) -> Option<Duration> + Send + Sync;
 
-/// Settings of a [`ControlPlane`].
+/// Builds a [`ControlPlane`].
 #[must_use]
 pub struct ControlPlaneBuilder {
     root: Option<PathBuf>,
@@ -85,7 +83,8 @@ pub struct ControlPlaneBuilder {
 }
 
 impl ControlPlane {
-    /// A builder with the defaults: a temporary root, bodies up to 2 MiB, only `mock` installed.
+    /// Creates a builder with default settings: a temporary root, a body limit of 2 MiB, only `mock`
+    /// installed.
     pub fn builder() -> ControlPlaneBuilder {
         ControlPlaneBuilder {
             root: None,
@@ -97,39 +96,39 @@ impl ControlPlane {
         }
     }
 
-    /// The directory that clients see as `/`.
+    /// Returns the directory that clients see as `/`.
     pub fn root(&self) -> &Path {
         self.shared.files.path()
     }
 
-    /// Whether an agent is installed; an unknown one never is.
+    /// Whether an agent is installed. `false` for an unknown agent.
     pub fn is_installed(&self, agent: &str) -> bool {
         self.shared.catalog.is_installed(agent)
     }
 
-    /// Says whether an agent is installed.
+    /// Sets whether an agent is installed.
     pub fn set_installed(&self, agent: &str, installed: bool) {
         self.shared.catalog.set_installed(agent, installed);
     }
 
-    /// Makes installing an agent fail from now on, with this text as the installer's standard error.
+    /// Makes later installations of an agent fail. `stderr` is the installer's output.
     pub fn fail_install(&self, agent: &str, stderr: impl Into<String>) {
         self.shared.catalog.fail_install(agent, stderr.into());
     }
 
-    /// Every agent, as `GET /v1/agents` lists them.
+    /// Returns all agents in the format of `GET /v1/agents`.
     pub(crate) fn agent_infos(&self) -> Vec<Value> {
         agents::infos(&self.shared, &agents::Detail::default())
     }
 
-    /// Installs an agent, as `POST /v1/agents/{agent}/install` does with this body.
+    /// Installs an agent, like `POST /v1/agents/{agent}/install` with this body.
     pub(crate) fn install(&self, agent: &str, wish: &Value) -> Result<Value, Problem> {
         let wish = Deserialize::deserialize(wish)
             .map_err(|error: serde_json::Error| Problem::invalid_request(error.to_string()))?;
         agents::installed(&self.shared, agent, &wish)
     }
 
-    /// The routes: `/`, `/v1/health`, `/v1/agents…`, `/v1/fs/…`, `/v1/config/…`, `/v1/processes…` and
+    /// Returns the routes: `/`, `/v1/health`, `/v1/agents…`, `/v1/fs/…`, `/v1/config/…`, `/v1/processes…` and
     /// `/v1/desktop/…`.
     pub fn router(&self) -> Router {
         let processes = if self.shared.processes.are_served() { processes::router() } else { Router::new() };
@@ -147,43 +146,46 @@ impl ControlPlane {
 }
 
 impl ControlPlaneBuilder {
-    /// Serves the files of this directory, which is kept. It has to exist.
+    /// Serves the files of this existing directory, which is not removed.
     pub fn root(mut self, directory: impl Into<PathBuf>) -> Self {
         self.root = Some(directory.into());
         self
     }
 
-    /// Sets how large a request body may be.
+    /// Sets the limit of a request body.
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.body_limit = bytes;
         self
     }
 
-    /// Sets which agents are installed from the start, in place of `mock` alone.
+    /// Sets the installed agents. The default is only `mock`.
     pub fn installed(mut self, agents: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.installed = agents.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Adds agents the released server does not have.
+    /// Adds agents that the released server does not have.
     pub fn own_agents(mut self, agents: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.own_agents.extend(agents.into_iter().map(Into::into));
         self
     }
 
-    /// Whether processes and terminals are served; they are by default. Without them their paths are unknown.
+    /// Sets whether processes and terminals are served; on by default. If off, their paths are unknown.
     pub fn processes(mut self, on: bool) -> Self {
         self.processes = on;
         self
     }
 
-    /// Tells for how long an agent's server has been running, which shows in its `serverStatus`.
+    /// Sets a function that returns how long an agent's server has been running. `serverStatus` shows it.
     pub fn uptime(mut self, uptime: impl Fn(&str) -> Option<Duration> + Send + Sync + 'static) -> Self {
         self.uptime = Box::new(uptime);
         self
     }
 
-    /// Opens the root, or makes a temporary one.
+    /// Opens the root, or creates a temporary one.
+    ///
+    /// # Errors
+    /// The operating system's error if the root cannot be opened or created.
     pub fn build(self) -> io::Result<ControlPlane> {
         let files = match self.root {
             Some(directory) => files::Root::open(&directory)?,

@@ -2,7 +2,7 @@ use axum::http::{HeaderMap, header};
 
 use crate::problem::Problem;
 
-/// Checks that a POST carries JSON and that its sender takes JSON back.
+/// Checks that a POST carries JSON and that its sender accepts JSON.
 pub(super) fn json_in_and_out(headers: &HeaderMap) -> Result<(), Problem> {
     let content_type =
         headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -16,7 +16,7 @@ pub(super) fn json_in_and_out(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Checks that the sender of a GET takes an event stream.
+/// Checks that the sender of a GET accepts an event stream.
 pub(super) fn events_out(headers: &HeaderMap) -> Result<(), Problem> {
     if accepts(headers, "text", "event-stream") {
         Ok(())
@@ -25,7 +25,7 @@ pub(super) fn events_out(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// The id after which a stream goes on: 0 without the header, and blank counts as absent.
+/// Parses `Last-Event-ID`: 0 without the header; a blank value counts as absent.
 pub(super) fn last_event_id(headers: &HeaderMap) -> Result<u64, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(0) };
     let text = value.to_str().unwrap_or("?").trim();
@@ -35,7 +35,7 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Result<u64, Problem> {
     text.parse().map_err(|_| Problem::invalid_request("Last-Event-ID must be a positive integer"))
 }
 
-/// Whether the `Accept` headers allow a media type; without any everything is allowed, and `q` is ignored.
+/// Whether the `Accept` headers allow a media type. Without a header everything is allowed; `q` is ignored.
 fn accepts(headers: &HeaderMap, kind: &str, subtype: &str) -> bool {
     let mut any = false;
     for value in headers.get_all(header::ACCEPT) {

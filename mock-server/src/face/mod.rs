@@ -1,4 +1,4 @@
-//! The faces of the server: thin routes over the hub and over the agents themselves.
+//! The endpoints of the server: thin routes over the hub and the agents.
 
 mod accept;
 mod official;

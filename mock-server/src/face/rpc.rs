@@ -12,7 +12,7 @@ use crate::hub::{Envelope, Hub, Posted};
 use crate::problem::Problem;
 use crate::server::{Core, EchoOverride};
 
-/// What the routes of `/v1/rpc` share.
+/// The state that the routes of `/v1/rpc` share.
 #[derive(Debug, Clone)]
 struct Face {
     core: Arc<Core>,
@@ -56,7 +56,7 @@ async fn close(State(face): State<Face>, headers: HeaderMap) -> Result<StatusCod
 }
 
 impl Face {
-    /// The connection id a request carries, if the server hands out any.
+    /// Returns the connection id of a request, if the server assigns any.
     fn connection<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
         let name = self.core.config.connection_ids.as_deref()?;
         headers.get(name)?.to_str().ok()

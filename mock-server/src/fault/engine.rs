@@ -7,10 +7,10 @@ use tokio::time::Instant;
 use super::kind::Fault;
 use super::rule::{Rule, RuleId};
 
-/// One request as far as it is known when the engine is asked.
+/// One request, as far as it is known when the engine is consulted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment<'a> {
-    /// The HTTP verb.
+    /// The HTTP method.
     pub(crate) verb: &'a str,
     /// The path without its query.
     pub(crate) path: &'a str,
@@ -23,16 +23,16 @@ pub(crate) struct Moment<'a> {
 pub(crate) enum EventFate {
     /// It is sent.
     Once,
-    /// It is left out.
+    /// It is skipped.
     Never,
     /// It is sent twice.
     Twice,
 }
 
-/// The rules in force and the count of strikes.
+/// The active rules and how often each fault fired.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// Guards rules and counts; held for a scan of a short list only.
+    /// Guards rules and counts; held only to scan a short list.
     state: Mutex<State>,
     /// The number of rules, so that a server without faults pays one atomic load per event.
     armed: AtomicUsize,
@@ -55,7 +55,7 @@ struct Armed {
 }
 
 impl Faults {
-    /// Puts a rule in force.
+    /// Activates a rule.
     pub(crate) fn arm(&self, rule: Rule) -> RuleId {
         let mut state = self.lock();
         state.next_id += 1;
@@ -66,36 +66,36 @@ impl Faults {
         RuleId(id)
     }
 
-    /// Takes one rule out of force.
+    /// Deactivates one rule.
     pub(crate) fn lift(&self, id: RuleId) {
         let mut state = self.lock();
         state.rules.retain(|armed| armed.id != id.0);
         self.armed.store(state.rules.len(), Ordering::SeqCst);
     }
 
-    /// Takes every rule out of force. The counts stay.
+    /// Deactivates all rules. The counts remain.
     pub(crate) fn clear(&self) {
         let mut state = self.lock();
         state.rules.clear();
         self.armed.store(0, Ordering::SeqCst);
     }
 
-    /// How often each fault struck.
+    /// Returns how often each fault fired.
     pub(crate) fn fired(&self) -> BTreeMap<&'static str, usize> {
         self.lock().fired.clone()
     }
 
-    /// Counts a strike of a fault that acts outside the rules.
+    /// Counts a fault that fires outside the rules.
     pub(crate) fn count(&self, fault: &Fault) {
         *self.lock().fired.entry(fault.name()).or_default() += 1;
     }
 
-    /// The first rule in force that fits `moment` and that `pick` takes, counted as one strike.
+    /// Fires the first active rule that matches `moment` and that `pick` accepts.
     pub(crate) fn strike<T>(&self, moment: &Moment<'_>, pick: impl Fn(&Fault) -> Option<T>) -> Option<T> {
         self.strike_since(moment, |fault, _| pick(fault))
     }
 
-    /// As [`Faults::strike`]; `pick` is told when the rule was put in force.
+    /// Like [`Faults::strike`]; `pick` also receives the time when the rule was activated.
     pub(crate) fn strike_since<T>(
         &self,
         moment: &Moment<'_>,
@@ -107,7 +107,7 @@ impl Faults {
         })
     }
 
-    /// As [`Faults::strike`], for rules without a method condition only: the body was not read yet.
+    /// Like [`Faults::strike`], only for rules without a JSON-RPC method, because the body was not read yet.
     pub(crate) fn strike_unread<T>(
         &self,
         moment: &Moment<'_>,
@@ -119,7 +119,7 @@ impl Faults {
         })
     }
 
-    /// As [`Faults::strike`], without counting: the rule stays as it is.
+    /// Like [`Faults::strike`], without counting.
     pub(crate) fn peek<T>(&self, moment: &Moment<'_>, pick: impl Fn(&Fault) -> Option<T>) -> Option<T> {
         if self.armed.load(Ordering::SeqCst) == 0 {
             return None;
@@ -131,7 +131,7 @@ impl Faults {
         fitting.find_map(|armed| pick(armed.rule.fault()))
     }
 
-    /// What happens to the event with this id.
+    /// Returns what happens to the event with this id.
     pub(crate) fn event_fate(&self, id: u64) -> EventFate {
         self.scan(|armed| match armed.rule.fault() {
             Fault::Hole { id: hole } if *hole == id => Some(EventFate::Never),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rule_strikes_after_its_skips_and_only_as_often_as_it_may() {
+    async fn a_rule_fires_after_its_skips_and_only_as_often_as_allowed() {
         let faults = Faults::default();
         faults.arm(Fault::PostHangs.on_method("session/prompt").skip(1).times(2));
         let struck: Vec<bool> =
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lifted_rule_strikes_no_more() {
+    async fn a_deactivated_rule_does_not_fire() {
         let faults = Faults::default();
         let id = faults.arm(Fault::PostHangs.into());
         assert!(hangs(&faults, "x"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rule_about_a_method_is_not_asked_before_the_body_was_read() {
+    async fn a_rule_about_a_method_is_not_evaluated_before_the_body_was_read() {
         let faults = Faults::default();
         faults.arm(Fault::PostResetBeforeRead.on_method("a"));
         let unread = Moment { verb: "POST", path: "/v1/rpc", method: None };

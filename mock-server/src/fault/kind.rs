@@ -2,11 +2,11 @@ use std::time::Duration;
 
 use super::rule::Rule;
 
-/// One thing that goes wrong.
+/// A fault that the server injects.
 ///
-/// A fault by itself applies to every request or stream it fits, until [`crate::MockServer::clear_faults`].
-/// [`Fault::times`], [`Fault::skip`], [`Fault::on_method`], [`Fault::on_verb`] and [`Fault::on_path`] narrow
-/// it down:
+/// By default a fault applies to every matching request or stream, until [`crate::MockServer::clear_faults`].
+/// [`Fault::times`], [`Fault::skip`], [`Fault::on_method`], [`Fault::on_verb`] and [`Fault::on_path`]
+/// restrict it:
 ///
 /// ```
 /// use mock_server::Fault;
@@ -17,167 +17,171 @@ use super::rule::Rule;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A POST is answered with this status, whatever the server would have said.
+    /// Responds to a POST with this status instead of the normal response.
     PostStatus {
         /// The HTTP status.
         status: u16,
-        /// Whether the message reaches the server all the same.
+        /// Whether the message is executed anyway.
         execute: bool,
-        /// Body, content type and headers; an empty body when absent.
+        /// Body, content type and headers; an empty body if absent.
         reply: Option<Reply>,
     },
-    /// A POST is executed and never answered.
+    /// Executes a POST and never responds.
     PostHangs,
-    /// The connection is reset before the server reads the body; the message is not executed.
+    /// Resets the connection before the server reads the body. The message is not executed.
     ///
-    /// With a method filter the server has to read the body to know the method; it is not executed either way.
+    /// With a JSON-RPC method filter the server must read the body to know the method. It is not executed
+    /// either.
     PostResetBeforeRead,
-    /// The connection is reset after the body was read.
+    /// Resets the connection after the body was read.
     PostResetAfterRead {
         /// Whether the message is executed.
         execute: bool,
     },
-    /// A POST is executed and answered with 202 at once; the response comes on the stream only.
+    /// Executes a POST and responds with 202 immediately. The JSON-RPC response arrives only on the stream.
     AnswerOnStreamOnly,
-    /// The response comes in the body only, not on the stream.
+    /// Sends the JSON-RPC response only in the body, not on the stream.
     AnswerInBodyOnly,
-    /// Nothing new passes on any stream until the body of this POST was sent, and for `delay` longer.
+    /// Holds back all streams until `delay` after the body of this POST was sent.
     BodyBeforeUpdates {
-        /// How long the streams stay held after the body was handed over.
+        /// How long the streams are held back after the body was sent.
         delay: Duration,
     },
-    /// A POST is executed and answered with 200 and a page of HTML.
+    /// Executes a POST and responds with 200 and an HTML page.
     HtmlBody,
-    /// A stream ends after this many bytes of its body.
+    /// Ends a stream after this many bytes of its body.
     StreamCutAt {
         /// How many bytes of the body are sent.
         byte: u64,
         /// How the stream ends there.
         cut: Cut,
     },
-    /// Opening a stream is answered with this status and an empty body.
+    /// Responds with this status and an empty body when a stream is opened.
     StreamRefused {
         /// The HTTP status.
         status: u16,
     },
-    /// A stream is accepted with its headers and ends cleanly without a byte.
+    /// Accepts a stream and closes it cleanly without sending a byte.
     StreamAcceptThenClose,
-    /// A stream is accepted and never sends a byte, not even a heartbeat.
+    /// Accepts a stream and never sends a byte, not even a heartbeat.
     StreamStall,
-    /// A stream goes silent after this many bytes, heartbeats included, and stays open.
+    /// Stops sending on a stream after this many bytes, including heartbeats, and keeps it open.
     StreamStallAt {
         /// How many bytes of the body are sent.
         byte: u64,
     },
-    /// The event with this id is not sent.
+    /// Skips the event with this id.
     Hole {
-        /// The id that is left out.
+        /// The id to skip.
         id: u64,
     },
-    /// The event with this id is sent twice in a row.
+    /// Sends the event with this id twice in a row.
     Repeat {
-        /// The id that is doubled.
+        /// The id to repeat.
         id: u64,
     },
-    /// At once: ids count from 1 again and the ring is forgotten, while open streams stay open.
+    /// Immediately: clears the replay buffer and restarts event ids at 1. Open streams stay open.
     SequenceReset,
-    /// At once: so many messages are published in one step that the ring loses all it held before.
+    /// Immediately: publishes more messages than the replay buffer holds, so that it loses all earlier ones.
     RingOverflow,
-    /// At once: the ring is filled with old responses whose ids are 0 to `count`, and with an old
-    /// permission request that was answered long ago.
+    /// Immediately: fills the replay buffer with old messages.
+    ///
+    /// These are responses with the ids 0 to `count`, and a permission request that was answered long ago.
     StaleRing {
         /// The highest id among the old responses.
         count: u64,
     },
-    /// At once: one notification whose text has this many bytes.
+    /// Immediately: publishes one notification whose text has this many bytes.
     OversizeEvent {
         /// The size of the text.
         bytes: usize,
     },
-    /// A stream starts with a `data:` line of this many bytes that never ends, and nothing else.
+    /// Starts a stream with an unterminated `data:` line of this many bytes, and sends nothing else.
     UnterminatedEvent {
-        /// The size of the line so far.
+        /// The size of the incomplete line.
         bytes: usize,
     },
-    /// Line ends of a stream.
+    /// Sets the line endings of a stream.
     LineEnding(LineEnding),
-    /// A stream starts with a byte order mark.
+    /// Starts a stream with a byte order mark.
     Bom,
-    /// A stream is sent in chunks of this many bytes, each flushed by itself.
+    /// Sends a stream in chunks of this many bytes, each flushed separately.
     ChunkSize(usize),
-    /// A stream starts with a `retry:` field of this many milliseconds.
+    /// Starts a stream with a `retry:` field of this many milliseconds.
     Retry(u64),
-    /// Opening a stream is answered with 200 and a page of HTML.
+    /// Responds with 200 and an HTML page when a stream is opened.
     HtmlStream,
-    /// At once: an event whose data is this JSON text, which need not be an object.
+    /// Immediately: publishes an event with this JSON text, which need not be an object.
     NonObjectEvent(String),
-    /// At once: an event whose data is this text, which need not be JSON.
+    /// Immediately: publishes an event whose data is this text, which need not be JSON.
     MalformedEvent(String),
-    /// At once: an event whose data holds a byte that is not UTF-8 inside a JSON string.
+    /// Immediately: publishes an event with invalid UTF-8 inside a JSON string.
     InvalidUtf8Event,
-    /// Any request is answered with 307 to this place.
+    /// Responds to any request with a 307 redirect to this URL.
     Redirect {
         /// The `Location` header.
         to: String,
     },
-    /// The token is refused after this many requests were let in with it.
+    /// Rejects the token after it was accepted for this many requests.
     ///
-    /// [`crate::MockServer::accept_token`] names the token that is valid from then on.
+    /// [`crate::MockServer::accept_token`] sets the token that is valid from then on.
     TokenExpiresAfter {
-        /// How many requests still pass.
+        /// How many requests are still accepted.
         requests: usize,
     },
-    /// No request is looked at until this time has passed since the fault was injected.
+    /// Handles no request until this time has passed since the injection.
     SlowStart {
-        /// How long the server takes to be ready.
+        /// How long the server takes to become ready.
         delay: Duration,
     },
-    /// A DELETE is executed and never answered.
+    /// Executes a DELETE and never responds.
     DeleteHangs,
-    /// The scripted agent asks for a permission and ends its turn only by a cancel.
+    /// The scripted agent requests a permission and ends its turn only when cancelled.
     PermissionWaitsForCancel,
-    /// The scripted agent uses an unknown session update, content block, notification, permission option
-    /// kind and stop reason in one turn.
+    /// The scripted agent uses unknown protocol values in one turn.
+    ///
+    /// These are a session update, a content block, a notification, a permission option kind and a stop
+    /// reason.
     UnknownVariants,
 }
 
 impl Fault {
-    /// Answers a POST with `status`, without executing it.
+    /// Responds to a POST with `status` without executing it.
     pub fn post_status(status: u16) -> Self {
         Self::PostStatus { status, execute: false, reply: None }
     }
 
-    /// Answers a POST with `status`, after executing it.
+    /// Executes a POST and responds with `status`.
     pub fn post_status_executed(status: u16) -> Self {
         Self::PostStatus { status, execute: true, reply: None }
     }
 
-    /// Limits the fault to the first `count` requests or streams it fits.
+    /// Restricts the fault to the first `count` matching requests or streams.
     pub fn times(self, count: usize) -> Rule {
         Rule::new(self).times(count)
     }
 
-    /// Lets the first `count` requests or streams pass.
+    /// Skips the first `count` matching requests or streams.
     pub fn skip(self, count: usize) -> Rule {
         Rule::new(self).skip(count)
     }
 
-    /// Limits the fault to messages with this JSON-RPC method.
+    /// Restricts the fault to messages with this JSON-RPC method.
     pub fn on_method(self, method: impl Into<String>) -> Rule {
         Rule::new(self).on_method(method)
     }
 
-    /// Limits the fault to requests with this HTTP verb.
+    /// Restricts the fault to requests with this HTTP method.
     pub fn on_verb(self, verb: impl Into<String>) -> Rule {
         Rule::new(self).on_verb(verb)
     }
 
-    /// Limits the fault to requests whose path starts with `prefix`.
+    /// Restricts the fault to requests whose path starts with `prefix`.
     pub fn on_path(self, prefix: impl Into<String>) -> Rule {
         Rule::new(self).on_path(prefix)
     }
 
-    /// The name of the variant, as [`crate::MockServer::faults_fired`] counts it.
+    /// Returns the name of the variant, as counted by [`crate::MockServer::faults_fired`].
     pub fn name(&self) -> &'static str {
         match self {
             Self::PostStatus { .. } => "PostStatus",
@@ -217,7 +221,7 @@ impl Fault {
         }
     }
 
-    /// Whether the fault acts at the moment it is injected, on the logs that exist then.
+    /// Whether the fault acts immediately on injection, on the logs that exist then.
     pub(crate) fn acts_at_once(&self) -> bool {
         matches!(
             self,
@@ -232,7 +236,7 @@ impl Fault {
     }
 }
 
-/// What a forced status says besides its number.
+/// The body and headers of a forced status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reply {
     /// The body; empty by default.
@@ -246,7 +250,7 @@ pub struct Reply {
 /// How a stream is cut.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Cut {
-    /// The connection closes without the final chunk, as when a proxy dies.
+    /// The connection closes without the final chunk, as if a proxy crashed.
     #[default]
     Dropped,
     /// The body ends as if it were complete.
@@ -255,7 +259,7 @@ pub enum Cut {
     Reset,
 }
 
-/// Line ends of an event stream.
+/// The line endings of an event stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LineEnding {
     /// A line feed.
@@ -265,6 +269,6 @@ pub enum LineEnding {
     CrLf,
     /// A carriage return.
     Cr,
-    /// The three kinds in turn.
+    /// All three kinds in turn.
     Mixed,
 }

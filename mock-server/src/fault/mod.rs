@@ -1,4 +1,4 @@
-//! Faults: everything that can go wrong on the way, each switchable while the server runs.
+//! Faults that can be injected while the server is running.
 
 mod engine;
 mod kind;

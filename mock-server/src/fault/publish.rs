@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::kind::Fault;
 use crate::stream::Log;
 
-/// Does what a fault that acts at once does to one log.
+/// Applies a fault with immediate effect to one log.
 pub(crate) fn apply_to_log(fault: &Fault, log: &Log) {
     match fault {
         Fault::SequenceReset => log.reset_sequence(),
@@ -25,16 +25,16 @@ pub(crate) fn apply_to_log(fault: &Fault, log: &Log) {
     }
 }
 
-/// Publishes one message more than the ring holds. A ring without bound cannot overflow; it gets as many
-/// messages as the standard ring holds.
+/// Publishes one message more than the replay buffer holds. An unbounded buffer cannot overflow; it gets as
+/// many messages as the default buffer holds.
 fn overflow(log: &Log) {
     const LARGEST: usize = 65_536;
     let count = log.capacity().min(LARGEST) + 1;
     log.publish_all((0..count).map(|number| notification("_mock/overflow", json!({ "number": number }))));
 }
 
-/// Responses another client got long ago, under the ids a counting client would choose, and a permission
-/// request that nobody waits for.
+/// Publishes old messages: responses of another client, and a permission request without a waiting agent. The
+/// response ids are those that a counting client would choose.
 fn stale(log: &Log, count: u64) {
     let response = |id: Value| {
         Bytes::from(json!({ "jsonrpc": "2.0", "id": id, "result": { "stale": true } }).to_string())

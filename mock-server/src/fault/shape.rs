@@ -10,19 +10,19 @@ use super::engine::{Faults, Moment};
 use super::kind::{Cut, Fault, LineEnding};
 use crate::server::Socket;
 
-/// The stuff of events that never end: sent again and again, so that any number of them costs nothing.
+/// The contents of events that never end. Sent repeatedly, so that their size costs no memory.
 static FILLER: [u8; 16_384] = [b'x'; 16_384];
 
-/// What is done to the bytes of one stream, decided when it is opened.
+/// The changes to the bytes of one stream, decided when it is opened.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Shape {
-    /// Bytes in front of everything.
+    /// Bytes before everything else.
     prefix: Vec<u8>,
-    /// How many bytes of an event that never ends follow the prefix, before the stream goes silent.
+    /// How many bytes of a never-ending event follow the prefix, before the stream goes silent.
     filler: Option<usize>,
-    /// Line ends, if not plain line feeds.
+    /// Line endings, if not plain line feeds.
     line_ending: Option<LineEnding>,
-    /// The size of every chunk but the last of a batch.
+    /// The size of every chunk except the last of a batch.
     chunk: Option<usize>,
     /// Where and how the stream ends.
     cut: Option<(u64, Cut)>,
@@ -71,7 +71,7 @@ impl Shape {
         shape
     }
 
-    /// The body as it goes out.
+    /// Returns the changed body.
     pub(crate) fn apply(self, body: Body, socket: Option<Arc<Socket>>) -> Body {
         if self == Self::default() {
             return body;
@@ -88,7 +88,7 @@ impl Shape {
         }))
     }
 
-    /// Exchanges the line ends. Payloads hold no raw line feeds, so every one of them ends a line.
+    /// Replaces the line endings. Payloads contain no raw line feeds, so each one ends a line.
     fn rewrite(&self, bytes: Bytes, line: &mut usize) -> Bytes {
         let Some(ending) = self.line_ending else { return bytes };
         let mut out = BytesMut::with_capacity(bytes.len() * 2);
@@ -98,8 +98,8 @@ impl Shape {
                 continue;
             }
             let kind = match ending {
-                // Two returns in a row would be read as one return and an empty line less if a feed followed
-                // directly, so the turn changes after each blank line only.
+                // CR directly followed by LF would be read as one line ending, so the kind changes only after
+                // a blank line.
                 LineEnding::Mixed => [LineEnding::Lf, LineEnding::CrLf, LineEnding::Cr][(*line / 4) % 3],
                 other => other,
             };
@@ -114,13 +114,13 @@ impl Shape {
     }
 }
 
-/// A stream body on its way through a [`Shape`].
+/// A stream body that passes through a [`Shape`].
 struct Shaped {
     shape: Shape,
     source: BodyDataStream,
     /// Bytes that were read from the source and not sent yet.
     queue: VecDeque<Bytes>,
-    /// How many lines went by, for mixed line ends.
+    /// How many lines were sent, for mixed line endings.
     line: usize,
     /// How many bytes were sent.
     sent: u64,
@@ -162,7 +162,7 @@ impl Shaped {
             self.queue.push_front(rest);
         }
         if self.shape.chunk.is_some() && self.sent > 0 {
-            // The chunk before this one is written to the socket before this one is made.
+            // The previous chunk is written to the socket before the next one is created.
             flushed(self.socket.as_deref()).await;
         }
         self.sent += front.len() as u64;
@@ -184,7 +184,7 @@ impl Shaped {
     }
 }
 
-/// Waits until what was handed to the connection has left it.
+/// Waits until the connection has sent its pending data.
 async fn flushed(socket: Option<&Socket>) {
     match socket {
         Some(socket) => socket.flushed().await,

@@ -9,14 +9,14 @@ use super::state::{Hub, Slot, State};
 use crate::agent::{Agent, Running};
 use crate::problem::Problem;
 
-/// An agent that is up, and which launch of it this is.
+/// A running agent and the number of its launch.
 pub(super) struct Launched {
     pub(super) running: Arc<dyn Running>,
     pub(super) launch: u64,
 }
 
 impl Hub {
-    /// The agent a message goes to.
+    /// Returns the agent that a message is sent to.
     pub(super) fn agent_for(
         &self,
         connection: &str,
@@ -54,9 +54,9 @@ impl Hub {
         })?)
     }
 
-    /// Kills the running agent of this name; says whether there was one.
+    /// Kills the running agent with this name. Returns whether there was one.
     pub(crate) fn kill_agent(&self, name: &str) -> bool {
-        // The lock is let go first: a scripted agent reports its exit at once.
+        // The lock is released first, because a scripted agent reports its exit immediately.
         let running = self.lock().running(name);
         running.map(|running| running.kill()).is_some()
     }
@@ -65,8 +65,8 @@ impl Hub {
         if self.core.recipe(&name).is_some() { Ok(name) } else { Err(Problem::unsupported_agent(name)) }
     }
 
-    /// The running agent of this name, launched now if it is not up. An agent that is launched for anything
-    /// but an `initialize` is initialised as the one before it was.
+    /// Returns the running agent with this name and launches it if necessary. An agent launched for anything
+    /// but an `initialize` is initialised like its predecessor.
     pub(super) async fn launched(self: &Arc<Self>, name: &str, method: &str) -> Result<Launched, Problem> {
         let agent = self.core.recipe(name).ok_or_else(|| Problem::unsupported_agent(name))?;
         let (cell, launch, initialize) = {
@@ -99,11 +99,12 @@ impl Hub {
         let running = launched
             .map_err(|error| Problem::stream_error(format!("failed to start agent process: {}", error.0)))?;
         if let Some(params) = initialize {
-            // The agent before this one was initialised by a client; this one must not notice the change.
+            // A client initialised the previous agent. This one is initialised in the same way, so that the
+            // client need not notice.
             let message = json!({
                 "jsonrpc": "2.0", "id": format!("runtime_req_{launch}"), "method": "initialize", "params": params,
             });
-            // An agent that is down again says so by its exit.
+            // The exit of a dead agent is reported separately.
             let _ = running.deliver(message).await;
         }
         Ok(running)
@@ -111,7 +112,7 @@ impl Hub {
 }
 
 impl State {
-    /// The slot of an agent, made on first use.
+    /// Returns the slot of an agent and creates it on first use.
     pub(super) fn slot(&mut self, name: &str) -> &mut Slot {
         let launch = if self.agents.contains_key(name) { 0 } else { self.next_launch() };
         self.agents.entry(name.to_owned()).or_insert_with(|| Slot {
@@ -121,8 +122,8 @@ impl State {
         })
     }
 
-    /// Puts a fresh cell in place of an agent that exited and returns the old one; what the agent was
-    /// initialised with is kept.
+    /// Replaces the cell of an exited agent and returns the old one. The parameters of its `initialize` are
+    /// preserved.
     pub(super) fn renew(&mut self, name: &str) -> Arc<OnceCell<Arc<dyn Running>>> {
         let launch = self.next_launch();
         let slot = self.slot(name);

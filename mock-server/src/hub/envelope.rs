@@ -2,19 +2,19 @@ use serde_json::{Map, Value};
 
 use crate::problem::Problem;
 
-/// One JSON-RPC message, told apart by its members.
+/// One JSON-RPC message, classified by its members.
 #[derive(Debug, Clone)]
 pub(crate) enum Envelope {
     /// `method` and `id`; an `id` of null counts.
     Request { id: Value, method: String, params: Value },
     /// `method` without `id`.
     Notification { method: String, params: Value },
-    /// `id` without `method`: the answer to an agent's request.
+    /// `id` without `method`: the response to an agent request.
     Answer { id: Value, message: Map<String, Value> },
 }
 
 impl Envelope {
-    /// Checks a body by the rules of `/v1/rpc`.
+    /// Parses a body by the rules of `/v1/rpc`.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Problem> {
         let value: Value = serde_json::from_slice(body)
             .map_err(|error| Problem::invalid_request(format!("invalid JSON body: {error}")))?;
@@ -48,7 +48,7 @@ impl Envelope {
         }
     }
 
-    /// The method, unless it is an answer.
+    /// Returns the method, unless it is a response.
     pub(crate) fn method(&self) -> Option<&str> {
         match self {
             Self::Request { method, .. } | Self::Notification { method, .. } => Some(method),
@@ -56,7 +56,7 @@ impl Envelope {
         }
     }
 
-    /// The parameters; null when there are none.
+    /// Returns the parameters; null if there are none.
     pub(crate) fn params(&self) -> &Value {
         match self {
             Self::Request { params, .. } | Self::Notification { params, .. } => params,
@@ -65,7 +65,7 @@ impl Envelope {
     }
 }
 
-/// The session a message is about.
+/// Returns the session that a message is about.
 pub(crate) fn session_of(params: &Value) -> Option<&str> {
     params.get("sessionId")?.as_str()
 }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_single_json_rpc_message_is_refused() {
+    fn a_body_that_is_not_a_single_json_rpc_message_is_rejected() {
         for body in [
             "",
             "{bad",

@@ -11,7 +11,7 @@ use crate::problem::Problem;
 /// How many sessions one page of `session/list` holds.
 const PAGE: usize = 200;
 
-/// The requests the server answers by itself, and advertises.
+/// The requests that the server handles itself, and advertises.
 const METHODS: [(&str, &str); 8] = [
     ("sessionDetach", "_sandboxagent/session/detach"),
     ("sessionTerminate", "_sandboxagent/session/terminate"),
@@ -23,7 +23,7 @@ const METHODS: [(&str, &str); 8] = [
     ("sessionGet", "_sandboxagent/session/get"),
 ];
 
-/// Whether a request is answered by the server and not by an agent.
+/// Whether the server handles a request itself.
 pub(super) fn answers_itself(method: &str) -> bool {
     method == "session/list" || METHODS.iter().any(|(_, own)| *own == method)
 }
@@ -35,7 +35,7 @@ pub(super) fn takes_notification(method: &str) -> bool {
     })
 }
 
-/// Adds what the server can do to the capabilities an agent returned.
+/// Adds the server's capabilities to those that an agent returned.
 pub(super) fn advertise(response: &mut Map<String, Value>) {
     let capabilities = response.get_mut("result").and_then(|result| result.get_mut("agentCapabilities"));
     let Some(Value::Object(capabilities)) = capabilities else { return };
@@ -60,7 +60,7 @@ pub(super) fn advertise(response: &mut Map<String, Value>) {
 }
 
 impl Hub {
-    /// Does what the server does by itself and returns the result.
+    /// Handles a request of the server itself and returns the result.
     pub(super) async fn extension(
         self: &Arc<Self>,
         connection: &str,
@@ -103,7 +103,7 @@ impl Hub {
         }
     }
 
-    /// Cancels what the session does and ends it; the agent lives on.
+    /// Cancels the session's running turn and ends the session. The agent continues.
     async fn terminate(&self, id: &str) -> Result<Value, Problem> {
         let running = {
             let state = self.lock();
@@ -113,7 +113,7 @@ impl Hub {
         if let Some(running) = running {
             let params = json!({ "sessionId": id });
             let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": params });
-            // An agent that died meanwhile has nothing to cancel.
+            // An agent that has died has nothing to cancel.
             let _ = running.deliver(cancel).await;
         }
         let terminated = self.end(id, &Termination::by_request());

@@ -12,11 +12,11 @@ use crate::agent::{Exit, Output, Running};
 use crate::server::Echo;
 use crate::stream::Log;
 
-/// The JSON-RPC code of a request that died with its agent, and of a prompt to an ended session.
+/// The JSON-RPC code of a request that failed with its agent, and of a prompt to an ended session.
 const SESSION_ENDED: i64 = -32000;
 
 impl Hub {
-    /// Takes what one launch of an agent printed, or its exit. Output of an earlier launch is ignored.
+    /// Handles output of one launch of an agent, or its exit. Output of an earlier launch is ignored.
     pub(super) fn output(&self, agent: &str, launch: u64, output: Output) {
         let mut state = self.lock();
         if state.agents.get(agent).is_none_or(|slot| slot.launch != launch) {
@@ -26,14 +26,14 @@ impl Hub {
             Output::Line(line) => self.line(&mut state, agent, &line),
             Output::Exited(exit) => {
                 let gone = Self::exit(&mut state, agent, &exit);
-                // The agent may speak when it is let go, so the lock goes first.
+                // The agent may produce output when it is dropped, so the lock is released first.
                 drop(state);
                 drop(gone);
             }
         }
     }
 
-    /// Ends one session and tells who listens. Says whether it was still active.
+    /// Ends one session and notifies the clients. Returns whether it was active.
     pub(super) fn end(&self, id: &str, termination: &Termination) -> bool {
         let mut state = self.lock();
         let Some(session) = state.sessions.get_mut(id) else { return false };
@@ -53,7 +53,7 @@ impl Hub {
         }
         match serde_json::from_slice::<Value>(line) {
             Ok(Value::Object(message)) => self.message(state, agent, message, line),
-            // Valid JSON that is no message passes as it is.
+            // Valid JSON that is not a message is forwarded unchanged.
             Ok(_) => publish_raw(&state.audience(agent, None), line),
             Err(error) => {
                 let raw = String::from_utf8_lossy(line);
@@ -94,14 +94,14 @@ impl Hub {
                     settle(state, pending, message);
                 }
             }
-            // The answer to a request of the server itself.
+            // The response to a request of the server itself.
             (None, Some(Value::String(id))) if id.starts_with("runtime_req_") => {}
-            // An answer nobody waits for still passes, as every other line does.
+            // A response without a pending request is forwarded like any other line.
             (None, _) => publish_raw(&state.audience(agent, None), line),
         }
     }
 
-    /// Ends every active session of the agent, then fails what it was asked. Returns the agent that is gone.
+    /// Ends every active session of the agent, then fails its pending requests. Returns the exited agent.
     fn exit(state: &mut State, agent: &str, exit: &Exit) -> Arc<OnceCell<Arc<dyn Running>>> {
         let termination = Termination::by_exit(exit);
         let gone = state.renew(agent);
@@ -122,7 +122,7 @@ impl Hub {
             .filter(|(_, pending)| pending.agent == agent)
             .map(|(id, _)| id.clone())
             .collect();
-        // Ids grow with time, so the oldest request fails first.
+        // Ids increase with time, so the oldest request fails first.
         lost.sort_by_key(|id| (id.len(), id.clone()));
         for id in lost {
             if let Some(pending) = state.pending.remove(&id) {
@@ -144,7 +144,7 @@ impl Hub {
 }
 
 impl State {
-    /// The logs that see a message of this agent about this session.
+    /// Returns the logs that receive a message of this agent about this session.
     fn audience(&self, agent: &str, session: Option<&str>) -> Vec<Arc<Log>> {
         if let Some(only) = self.only_connection() {
             return vec![only];
@@ -156,8 +156,8 @@ impl State {
         concerned.map(|connection| Arc::clone(&connection.log)).collect()
     }
 
-    /// The connection that is asked by this agent about this session: one that prompts, one that is
-    /// attached, one that was initialised with the agent, in this order.
+    /// Returns the connection that receives an agent request about this session. Preferred is one with a
+    /// pending prompt, then an attached one, then one that was initialised with the agent.
     fn asked_connection(&self, agent: &str, session: Option<&str>) -> String {
         let prompting = self.pending.values().find(|pending| {
             pending.method == "session/prompt" && session.is_some() && session_of(&pending.params) == session
@@ -176,13 +176,13 @@ impl State {
             .unwrap_or_default()
     }
 
-    /// The log of the one connection, when the server hands out no ids.
+    /// Returns the log of the single connection, if the server assigns no ids.
     fn only_connection(&self) -> Option<Arc<Log>> {
         self.connections.get("").map(|connection| Arc::clone(&connection.log))
     }
 }
 
-/// Gives a request its answer: on the stream first, then to the waiting POST.
+/// Delivers the response to a request: first on the stream, then to the waiting POST.
 fn settle(state: &mut State, pending: Pending, mut response: Map<String, Value>) {
     response.insert("id".to_owned(), pending.id.clone());
     if pending.method == "initialize" {
@@ -193,11 +193,11 @@ fn settle(state: &mut State, pending: Pending, mut response: Map<String, Value>)
     if pending.echo != Echo::BodyOnly {
         state.publish(&pending.connection, &response);
     }
-    // The POST may have been given up; the stream has the answer all the same.
+    // The POST may have been aborted; the stream carries the response anyway.
     let _ = pending.waiter.send(response);
 }
 
-/// Keeps the books: which session a response made, revived or removed.
+/// Records which session a response created, revived or removed.
 fn remember(state: &mut State, pending: &Pending, response: &Map<String, Value>) {
     let result = response.get("result");
     if pending.method == "initialize" && result.is_some() {
@@ -233,8 +233,8 @@ fn remember(state: &mut State, pending: &Pending, response: &Map<String, Value>)
     }
 }
 
-/// Publishes one line word for word; a carriage return inside would end the event, so such a line is
-/// written anew.
+/// Publishes one line unchanged. A carriage return inside would end the event, so such a line is serialized
+/// again.
 fn publish_raw(logs: &[Arc<Log>], line: &[u8]) {
     let rewritten = match line.contains(&b'\r') {
         true => serde_json::from_slice::<Value>(line).map(|value| value.to_string().into_bytes()).ok(),

@@ -1,8 +1,8 @@
 //! The hub of `/v1/rpc`: connections, pending requests, agents and sessions behind one lock.
 //!
-//! Everything an agent prints passes through [`Hub::output`] in order, under the lock, and is published
-//! there; so updates, agent requests and responses share one order on the stream, and a response is
-//! published before its POST is answered. The lock is never held across an await.
+//! All agent output passes through [`Hub::output`] in order, under the lock, and is published there. Updates,
+//! agent requests and responses therefore have one order on the stream, and a response is published before
+//! its POST completes. The lock is never held across an await.
 
 mod agents;
 mod envelope;

@@ -12,16 +12,16 @@ use crate::agent::AgentAnswer;
 use crate::problem::Problem;
 use crate::server::Echo;
 
-/// How a POST to `/v1/rpc` is answered.
+/// The response to a POST to `/v1/rpc`.
 #[derive(Debug)]
 pub(crate) struct Posted {
-    /// The connection, to be named in a header when the server hands out ids.
+    /// The connection id, sent in a header if the server assigns ids.
     pub(crate) connection: String,
-    /// The response; none for 202.
+    /// The response; `None` for 202.
     pub(crate) body: Option<Value>,
 }
 
-/// One request of a client, on its way in.
+/// One incoming client request.
 struct Incoming {
     connection: String,
     id: Value,
@@ -31,7 +31,7 @@ struct Incoming {
 }
 
 impl Hub {
-    /// Takes one message from a client.
+    /// Handles one message from a client.
     pub(crate) async fn post(
         self: &Arc<Self>,
         header: Option<&str>,
@@ -40,7 +40,7 @@ impl Hub {
     ) -> Result<Posted, Problem> {
         let opens = header.is_none_or(|id| id.trim().is_empty()) && envelope.method() == Some("initialize");
         let connection = if opens && self.core.config.connection_ids.is_some() {
-            // The agent is checked first, so that a refused initialize leaves no connection behind.
+            // The agent is checked first, so that a rejected `initialize` leaves no connection behind.
             self.agent_for("", "initialize", envelope.params())?;
             self.new_connection()
         } else {
@@ -77,7 +77,7 @@ impl Hub {
         let late = |_| Problem::timeout("agent did not answer in time");
         let deadline = Instant::now() + self.core.config.request_timeout;
         let stream_only = incoming.echo == Echo::StreamOnly;
-        // An agent that does not even read its input is as silent as one that does not answer.
+        // An agent that does not read its input counts as silent, too.
         let answer = timeout_at(deadline, self.hand_over(agent, incoming)).await.map_err(late)??;
         if stream_only {
             return Ok(None);
@@ -87,7 +87,7 @@ impl Hub {
         answer.map(Some).map_err(closed)
     }
 
-    /// Registers the request and writes it to the agent; the answer comes through the receiver.
+    /// Registers the request and writes it to the agent. The receiver gets the response.
     async fn hand_over(
         self: &Arc<Self>,
         agent: String,
@@ -106,7 +106,7 @@ impl Hub {
             let Launched { running, launch } = self.launched(&agent, &wanted).await?;
             {
                 let mut state = self.lock();
-                // The agent may have exited since; then its successor gets the message.
+                // If the agent has exited since, its successor gets the message.
                 if state.agents.get(&agent).is_none_or(|slot| slot.launch != launch) {
                     continue;
                 }
@@ -116,7 +116,7 @@ impl Hub {
                     state.pending.insert(given, pending);
                 }
             }
-            // An agent whose input is closed is about to exit, and its exit fails the request.
+            // An agent with closed input is about to exit, and its exit fails the request.
             let _ = running.deliver(message).await;
             return Ok(answer);
         }
@@ -141,20 +141,20 @@ impl Hub {
         if method == "initialize" {
             self.launched(&agent, &method).await?;
         }
-        // An agent that is down is not started to be told that nothing is wanted of it.
+        // A stopped agent is not started for a notification.
         let running = self.lock().running(&agent);
         let Some(running) = running else { return Ok(()) };
         let mut message = json!({ "jsonrpc": "2.0", "method": method });
         if !params.is_null() {
             message["params"] = params;
         }
-        // Nobody waits for a notification; an agent that is gone loses it.
+        // A notification has no response; an exited agent loses it.
         let _ = running.deliver(message).await;
         Ok(())
     }
 
-    /// Passes on that a client wants one of its requests to stop, under the id the agent knows. A request
-    /// that is answered already is not stopped any more.
+    /// Forwards the cancellation of a client request, under the id that the agent knows. Ignored if the
+    /// response was already sent.
     async fn cancel_request(&self, connection: &str, params: &Value) {
         let wanted = params.get("requestId").unwrap_or(&Value::Null);
         let found = {
@@ -165,14 +165,14 @@ impl Hub {
         };
         if let Some((id, running)) = found {
             let params = json!({ "requestId": id });
-            // An agent that died meanwhile has failed the request.
+            // An agent that has died has already failed the request.
             let _ = running
                 .deliver(json!({ "jsonrpc": "2.0", "method": "$/cancel_request", "params": params }))
                 .await;
         }
     }
 
-    /// Hands the answer to an agent's request back to the agent. The first answer wins.
+    /// Passes the response to an agent request to the agent. The first response wins.
     async fn answer(
         &self,
         connection: &str,
@@ -192,7 +192,7 @@ impl Hub {
         match (asked.agent, running) {
             (Some((_, own_id)), Some(running)) => {
                 message.insert("id".to_owned(), own_id);
-                // An agent that died meanwhile needs no answer.
+                // An agent that has died needs no response.
                 let _ = running.deliver(Value::Object(message)).await;
             }
             (Some(_), None) => {}
@@ -205,7 +205,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Answers a request that no agent sees.
+    /// Responds to a request without an agent.
     fn respond(&self, incoming: &Incoming, member: &str, value: Value) -> Option<Value> {
         let response = json!({ "jsonrpc": "2.0", "id": incoming.id, member: value });
         if incoming.echo != Echo::BodyOnly {
@@ -220,7 +220,7 @@ impl Hub {
         session.is_some_and(|session| session.termination.is_some())
     }
 
-    /// Keeps the books on what a client asked: who is attached, what was initialised, which model is hinted.
+    /// Records the effects of a client's request: attached sessions, initialised agents, model hints.
     fn note(&self, connection: &str, agent: &str, method: &str, params: &Value) {
         let mut state = self.lock();
         if method == "initialize"

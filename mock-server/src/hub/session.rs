@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::termination::Termination;
 
-/// The key under which the server's own metadata travels.
+/// The key of the server's metadata.
 pub(crate) const META: &str = "sandboxagent.dev";
 
-/// One session as the server remembers it.
+/// One session in the server's records.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     pub(crate) agent: String,
@@ -15,21 +15,21 @@ pub(crate) struct Session {
     title: Option<String>,
     model: Option<String>,
     mode: Option<String>,
-    /// The metadata as it was given, key by key.
+    /// The metadata as received, key by key.
     stored: Map<String, Value>,
     created_at: u64,
     updated_at: u64,
-    /// The time an agent named in a `session_info_update`, word for word.
+    /// The time that an agent reported in a `session_info_update`, unchanged.
     agent_time: Option<String>,
     event_count: u64,
-    /// Set once the session ended.
+    /// Set when the session has ended.
     pub(crate) termination: Option<Termination>,
-    /// Set when the server went down while the session was active.
+    /// Set when the server shut down while the session was active.
     suspended: bool,
 }
 
 impl Session {
-    /// A session of `agent` that starts now.
+    /// Creates a session of `agent`.
     pub(crate) fn new(agent: &str, cwd: &str) -> Self {
         let now = now();
         Self {
@@ -48,7 +48,7 @@ impl Session {
         }
     }
 
-    /// Merges metadata key by key. `title`, `model` and `mode` act; null clears the latter two.
+    /// Merges metadata key by key. `title`, `model` and `mode` take effect; null clears the latter two.
     pub(crate) fn merge(&mut self, metadata: &Map<String, Value>) {
         for (key, value) in metadata {
             let text = value.as_str().map(str::to_owned);
@@ -69,7 +69,7 @@ impl Session {
         self.updated_at = now();
     }
 
-    /// Takes over what an agent's own update says about the session.
+    /// Applies an agent's update to the session.
     pub(crate) fn observe(&mut self, update: &Value) {
         self.count();
         match update.get("sessionUpdate").and_then(Value::as_str) {
@@ -90,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Ends the session. The first end wins; says whether this was it.
+    /// Ends the session. The first end wins. Returns whether this was the first.
     pub(crate) fn end(&mut self, termination: Termination) -> bool {
         if self.termination.is_some() {
             return false;
@@ -100,7 +100,7 @@ impl Session {
         true
     }
 
-    /// Makes an ended session active again, in `cwd` if one is given.
+    /// Makes an ended session active again, in `cwd` if given.
     pub(crate) fn revive(&mut self, cwd: Option<&str>) {
         self.termination = None;
         self.suspended = false;
@@ -116,7 +116,7 @@ impl Session {
         active
     }
 
-    /// The hint of the model in use.
+    /// Returns the hint of the current model.
     pub(crate) fn model(&self) -> Option<&str> {
         self.model.as_deref()
     }
@@ -126,7 +126,7 @@ impl Session {
         self.cwd == cwd
     }
 
-    /// The entry of `GET /v1/sessions` and of `_sandboxagent/session/{get,list}`.
+    /// Returns the entry of `GET /v1/sessions` and of `_sandboxagent/session/{get,list}`.
     pub(crate) fn info(&self, id: &str) -> Value {
         let stored = |camel: &str, snake: &str| {
             self.stored.get(camel).or_else(|| self.stored.get(snake)).and_then(Value::as_str)
@@ -161,7 +161,7 @@ impl Session {
         info
     }
 
-    /// The entry of `session/list`.
+    /// Returns the entry of `session/list`.
     pub(crate) fn entry(&self, id: &str) -> Value {
         let mut meta = self.stored.clone();
         meta.insert("agent".to_owned(), self.agent.clone().into());
@@ -187,7 +187,7 @@ impl Session {
     }
 }
 
-/// The server's metadata in `params._meta`, if there is an object.
+/// Returns the server's metadata in `params._meta`, if it is an object.
 pub(crate) fn metadata(params: &Value) -> Option<&Map<String, Value>> {
     params.get("_meta")?.get(META)?.as_object()
 }

@@ -13,13 +13,13 @@ use crate::problem::Problem;
 use crate::server::{Core, Echo};
 use crate::stream::{Framing, Log, Seat, Tap};
 
-/// The name of the one connection of a server that hands out no ids.
+/// The name of the single connection of a server without connection ids.
 const THE_CONNECTION: &str = "";
 
 /// The state of `/v1/rpc`.
 pub(crate) struct Hub {
     pub(super) core: Arc<Core>,
-    /// Knows which agents there are and installs them.
+    /// Lists and installs agents.
     pub(super) control: ControlPlane,
     /// Guards everything below. Held for lookups and publishing, never across an await.
     state: Mutex<State>,
@@ -31,9 +31,9 @@ pub(super) struct State {
     /// Running agents by name.
     pub(super) agents: BTreeMap<String, Slot>,
     pub(super) sessions: BTreeMap<String, Session>,
-    /// Requests of clients, by the id the agent was given.
+    /// Pending client requests, by the id that the agent received.
     pub(super) pending: HashMap<String, Pending>,
-    /// Requests of agents, by the id the client was given.
+    /// Pending agent requests, by the id that the client received.
     pub(super) asked: HashMap<String, Asked>,
     counters: Counters,
 }
@@ -46,18 +46,18 @@ struct Counters {
     launches: u64,
 }
 
-/// One client connection, or the only one there is.
+/// One client connection, or the single one.
 pub(super) struct Connection {
     pub(super) log: Arc<Log>,
-    /// Where its one reader sits, when the server hands out connection ids.
+    /// The slot of its single reader, if the server assigns connection ids.
     seat: Seat,
-    /// The agents it was initialised with; the first is its default.
+    /// The agents that it was initialised with; the first is its default.
     pub(super) agents: Vec<String>,
-    /// The sessions whose messages it gets.
+    /// The sessions whose messages it receives.
     pub(super) attached: BTreeSet<String>,
 }
 
-/// One agent by name. A new cell is put in place when the agent exits.
+/// One agent by name. The cell is replaced when the agent exits.
 pub(super) struct Slot {
     pub(super) launch: u64,
     pub(super) running: Arc<OnceCell<Arc<dyn Running>>>,
@@ -65,10 +65,10 @@ pub(super) struct Slot {
     pub(super) initialize: Option<Value>,
 }
 
-/// A client's request on its way through an agent.
+/// A pending client request.
 pub(super) struct Pending {
     pub(super) connection: String,
-    /// The id the client chose.
+    /// The client's id.
     pub(super) id: Value,
     pub(super) method: String,
     pub(super) params: Value,
@@ -77,17 +77,17 @@ pub(super) struct Pending {
     pub(super) waiter: oneshot::Sender<Value>,
 }
 
-/// An agent's request on its way to a client.
+/// A pending agent request.
 pub(super) struct Asked {
     pub(super) connection: String,
-    /// The agent and the id it chose; none for a request made up by a test.
+    /// The agent and its id; `None` for a request that a test created.
     pub(super) agent: Option<(String, Value)>,
     pub(super) method: String,
     pub(super) params: Value,
 }
 
 impl Hub {
-    /// An empty hub. Without connection ids the one connection is there from the start.
+    /// Creates an empty hub. Without connection ids it has the single connection from the start.
     pub(crate) fn new(core: Arc<Core>, control: ControlPlane) -> Arc<Self> {
         let mut state = State::default();
         if core.config.connection_ids.is_none() {
@@ -96,7 +96,7 @@ impl Hub {
         Arc::new(Self { core, control, state: Mutex::new(state) })
     }
 
-    /// Finds the connection of a request, by its header.
+    /// Returns the connection of a request, by its header.
     pub(super) fn connection(&self, header: Option<&str>) -> Result<String, Problem> {
         if self.core.config.connection_ids.is_none() {
             return Ok(THE_CONNECTION.to_owned());
@@ -109,7 +109,7 @@ impl Hub {
         if self.lock().connections.contains_key(id) { Ok(id.to_owned()) } else { Err(unknown_client(id)) }
     }
 
-    /// Makes a connection, for the first `initialize` of a client.
+    /// Creates a connection, for the first `initialize` of a client.
     pub(super) fn new_connection(&self) -> String {
         let log = self.core.new_log();
         let mut state = self.lock();
@@ -120,7 +120,7 @@ impl Hub {
     }
 
     /// Opens the stream of a connection after the id `seen`. A connection with an id has one stream at a
-    /// time; the one connection of a server without ids has any number.
+    /// time; the single connection of a server without ids has any number.
     pub(crate) fn stream(&self, header: Option<&str>, seen: u64) -> Result<Tap, Problem> {
         let id = self.connection(header)?;
         let state = self.lock();
@@ -135,9 +135,11 @@ impl Hub {
         Ok(Tap::open(&self.core, log, position, Framing::Numbered).seated(seated))
     }
 
-    /// Closes a connection. Agents and sessions stay. On the shared endpoint only the open streams end: the replay
-    /// buffer and unanswered agent requests stay for the other clients. A connection of its own ends with everything,
-    /// and agents that wait for its responses get an error.
+    /// Closes a connection. Agents and sessions remain.
+    ///
+    /// On a shared endpoint only the open streams end: the replay buffer and pending agent requests remain
+    /// for the other clients. A connection with an id ends completely, and agents that wait for its responses
+    /// get an error.
     pub(crate) async fn close(&self, header: Option<&str>) -> Result<(), Problem> {
         let id = match self.connection(header) {
             Ok(id) => id,
@@ -166,13 +168,13 @@ impl Hub {
         };
         for (agent, id) in orphans {
             let error = json!({ "code": -32001, "message": "no attached ACP client for session request" });
-            // An agent that died meanwhile needs no answer.
+            // An agent that has died needs no response.
             let _ = agent.deliver(json!({ "jsonrpc": "2.0", "id": id, "error": error })).await;
         }
         Ok(())
     }
 
-    /// Publishes any text on every connection, as an agent would.
+    /// Publishes any text on every connection, like an agent.
     pub(crate) fn emit(&self, data: &Bytes) {
         let state = self.lock();
         for connection in state.connections.values() {
@@ -180,7 +182,7 @@ impl Hub {
         }
     }
 
-    /// Publishes a request of no agent on every connection and returns its id.
+    /// Publishes a request without an agent on every connection and returns its id.
     pub(crate) fn emit_request(&self, mut request: Value) -> String {
         let mut state = self.lock();
         let id = state.next_asked();
@@ -199,22 +201,22 @@ impl Hub {
         id
     }
 
-    /// The newest event id of the one connection, or of the busiest.
+    /// Returns the newest event id of the single connection, or of the busiest one.
     pub(crate) fn last_event_id(&self) -> u64 {
         self.lock().connections.values().map(|connection| connection.log.last_id()).max().unwrap_or(0)
     }
 
-    /// Every session as `GET /v1/sessions` shows it, sorted by id.
+    /// Returns all sessions in the format of `GET /v1/sessions`, sorted by id.
     pub(crate) fn session_infos(&self) -> Vec<Value> {
         self.lock().sessions.iter().map(|(id, session)| session.info(id)).collect()
     }
 
-    /// One session as `GET /v1/sessions/{id}` shows it.
+    /// Returns one session in the format of `GET /v1/sessions/{id}`.
     pub(crate) fn session_info(&self, id: &str) -> Option<Value> {
         self.lock().sessions.get(id).map(|session| session.info(id))
     }
 
-    /// Marks every active session as suspended and says how many there were.
+    /// Marks every active session as suspended. Returns how many there were.
     pub(crate) fn suspend_sessions(&self) -> usize {
         self.lock().sessions.values_mut().map(|session| usize::from(session.suspend())).sum()
     }
@@ -252,7 +254,7 @@ impl State {
         self.counters.launches
     }
 
-    /// The agent of this name, if it is up.
+    /// Returns the running agent with this name.
     pub(super) fn running(&self, agent: &str) -> Option<Arc<dyn Running>> {
         self.agents.get(agent)?.running.get().cloned()
     }
@@ -265,7 +267,7 @@ impl State {
     }
 }
 
-/// An unknown connection, in the wording of the early extension server.
+/// The problem of an unknown connection, with the message of the early extension server.
 pub(super) fn unknown_client(id: &str) -> Problem {
     Problem::new(axum::http::StatusCode::NOT_FOUND, "client_not_found", "ACP client not found")
         .detail("unknown ACP client id")

@@ -7,7 +7,7 @@ use crate::agent::{Exit, StderrSummary};
 pub(crate) struct Termination {
     reason: &'static str,
     terminated_by: &'static str,
-    /// What only an end by error carries.
+    /// Present only for an end by error.
     failure: Option<Failure>,
 }
 
@@ -19,7 +19,7 @@ struct Failure {
     stderr: StderrSummary,
 }
 
-/// The two spellings of the same members.
+/// The two spellings of the members.
 #[derive(Debug, Clone, Copy)]
 enum Spelling {
     Snake,
@@ -27,7 +27,7 @@ enum Spelling {
 }
 
 impl Termination {
-    /// The agent exited: completed with code 0, an error otherwise.
+    /// Creates the end after an agent's exit: `completed` with code 0, `error` otherwise.
     pub(crate) fn by_exit(exit: &Exit) -> Self {
         if exit.status.success() {
             return Self { reason: "completed", terminated_by: "agent", failure: None };
@@ -41,12 +41,12 @@ impl Termination {
         Self { reason: "error", terminated_by: "agent", failure: Some(failure) }
     }
 
-    /// A client asked for the end.
+    /// Creates the end that a client requested.
     pub(crate) fn by_request() -> Self {
         Self { reason: "terminated", terminated_by: "daemon", failure: None }
     }
 
-    /// The `_sandboxagent/session/ended` notification, which is snake_case throughout.
+    /// Returns the `_sandboxagent/session/ended` notification, in snake case.
     pub(crate) fn notification(&self, session_id: &str) -> Value {
         json!({
             "jsonrpc": "2.0",
@@ -55,7 +55,7 @@ impl Termination {
         })
     }
 
-    /// The `terminationInfo` of a session, which is camelCase throughout.
+    /// Returns the `terminationInfo` of a session, in camel case.
     pub(crate) fn info(&self) -> Value {
         self.spelled(Spelling::Camel)
     }
@@ -93,7 +93,7 @@ impl Termination {
     }
 }
 
-/// The text for an exit, in the form in which the status word of a unix process prints.
+/// Returns the message of an exit, in the format of Rust's `ExitStatus`.
 pub(crate) fn exit_message(exit: &Exit) -> String {
     format!("agent exited with status ExitStatus(unix_wait_status({}))", exit.status.wait_status())
 }

@@ -1,4 +1,4 @@
-//! An agent that is a command.
+//! An agent that runs as a process.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -14,15 +14,15 @@ use tokio::process::Command;
 use super::running::RunningProcess;
 use crate::agent::{Agent, LaunchError, Outlet, Running};
 
-/// How long a process may take to end after it was asked to, before it is killed.
+/// The default time between SIGTERM and SIGKILL.
 const DEFAULT_GRACE: Duration = Duration::from_secs(1);
 
-/// Any command that speaks ACP on its standard streams, one JSON message a line.
+/// A command that speaks ACP on its standard streams, one JSON message per line.
 ///
-/// Each launch is a process of its own at the head of a new process group. It inherits the environment and
-/// the working directory of the server unless told otherwise. When its last handle goes, the group gets
-/// SIGTERM and, after a grace period, SIGKILL; processes the agent leaves behind in its group are killed
-/// when it exits. A process that leaves the group by itself is out of reach.
+/// Each launch is a process that leads a new process group. By default it inherits the environment and the
+/// working directory of the server. Dropping the last handle sends SIGTERM to the group and, after a grace
+/// period, SIGKILL. When the agent exits, remaining processes in its group are killed. A process that leaves
+/// the group is not killed.
 ///
 /// ```no_run
 /// # use mock_server::ProcessAgent;
@@ -31,37 +31,40 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ProcessAgent {
-    /// The program, found on `PATH` unless it names a directory.
+    /// The program, searched in `PATH` unless it contains a directory.
     program: OsString,
-    /// What follows the program.
+    /// The arguments.
     args: Vec<OsString>,
-    /// Variables set on top of the inherited ones.
+    /// Variables in addition to the inherited ones.
     env: Vec<(OsString, OsString)>,
-    /// Where it runs, if not where the server does.
+    /// The working directory, if not the server's.
     cwd: Option<PathBuf>,
     /// Time between SIGTERM and SIGKILL.
     grace: Duration,
 }
 
-/// A command line that cannot be taken apart.
+/// The error of an invalid command line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandLineError {
-    /// There is no word in it.
+    /// The command line is empty.
     #[error("the command line is empty")]
     Empty,
-    /// A quotation mark or a backslash has no counterpart.
+    /// A quotation mark or a backslash is unmatched.
     #[error("the command line has an unfinished quotation")]
     Unfinished,
 }
 
 impl ProcessAgent {
-    /// An agent that runs `program` without arguments.
+    /// Creates an agent that runs `program` without arguments.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self { program: program.into(), args: Vec::new(), env: Vec::new(), cwd: None, grace: DEFAULT_GRACE }
     }
 
-    /// An agent from one line, split into words as a shell would; nothing in it is expanded.
+    /// Creates an agent from one line, split into words like a shell does. Nothing is expanded.
+    ///
+    /// # Errors
+    /// [`CommandLineError`] if the line is empty or a quotation is unmatched.
     pub fn from_command_line(line: &str) -> Result<Self, CommandLineError> {
         let mut words = shlex::split(line).ok_or(CommandLineError::Unfinished)?.into_iter();
         let program = words.next().filter(|word| !word.is_empty()).ok_or(CommandLineError::Empty)?;
@@ -92,13 +95,13 @@ impl ProcessAgent {
         self
     }
 
-    /// Sets how long the process may take to end between SIGTERM and SIGKILL; one second by default.
+    /// Sets the time between SIGTERM and SIGKILL; one second by default.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// The program this agent runs.
+    /// Returns the program of this agent.
     pub fn program(&self) -> &OsStr {
         &self.program
     }

@@ -11,19 +11,19 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 use crate::agent::ExitStatus;
 
-/// A running child that leads a process group of its own.
+/// A running child that leads its own process group.
 ///
-/// The group is only signalled while the leader has not been reaped, or right after: until then its number
-/// cannot belong to anyone else. Dropping a group that has not ended kills all of it.
+/// The group is signalled only before the leader is reaped, or immediately afterwards: until then its id
+/// cannot be reused. Dropping a running group kills all its processes.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The leader. Its id is known until it has been reaped.
+    /// The leader. Its id is known until it was reaped.
     leader: Child,
     /// The leader's process id, which is also the group's.
     id: Pid,
 }
 
-/// The three pipes to a process.
+/// The three pipes of a process.
 #[derive(Debug)]
 pub(super) struct Pipes {
     pub(super) stdin: ChildStdin,
@@ -32,7 +32,7 @@ pub(super) struct Pipes {
 }
 
 impl Group {
-    /// Starts `command` at the head of a new process group, with all three streams piped.
+    /// Starts `command` as the leader of a new process group, with all three streams piped.
     pub(super) fn spawn(command: &mut Command) -> io::Result<(Self, Pipes)> {
         use std::process::Stdio;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -47,7 +47,7 @@ impl Group {
         }
     }
 
-    /// Waits for the leader, then kills whatever it left in its group.
+    /// Waits for the leader, then kills the remaining processes in its group.
     pub(super) async fn wait(&mut self) -> ExitStatus {
         let ended = self.leader.wait().await;
         self.signal_group(Signal::SIGKILL);
@@ -55,22 +55,22 @@ impl Group {
             Ok(status) => match (status.code(), status.signal()) {
                 (Some(code), _) => ExitStatus::Code(code),
                 (None, Some(signal)) => ExitStatus::Signal(signal),
-                // A process that was waited for has exited or was signalled; there is no third way.
+                // A process that was waited for has exited or was signalled; there is no other case.
                 (None, None) => ExitStatus::Code(UNKNOWN_CODE),
             },
             Err(error) => {
-                tracing::warn!(pid = %self.id, %error, "the agent's exit status could not be read");
+                tracing::warn!(pid = %self.id, %error, "failed to read the agent's exit status");
                 ExitStatus::Code(UNKNOWN_CODE)
             }
         }
     }
 
-    /// Asks every process of the group to end.
+    /// Sends SIGTERM to every process of the group.
     pub(super) fn terminate(&self) {
         self.signal_unless_reaped(Signal::SIGTERM);
     }
 
-    /// Ends every process of the group.
+    /// Sends SIGKILL to every process of the group.
     pub(super) fn kill(&self) {
         self.signal_unless_reaped(Signal::SIGKILL);
     }
@@ -82,15 +82,15 @@ impl Group {
     }
 
     fn signal_group(&self, signal: Signal) {
-        // The only failures are an empty group, which is what is wanted, and a group whose processes have
-        // all changed their user, about which nothing can be done.
+        // The signal fails only if the group is already empty, or if all its processes changed their user, which
+        // cannot be helped.
         if let Err(error) = killpg(self.id, signal) {
             tracing::trace!(group = %self.id, %signal, %error, "signal not delivered");
         }
     }
 }
 
-/// Stands for an exit code that the system did not tell.
+/// Stands for an unknown exit code.
 const UNKNOWN_CODE: i32 = -1;
 
 impl Drop for Group {

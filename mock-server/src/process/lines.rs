@@ -1,24 +1,24 @@
-//! Cutting a byte stream into lines of bounded length.
+//! Splits a byte stream into lines of bounded length.
 
-/// How many bytes one line of standard output may have.
+/// The size limit of a line of standard output.
 ///
-/// Far above any message an agent has reason to send. Only the first 64 KiB of a longer line are passed on;
-/// they are no JSON any more, so the line is reported as unparsed instead of lost.
+/// It is far above the size of any reasonable message. Of a longer line only the first 64 KiB are forwarded.
+/// They are not valid JSON, so the line is reported as unparsed instead of being lost.
 pub const MAX_STDOUT_LINE_BYTES: usize = 64 * 1024 * 1024;
 
-/// How much of an overlong line is passed on.
+/// How many bytes of an overlong line are forwarded.
 const SHORTENED_BYTES: usize = 64 * 1024;
 
-/// Collects bytes until a line is whole.
+/// Collects bytes until a line is complete.
 ///
-/// Lines end in LF or CRLF. Lines of nothing but blanks are skipped, as every server of this protocol does.
+/// Lines end in LF or CRLF. Blank lines are skipped, as in all servers of this protocol.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// The line whose end has not been seen.
+    /// The incomplete line.
     open: Vec<u8>,
-    /// Whether the open line grew past the limit; it then holds its beginning only.
+    /// Whether the incomplete line exceeds the limit; then only its beginning is kept.
     overlong: bool,
-    /// The largest line that is passed on whole.
+    /// The size limit of a complete line.
     limit: usize,
 }
 
@@ -27,7 +27,7 @@ impl Lines {
         Self { open: Vec::new(), overlong: false, limit }
     }
 
-    /// Takes the next bytes and gives every line they complete to `sink`.
+    /// Adds bytes and passes every completed line to `sink`.
     pub(super) fn push(&mut self, mut bytes: &[u8], mut sink: impl FnMut(Vec<u8>)) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             self.extend(&bytes[..end]);
@@ -37,7 +37,7 @@ impl Lines {
         self.extend(bytes);
     }
 
-    /// Ends the stream: a last line without an end is a line all the same.
+    /// Ends the stream. An unterminated last line counts as a line.
     pub(super) fn finish(&mut self, mut sink: impl FnMut(Vec<u8>)) {
         self.end_line(&mut sink);
     }
@@ -46,7 +46,7 @@ impl Lines {
         if self.overlong {
             return;
         }
-        // One byte more than the limit, because a carriage return may still belong to the line's end.
+        // One byte more than the limit, because a carriage return may belong to the line ending.
         if self.open.len() + bytes.len() > self.limit + 1 {
             self.overlong = true;
             let room = SHORTENED_BYTES.saturating_sub(self.open.len()).min(bytes.len());
@@ -69,13 +69,13 @@ impl Lines {
     }
 }
 
-/// How many places of a line are tried as the beginning of a message.
+/// How many positions of a line are tried as the beginning of a message.
 const TRIED_PLACES: usize = 16;
 
-/// Takes a line apart that is text followed by a message: some agents print a note without a line end before the next
-/// message, and that message must not be lost.
+/// Splits a line that consists of text followed by a message. Some agents print text without a line ending
+/// before the next message, and that message must not be lost.
 ///
-/// Gives the text and the message; `None` for any other line.
+/// Returns the text and the message; `None` for any other line.
 pub(super) fn text_before_message(line: &[u8]) -> Option<(&[u8], &[u8])> {
     if line.trim_ascii_start().first().is_none_or(|&first| first == b'{') {
         return None;
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_before_a_message_is_taken_apart() {
+    fn text_before_a_message_is_split_off() {
         let message = r#"{"id":1,"jsonrpc":"2.0","result":{}}"#;
         for text in ["Loaded cached credentials.", "warning: {x} and {\"a\":1} ", "日本 "] {
             let line = format!("{text}{message}");

@@ -1,4 +1,4 @@
-//! Real agents: commands that speak ACP on their standard streams, one JSON message a line.
+//! Agents as processes: commands that speak ACP on their standard streams, one JSON message per line.
 
 mod agent;
 mod group;

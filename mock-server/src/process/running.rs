@@ -1,4 +1,4 @@
-//! One launched process: its pipes, its tasks and its end.
+//! A launched process: its pipes, its tasks and its exit.
 
 use std::{
     io,
@@ -23,59 +23,60 @@ use super::{
 };
 use crate::agent::{Exit, ExitStatus, Outlet, Running, Undelivered};
 
-/// How many messages may wait for the process to read its input.
+/// How many messages may be queued for the input of the process.
 const INPUT_QUEUE: usize = 64;
 
-/// How many bytes are read from a pipe at once; as many as a Linux pipe holds.
+/// How many bytes are read from a pipe at once: the capacity of a Linux pipe.
 const READ_BYTES: usize = 64 * 1024;
 
 /// How long the pipes of a dead process are read before its exit is reported.
 ///
-/// What a process wrote before it ended is in the pipes and read in no time. The limit only matters when a
-/// process outside the group still holds them open.
+/// The output of an exited process is in the pipes and is read without delay. The limit matters only if a
+/// process outside the group holds the pipes open.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// How many of the last lines of standard error the server quotes.
+/// How many of the last stderr lines the server quotes.
 const QUOTED_LINES: usize = 16;
 
-/// A process that runs, or ran.
+/// A process, running or exited.
 #[derive(Debug)]
 pub(super) struct RunningProcess {
-    /// Messages for the writer task, each with the place where its outcome is awaited.
+    /// Messages for the writer task, each with a sender for its outcome.
     input: mpsc::Sender<Message>,
-    /// What the owner wants of the process. Dropping it asks the tasks to end the process.
+    /// What the owner wants. Dropping it makes the tasks end the process.
     wish: watch::Sender<Wish>,
-    /// Filled by the stderr task, read by whoever quotes it; held for single pushes and copies only.
+    /// Filled by the stderr task and read for quotes; held only for single pushes and copies.
     stderr: Arc<Mutex<StderrCapture>>,
 }
 
-/// One line for the process, and where to tell that it was written.
+/// One line for the process, and a sender to confirm that it was written.
 #[derive(Debug)]
 struct Message {
     line: Vec<u8>,
     written: oneshot::Sender<()>,
 }
 
-/// What the owner of a process wants of it; each wish includes the ones before it.
+/// What the owner of a process wants. Each value includes the previous ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Wish {
-    /// Go on.
+    /// Keep running.
     Run,
-    /// Take no more input.
+    /// Close the input.
     CloseInput,
-    /// End at once.
+    /// Kill immediately.
     Kill,
 }
 
 impl RunningProcess {
-    /// Starts `command` and the tasks that serve it. Must be called inside a tokio runtime.
+    /// Starts `command` and its tasks. Must be called inside a tokio runtime.
     pub(super) fn start(command: &mut Command, grace: Duration, outlet: Outlet) -> io::Result<Self> {
         let (group, pipes) = Group::spawn(command)?;
         let (input, messages) = mpsc::channel(INPUT_QUEUE);
         let (wish, wishes) = watch::channel(Wish::Run);
         let stderr = Arc::new(Mutex::new(StderrCapture::default()));
         let supervisor = Supervisor { group, wishes, grace, outlet, stderr: Arc::clone(&stderr) };
-        // The task owns the process. It ends with the process, and ends the process when this handle goes.
+        // The task owns the process. It ends with the process, and ends the process when this handle is
+        // dropped.
         tokio::spawn(supervisor.run(pipes, messages));
         Ok(Self { input, wish, stderr })
     }
@@ -115,7 +116,7 @@ impl Running for RunningProcess {
     }
 }
 
-/// The owner of a process: runs its pumps, ends it when asked, and reports its end.
+/// The owner of a process: runs its I/O tasks, ends it on request, and reports its exit.
 #[derive(Debug)]
 struct Supervisor {
     group: Group,
@@ -138,15 +139,15 @@ impl Supervisor {
         let drained =
             tokio::time::timeout(DRAIN_LIMIT, async { while readers.join_next().await.is_some() {} });
         if drained.await.is_err() {
-            tracing::debug!("the agent is gone, but another process holds its pipes open");
+            tracing::debug!("the agent has exited, but another process holds its pipes open");
             readers.shutdown().await;
         }
         let stderr = lock(&self.stderr).summary();
-        tracing::debug!(?status, stderr_lines = stderr.total_lines, "agent process ended");
+        tracing::debug!(?status, stderr_lines = stderr.total_lines, "agent process exited");
         self.outlet.exited(Exit { status, stderr });
     }
 
-    /// Waits until the process has ended, and sees to it when its owner wants that or is gone.
+    /// Waits until the process has exited. Ends it if its owner requests that or is dropped.
     async fn ended(&mut self) -> ExitStatus {
         let mut watching = true;
         let mut deadline: Option<Instant> = None;
@@ -175,9 +176,9 @@ impl Supervisor {
     }
 }
 
-/// Writes messages until the input is to be closed, the process stops reading, or nobody sends any more.
+/// Writes messages until the input is closed, the process stops reading, or all senders are dropped.
 ///
-/// The task owns the pipe, so a caller that goes away in the middle of a message cannot tear it.
+/// The task owns the pipe, so a caller that is dropped in the middle of a message cannot truncate it.
 async fn write_input(
     mut stdin: ChildStdin,
     mut messages: mpsc::Receiver<Message>,
@@ -188,7 +189,7 @@ async fn write_input(
             if stdin.write_all(&message.line).await.is_err() {
                 return;
             }
-            // The sender may have gone away; that is its own affair.
+            // An error means that the sender was dropped.
             let _ = message.written.send(());
         }
     };
@@ -198,7 +199,7 @@ async fn write_input(
     }
 }
 
-/// Passes every line of standard output on; text before a message on the same line is a line of its own.
+/// Forwards every line of standard output. Text before a message on the same line becomes a separate line.
 async fn read_output(stdout: impl AsyncRead + Unpin, outlet: Outlet) {
     let mut lines = Lines::new(MAX_STDOUT_LINE_BYTES);
     let pass = |line: Vec<u8>| match text_before_message(&line) {
@@ -212,12 +213,12 @@ async fn read_output(stdout: impl AsyncRead + Unpin, outlet: Outlet) {
     lines.finish(pass);
 }
 
-/// Keeps what matters of standard error.
+/// Captures standard error.
 async fn read_errors(stderr: impl AsyncRead + Unpin, capture: Arc<Mutex<StderrCapture>>) {
     pump(stderr, |bytes| lock(&capture).push(bytes)).await;
 }
 
-/// Reads to the end. A pipe that cannot be read any more has ended too.
+/// Reads to the end. A read error counts as the end.
 async fn pump(mut pipe: impl AsyncRead + Unpin, mut sink: impl FnMut(&[u8])) {
     let mut buffer = vec![0; READ_BYTES];
     while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
@@ -225,7 +226,7 @@ async fn pump(mut pipe: impl AsyncRead + Unpin, mut sink: impl FnMut(&[u8])) {
     }
 }
 
-/// A capture is whole between any two pushes, so one that was poisoned elsewhere is still good.
+/// A capture is consistent between any two pushes, so a poisoned lock is safe to use.
 fn lock(capture: &Mutex<StderrCapture>) -> std::sync::MutexGuard<'_, StderrCapture> {
     capture.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,30 +1,28 @@
-//! Bounded capture of what an agent writes to its standard error.
+//! Captures the stderr output of an agent in bounded memory.
 
 use std::{collections::VecDeque, mem};
 
 use crate::agent::StderrSummary;
 
-/// How many lines a summary shows in full before it splits them into head and tail.
+/// How many lines a summary shows completely before it splits them into head and tail.
 const WHOLE_LINES: u64 = 100;
 
-/// How many lines each of head and tail holds. Twice this is [`WHOLE_LINES`], so the first and the last
-/// lines kept are also all lines as long as nothing is left out.
+/// How many lines head and tail hold each. Twice this is [`WHOLE_LINES`], so the first and the last lines
+/// together are all lines while nothing is dropped.
 const PART_LINES: usize = 50;
 
-/// How many of the last lines a summary quotes one by one.
+/// How many of the last lines a summary quotes individually.
 const QUOTED_LINES: usize = 16;
 
 /// How many bytes of one line are kept.
 ///
-/// A longer line is cut at the last whole character below this bound and followed by
-/// `… (N more bytes)`. Together with the hundred lines kept this bounds a capture to less than a
-/// megabyte, whatever the process writes.
+/// A longer line is cut after the last complete character within this limit, followed by `… (N more bytes)`.
+/// With the limit of one hundred lines, a capture needs less than a megabyte.
 pub const MAX_STDERR_LINE_BYTES: usize = 8 * 1024;
 
 /// The first and the last lines of a byte stream, in bounded memory.
 ///
-/// Lines end in LF or CRLF; a last line without an end counts. Bytes that are not UTF-8 are replaced
-/// when the summary is made.
+/// Lines end in LF or CRLF; an unterminated last line counts. The summary replaces invalid UTF-8.
 ///
 /// ```
 /// let mut capture = mock_server::StderrCapture::default();
@@ -37,16 +35,16 @@ pub const MAX_STDERR_LINE_BYTES: usize = 8 * 1024;
 pub struct StderrCapture {
     /// The first lines, filled once and never changed.
     first: Vec<Line>,
-    /// The lines that came after those, the oldest dropped as new ones come.
+    /// The lines after those; the oldest are dropped first.
     recent: VecDeque<Line>,
-    /// The line whose end has not been seen.
+    /// The incomplete line.
     open: Line,
-    /// Lines ended so far.
+    /// The number of complete lines.
     ended: u64,
 }
 
 impl StderrCapture {
-    /// Takes the next bytes of the stream; they may be cut anywhere.
+    /// Adds bytes of the stream. They may be split anywhere.
     pub fn push(&mut self, mut bytes: &[u8]) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             self.open.extend(&bytes[..end]);
@@ -56,12 +54,12 @@ impl StderrCapture {
         self.open.extend(bytes);
     }
 
-    /// How many lines were seen, an unfinished one included.
+    /// Returns the number of lines, including an incomplete one.
     pub fn total_lines(&self) -> u64 {
         self.ended + u64::from(!self.open.is_empty())
     }
 
-    /// What was seen so far, under the head and tail rule.
+    /// Returns a summary of the lines so far, under the head and tail rule.
     pub fn summary(&self) -> StderrSummary {
         let total_lines = self.total_lines();
         let last = self.last_lines(QUOTED_LINES);
@@ -83,7 +81,7 @@ impl StderrCapture {
         }
     }
 
-    /// The last lines seen, oldest first, at most `count` and at most fifty.
+    /// Returns the last lines, oldest first, at most `count` and at most fifty.
     pub fn last_lines(&self, count: usize) -> Vec<String> {
         let lines: Vec<&Line> =
             self.first.iter().chain(self.recent.iter()).chain(self.unfinished()).collect();
@@ -91,12 +89,12 @@ impl StderrCapture {
         lines[lines.len() - count..].iter().map(|line| line.text()).collect()
     }
 
-    /// The open line, if it holds anything.
+    /// Returns the incomplete line, if it is not empty.
     fn unfinished(&self) -> impl Iterator<Item = &Line> {
         Some(&self.open).filter(|line| !line.is_empty()).into_iter()
     }
 
-    /// Files the open line and starts the next one, in the buffer of the line that drops out if one does.
+    /// Completes the current line and starts the next one, which reuses the buffer of a dropped line.
     fn end_line(&mut self) {
         self.ended += 1;
         self.open.drop_carriage_return();
@@ -114,14 +112,14 @@ impl StderrCapture {
     }
 }
 
-/// The beginning of one line and how much of it was not kept.
+/// The beginning of one line, and how much of it was dropped.
 #[derive(Debug, Default)]
 struct Line {
     /// At most [`MAX_STDERR_LINE_BYTES`].
     kept: Vec<u8>,
-    /// Bytes that came after those.
+    /// How many bytes were dropped.
     cut: u64,
-    /// Whether the last byte of all was a carriage return, which belongs to the line's end if LF follows.
+    /// Whether the last byte was a carriage return, which belongs to the line ending if LF follows.
     ends_in_cr: bool,
 }
 
@@ -170,7 +168,7 @@ fn join<'a>(lines: impl Iterator<Item = &'a Line>) -> String {
     lines.map(Line::text).collect::<Vec<_>>().join("\n")
 }
 
-/// Drops the first bytes of a character whose other bytes were cut away.
+/// Removes the first bytes of a character whose other bytes were dropped.
 fn without_partial_character(bytes: &[u8]) -> &[u8] {
     for back in 1..=bytes.len().min(3) {
         let start = bytes.len() - back;

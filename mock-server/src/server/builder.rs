@@ -10,10 +10,10 @@ use super::mock::MockServer;
 use crate::agent::{Agent, Script};
 use crate::fault::Rule;
 
-/// How many requests are recorded unless told otherwise.
+/// How many requests are recorded by default.
 const RECORDED: usize = 65_536;
 
-/// How a [`MockServer`] is set up.
+/// Builds a [`MockServer`].
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is started"]
 pub struct Builder {
@@ -58,50 +58,52 @@ impl Builder {
         self
     }
 
-    /// The agent of an `initialize` or `session/new` that names none. Without it these are refused.
+    /// Sets the agent for `initialize` and `session/new` requests that name none. Without it these are
+    /// rejected.
     pub fn default_agent(mut self, name: impl Into<String>) -> Self {
         self.config.default_agent = Some(name.into());
         self
     }
 
-    /// How many messages each ring keeps; `usize::MAX` keeps all. 1024 by default.
+    /// Sets how many messages each replay buffer holds; `usize::MAX` means no limit. Default 1024.
     pub fn ring(mut self, messages: usize) -> Self {
         self.config.ring = messages;
         self
     }
 
-    /// How long a stream may be silent before a comment is sent; 15 s by default.
+    /// Sets how long a stream may be silent before a heartbeat comment is sent. Default 15 s.
     pub fn heartbeat(mut self, every: Duration) -> Self {
         self.config.heartbeat = every;
         self
     }
 
-    /// How long a request may wait for its agent; 120 s by default.
+    /// Sets how long a request may wait for its agent. Default 120 s.
     pub fn request_timeout(mut self, limit: Duration) -> Self {
         self.config.request_timeout = limit;
         self
     }
 
-    /// The largest body; 2 MiB by default, and 16 MiB on the official transport.
+    /// Sets the body limit. Default 2 MiB, and 16 MiB on the official transport.
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.config.body_limit = Some(bytes);
         self
     }
 
-    /// Where responses go on `/v1/rpc`; body and stream by default.
+    /// Sets where responses go on `/v1/rpc`. Default body and stream.
     pub fn echo(mut self, echo: Echo) -> Self {
         self.config.echo = echo;
         self
     }
 
-    /// Makes `/v1/rpc` hand out a connection id under this header and require it afterwards, with a ring
-    /// for each connection.
+    /// Makes `/v1/rpc` assign a connection id in this header and require it afterwards.
+    ///
+    /// Each connection has its own replay buffer.
     pub fn connection_ids(mut self, header: Option<&str>) -> Self {
         self.config.connection_ids = header.map(str::to_owned);
         self
     }
 
-    /// Whether `/v1/acp` hangs where the released server hangs; it does by default.
+    /// Sets whether `/v1/acp` hangs where the released server hangs. On by default.
     pub fn released_quirks(mut self, on: bool) -> Self {
         self.config.released_quirks = on;
         self
@@ -113,44 +115,45 @@ impl Builder {
         self
     }
 
-    /// Makes `/acp` require `Acp-Session-Id` on answers to requests about a session.
+    /// Makes `/acp` require `Acp-Session-Id` on responses to session-scoped agent requests.
     pub fn strict_session_header(mut self, on: bool) -> Self {
         self.config.strict_session_header = on;
         self
     }
 
-    /// Makes `/v1/acp` refuse agents that were not installed before, with 404.
+    /// Makes `/v1/acp` reject agents that were not installed before, with 404.
     pub fn require_preinstall(mut self, on: bool) -> Self {
         self.config.require_preinstall = on;
         self
     }
 
-    /// Shows this directory to clients as `/`. Without it there is a temporary one.
+    /// Serves this directory to clients as `/`. The default is a temporary directory.
     pub fn files(mut self, directory: impl Into<PathBuf>) -> Self {
         self.config.files = Some(directory.into());
         self
     }
 
-    /// Whether processes and terminals are served, which run on this machine with the rights of this program. They
-    /// are by default; without them their paths are unknown.
+    /// Sets whether processes and terminals are served. On by default; if off, their paths are unknown.
+    ///
+    /// Processes run on this machine with the rights of this program.
     pub fn processes(mut self, on: bool) -> Self {
         self.config.processes = on;
         self
     }
 
-    /// Puts a fault in force before the first request.
+    /// Activates a fault before the first request.
     pub fn fault(mut self, rule: impl Into<Rule>) -> Self {
         self.rules.push(rule.into());
         self
     }
 
-    /// How many requests are recorded; the oldest go first, and 0 records none.
+    /// Sets how many requests are recorded; the oldest are dropped first, and 0 records none.
     pub fn record(mut self, requests: usize) -> Self {
         self.record = requests;
         self
     }
 
-    /// Listens on this address instead of a free port of 127.0.0.1.
+    /// Listens on this address. The default is a free port of 127.0.0.1.
     pub fn bind(mut self, address: SocketAddr) -> Self {
         self.address = address;
         self
@@ -159,7 +162,7 @@ impl Builder {
     /// Starts the server.
     ///
     /// # Panics
-    /// When the address cannot be bound; [`Builder::try_start`] says why instead.
+    /// If the address cannot be bound; [`Builder::try_start`] returns an error instead.
     pub async fn start(self) -> MockServer {
         match self.try_start().await {
             Ok(server) => server,
@@ -167,10 +170,10 @@ impl Builder {
         }
     }
 
-    /// Starts the server, or says why its address cannot be bound.
+    /// Starts the server.
     ///
     /// # Errors
-    /// Whatever the operating system says about the address.
+    /// The operating system's error if the address cannot be bound.
     pub async fn try_start(mut self) -> io::Result<MockServer> {
         if self.config.agents.is_empty() {
             self.config.agents.insert("mock".to_owned(), Arc::new(Script::default()));

@@ -15,49 +15,49 @@ use crate::stream::{Log, StreamCount};
 /// Where the response to a request goes on `/v1/rpc`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Echo {
-    /// In the body and, after the updates that led to it, on the stream. The contract's own way.
+    /// In the body and, after its updates, on the stream: the behaviour of the contract.
     #[default]
     BodyAndStream,
-    /// In the body only, as the early extension server does it.
+    /// In the body only, like the early extension server.
     BodyOnly,
     /// On the stream only; the POST gets 202.
     StreamOnly,
 }
 
-/// What was decided when the server was built.
+/// The configuration of the server.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     /// The agents by name.
     pub(crate) agents: BTreeMap<String, Arc<dyn Agent>>,
-    /// The agent of an `initialize` or `session/new` that names none.
+    /// The agent for `initialize` and `session/new` requests that name none.
     pub(crate) default_agent: Option<String>,
-    /// How many messages each ring keeps.
+    /// How many messages each replay buffer holds.
     pub(crate) ring: usize,
-    /// How long a stream may be silent before a comment is sent.
+    /// How long a stream may be silent before a heartbeat comment is sent.
     pub(crate) heartbeat: Duration,
     /// How long a request may wait for its agent.
     pub(crate) request_timeout: Duration,
-    /// The largest body; none for what each face has by itself.
+    /// The body limit; `None` for the default of each endpoint.
     pub(crate) body_limit: Option<usize>,
     /// Where responses go on `/v1/rpc`.
     pub(crate) echo: Echo,
-    /// The header under which `/v1/rpc` hands out connection ids; none for the one connection.
+    /// The header that carries connection ids on `/v1/rpc`; `None` for a single shared connection.
     pub(crate) connection_ids: Option<String>,
     /// Whether `/v1/acp` hangs where the released server hangs.
     pub(crate) released_quirks: bool,
     /// Whether `/acp` sets a cookie at `initialize` and requires it afterwards.
     pub(crate) sticky_cookie: bool,
-    /// Whether `/acp` requires `Acp-Session-Id` on answers to session-scoped requests.
+    /// Whether `/acp` requires `Acp-Session-Id` on responses to session-scoped agent requests.
     pub(crate) strict_session_header: bool,
-    /// Whether `/v1/acp` refuses agents that were not installed before.
+    /// Whether `/v1/acp` rejects agents that were not installed before.
     pub(crate) require_preinstall: bool,
-    /// The directory clients see as `/`; a temporary one when absent.
+    /// The directory that clients see as `/`; `None` for a temporary one.
     pub(crate) files: Option<PathBuf>,
     /// Whether processes and terminals are served.
     pub(crate) processes: bool,
 }
 
-/// What lives as long as the server and survives its restarts.
+/// State that lives as long as the server and survives restarts.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) config: Config,
@@ -69,13 +69,13 @@ pub(crate) struct Core {
     pub(crate) background: Tasks,
     pub(crate) streams: StreamCount,
     pub(crate) tokens: Tokens,
-    /// Counts the sessions of scripted agents, so that no two of them share an id.
+    /// Counts the sessions of scripted agents, so that their ids are unique.
     sessions: Arc<AtomicU64>,
-    /// Every log there is, for the faults that act on all of them. Guards the list only.
+    /// All logs, for faults that act on all of them. Guards only the list.
     logs: Mutex<Vec<Weak<Log>>>,
-    /// Faults that act at once and were given before the first log existed.
+    /// Immediate faults that were given before the first log existed.
     initial: Vec<Fault>,
-    /// What stands in for an agent that is known by name only.
+    /// The agent for known names without a configured agent.
     fallback: Arc<dyn Agent>,
 }
 
@@ -107,14 +107,13 @@ impl Core {
         }
     }
 
-    /// The recipe of the agent with this name: one of the builder's, or the default script under any other
-    /// name the released server knows.
+    /// Returns the agent with this name. Known names without a configured agent get the default script.
     pub(crate) fn recipe(&self, name: &str) -> Option<Arc<dyn Agent>> {
         let own = self.config.agents.get(name).cloned();
         own.or_else(|| AGENT_IDS.contains(&name).then(|| Arc::clone(&self.fallback)))
     }
 
-    /// An outlet that hands an agent's output to `sink`.
+    /// Creates an outlet that passes an agent's output to `sink`.
     pub(crate) fn outlet(&self, sink: impl Fn(Output) + Send + Sync + 'static) -> Outlet {
         Outlet::new(sink).within(Surroundings {
             faults: Arc::clone(&self.faults),
@@ -124,12 +123,12 @@ impl Core {
         })
     }
 
-    /// A new log that faults can reach.
+    /// Creates a log that faults can reach.
     pub(crate) fn new_log(&self) -> Arc<Log> {
         self.new_log_of(self.config.ring)
     }
 
-    /// A new log of this capacity that faults can reach.
+    /// Creates a log with this capacity that faults can reach.
     pub(crate) fn new_log_of(&self, capacity: usize) -> Arc<Log> {
         let log = Arc::new(Log::new(capacity));
         for fault in &self.initial {
@@ -142,12 +141,12 @@ impl Core {
         log
     }
 
-    /// Every log that is still in use.
+    /// Returns all logs in use.
     pub(crate) fn logs(&self) -> Vec<Arc<Log>> {
         self.lock_logs().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Puts a rule in force, or does at once what the fault does at once.
+    /// Activates a rule, or applies an immediate fault.
     pub(crate) fn inject(&self, rule: Rule) -> RuleId {
         if !rule.fault().acts_at_once() {
             if matches!(rule.fault(), Fault::TokenExpiresAfter { .. }) {
@@ -159,7 +158,7 @@ impl Core {
             apply_to_log(rule.fault(), &log);
         }
         self.faults.count(rule.fault());
-        // A rule that may never strike again, so that the caller has an id to lift all the same.
+        // A rule that never fires, so that the caller gets an id in any case.
         self.faults.arm(rule.times(0))
     }
 
@@ -168,7 +167,7 @@ impl Core {
     }
 }
 
-/// The tokens that are let in.
+/// The accepted tokens.
 pub(crate) struct Tokens {
     /// Guards both sets; held for a comparison.
     state: Mutex<TokenState>,
@@ -176,11 +175,11 @@ pub(crate) struct Tokens {
 
 #[derive(Default)]
 struct TokenState {
-    /// Valid tokens; none at all means that everybody is let in.
+    /// Valid tokens; `None` means that no token is required.
     valid: Option<HashSet<String>>,
-    /// Tokens that ran out.
+    /// Expired tokens.
     expired: HashSet<String>,
-    /// How many requests each token was let in for.
+    /// For how many requests each token was accepted.
     used: BTreeMap<String, usize>,
 }
 
@@ -190,7 +189,7 @@ impl Tokens {
         Self { state: Mutex::new(TokenState { valid, ..TokenState::default() }) }
     }
 
-    /// Lets in this token from now on, and no expired one.
+    /// Accepts this token from now on. Expired ones stay rejected.
     pub(crate) fn accept(&self, token: String) {
         let mut state = self.lock();
         state.expired.remove(&token);
@@ -198,12 +197,12 @@ impl Tokens {
         state.valid.get_or_insert_default().insert(token);
     }
 
-    /// Forgets how often tokens were used.
+    /// Resets the use counts of tokens.
     pub(crate) fn count_afresh(&self) {
         self.lock().used.clear();
     }
 
-    /// Whether a request with this bearer token passes, when each token is good for `limit` requests.
+    /// Checks the bearer token of a request, if each token is valid for `limit` requests.
     pub(crate) fn admit(&self, token: Option<&str>, limit: Option<usize>) -> Admission {
         let mut state = self.lock();
         let Some(valid) = &state.valid else { return Admission::Passed };
@@ -234,13 +233,13 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// What the door says.
+/// The result of checking a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// Come in.
+    /// The token is valid.
     Passed,
-    /// No token or a wrong one.
+    /// The token is missing or wrong.
     Refused,
-    /// The token ran out with this request.
+    /// The token expired with this request.
     Expired,
 }

@@ -20,20 +20,20 @@ use super::socket::Socket;
 use crate::fault::{Fault, Moment, Reply, Shape};
 use crate::problem::Problem;
 
-/// The largest body of the released server, on every route that buffers one.
+/// The body limit of the released server, on every route that buffers one.
 const BODY_LIMIT: usize = 2 * 1024 * 1024;
 
-/// The largest body of the official transport.
+/// The body limit of the official transport.
 const OFFICIAL_BODY_LIMIT: usize = 16 * 1024 * 1024;
 
-/// A page as a proxy or a login wall would send it.
+/// An HTML page like that of a proxy or a login page.
 const PAGE: &str = "<!DOCTYPE html>\n<html><body><h1>Sign in</h1></body></html>\n";
 
-/// Overrides where the response of one request goes.
+/// Overrides where the response to one request goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EchoOverride(pub(crate) Echo);
 
-/// What stands between the sockets and the routes: records each request and lets faults act on it.
+/// The layer between the sockets and the routes: records each request and applies faults.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     pub(crate) core: Arc<Core>,
@@ -48,7 +48,7 @@ impl Gate {
         let mut response = self.answer(request, socket).await;
         tracing::debug!(%verb, path, status = response.status().as_u16(), "answered");
         if !official {
-            // The released server says so on every answer, whether origins are configured or not.
+            // The released server sends this header on every response, whether origins are configured or not.
             let vary = "origin, access-control-request-method, access-control-request-headers";
             response.headers_mut().insert(header::VARY, HeaderValue::from_static(vary));
         }
@@ -77,7 +77,7 @@ impl Gate {
         }
     }
 
-    /// Faults that strike before the body is read.
+    /// Applies faults that fire before the body is read.
     async fn before_body(
         &self,
         request: &Request<Incoming>,
@@ -106,7 +106,7 @@ impl Gate {
         Some((StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, to)]).into_response())
     }
 
-    /// Reads the body, records the request and makes it one the routes can take.
+    /// Reads the body, records the request and prepares it for the routes.
     async fn read(&self, request: Request<Incoming>) -> Result<(Request, Bytes), Response> {
         let (parts, body) = request.into_parts();
         let own = if parts.uri.path() == "/acp" { OFFICIAL_BODY_LIMIT } else { BODY_LIMIT };
@@ -173,7 +173,7 @@ impl Gate {
         }
     }
 
-    /// Answers while every stream is held, and lets them go some time after the body was handed over.
+    /// Responds while every stream is held back, and releases them some time after the body was sent.
     async fn body_first(&self, request: Request, delay: Duration) -> Response {
         let logs = self.core.logs();
         logs.iter().for_each(|log| log.hold());
@@ -219,7 +219,7 @@ impl Gate {
         self.forward(request).await
     }
 
-    /// Tells a browser what it may send, as the released server does without configured origins.
+    /// Handles a CORS preflight, like the released server without configured origins.
     async fn preflight(&self, request: Request) -> Response {
         let asks = [header::ORIGIN, header::ACCESS_CONTROL_REQUEST_METHOD];
         let is_preflight = asks.iter().all(|name| request.headers().contains_key(name));
@@ -241,7 +241,7 @@ impl Gate {
         }
     }
 
-    /// Lets the routes work on a request whose answer nobody will see.
+    /// Executes a request whose response is discarded.
     fn execute(&self, request: Request) {
         let mut routes = self.routes.clone();
         self.core.background.spawn(async move {
@@ -263,7 +263,7 @@ impl Gate {
     }
 }
 
-/// Lets in who shows a valid token. Stands on the routes themselves, so that an unknown path is 404.
+/// Rejects requests without a valid token. Applied to the routes themselves, so that an unknown path is 404.
 pub(crate) async fn authorize(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
     let verb = request.method().as_str().to_owned();
     let path = request.uri().path().to_owned();
@@ -292,7 +292,8 @@ pub(crate) async fn authorize(State(core): State<Arc<Core>>, request: Request, n
     }
 }
 
-/// The token in the query, where the released server accepts one: browsers cannot send headers with a WebSocket.
+/// Returns the token in the query. The released server accepts it, because browsers cannot send headers with
+/// a WebSocket.
 fn query_token(request: &Request) -> Option<String> {
     if !request.uri().path().ends_with("/terminal/ws") {
         return None;
@@ -320,8 +321,8 @@ fn page() -> Response {
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE).into_response()
 }
 
-/// A response made up by a test. A status or header that HTTP does not know becomes a plain 500, which
-/// shows the mistake in the test that made it.
+/// Builds a response that a test defined. An invalid status or header becomes a plain 500, which exposes the
+/// mistake in the test.
 fn forced(status: u16, reply: Reply) -> Response {
     let mut response = Response::builder().status(status);
     for (name, value) in

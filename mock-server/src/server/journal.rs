@@ -7,41 +7,41 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// One request as it arrived.
+/// One received request.
 #[derive(Debug, Clone)]
 pub struct RecordedRequest {
-    /// The HTTP verb, in capitals.
+    /// The HTTP method, in upper case.
     pub method: String,
     /// The path, as sent.
     pub path: String,
-    /// The query without its question mark; empty when there was none.
+    /// The query without its question mark; empty if there was none.
     pub query: String,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body; empty when the server never read it.
+    /// The body; empty if the server did not read it.
     pub body: Bytes,
     /// When the request was recorded.
     pub at: SystemTime,
 }
 
 impl RecordedRequest {
-    /// One header as text; none when it is absent or not text.
+    /// Returns a header as text; `None` if it is absent or not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The body as JSON; none when it is not.
+    /// Returns the body as JSON; `None` if it is not JSON.
     pub fn json(&self) -> Option<Value> {
         serde_json::from_slice(&self.body).ok()
     }
 
-    /// The JSON-RPC method in the body, if it has one.
+    /// Returns the JSON-RPC method in the body, if it has one.
     pub fn rpc_method(&self) -> Option<String> {
         Some(self.json()?.get("method")?.as_str()?.to_owned())
     }
 }
 
-/// Every request the server saw, up to a limit; the oldest go first.
+/// All received requests, up to a limit; the oldest are dropped first.
 #[derive(Debug)]
 pub(crate) struct Journal {
     /// Guards the list; held for a push or a copy.
@@ -69,17 +69,17 @@ impl Journal {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// A copy of all requests, oldest first.
+    /// Returns a copy of all requests, oldest first.
     pub(crate) fn all(&self) -> Vec<RecordedRequest> {
         self.lock().iter().cloned().collect()
     }
 
-    /// Forgets all requests.
+    /// Removes all requests.
     pub(crate) fn clear(&self) {
         self.lock().clear();
     }
 
-    /// Rings on every new request.
+    /// Returns a receiver that is notified about every new request.
     pub(crate) fn bell(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }

@@ -18,11 +18,11 @@ use super::socket::{Socket, Wire};
 use super::tasks::Tasks;
 use crate::control::Lifeline;
 
-/// How many connections may wait to be accepted. A burst beyond it would be reset by the kernel, which is
-/// a fault nobody asked for.
+/// How many connections may wait to be accepted. Beyond that the kernel would reset connections, which would
+/// be an unintended fault.
 const BACKLOG: u32 = 4096;
 
-/// Listens on `address`, also when connections of an earlier listener on it still linger.
+/// Listens on `address`, even if connections of an earlier listener still exist.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -30,7 +30,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Accepts connections for as long as its task lives, and serves HTTP/1.1 and HTTP/2 on each.
+/// Accepts connections until its task ends, and serves HTTP/1.1 and HTTP/2 on each.
 pub(crate) async fn accept(listener: TcpListener, gate: Gate, tasks: Tasks) {
     loop {
         match listener.accept().await {
@@ -39,7 +39,7 @@ pub(crate) async fn accept(listener: TcpListener, gate: Gate, tasks: Tasks) {
                 tasks.spawn(connection);
             }
             Err(error) => {
-                // Out of file descriptors or an aborted handshake; neither ends the server.
+                // Out of file descriptors, or an aborted handshake. Neither ends the server.
                 tracing::warn!(%error, "accept failed");
                 tokio::task::yield_now().await;
             }
@@ -49,7 +49,7 @@ pub(crate) async fn accept(listener: TcpListener, gate: Gate, tasks: Tasks) {
 
 async fn serve(stream: TcpStream, gate: Gate, tasks: Tasks) {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "no delay refused");
+        tracing::debug!(%error, "failed to set TCP_NODELAY");
     }
     let socket = Arc::new(Socket::default());
     let wire = Wire::new(stream, Arc::clone(&socket));
@@ -72,14 +72,14 @@ async fn serve(stream: TcpStream, gate: Gate, tasks: Tasks) {
         }
         () = socket.ended() => return,
     }
-    // A connection that was upgraded is served by another task, which ends when this one does.
+    // Another task serves an upgraded connection. It ends with this one.
     tokio::select! {
         () = held.closed() => {}
         () = socket.ended() => {}
     }
 }
 
-/// Runs the tasks of an HTTP/2 connection under the server's own care.
+/// Runs the tasks of an HTTP/2 connection as tasks of the server.
 #[derive(Debug, Clone)]
 struct OwnedExecutor(Tasks);
 

@@ -28,30 +28,30 @@ use crate::fault::{Rule, RuleId};
 use crate::hub::Hub;
 use crate::problem::Problem;
 
-/// What becomes of sessions, agents and event logs when the server is restarted.
+/// What happens to sessions, agents and event logs on a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// They are still there, as behind a proxy that was restarted.
+    /// They survive, as behind a restarted proxy.
     Kept,
-    /// They are gone, and events count from 1 again.
+    /// They are lost, and event ids restart at 1.
     Lost,
 }
 
 /// How long a shutdown waits for its streams to end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// A server on a port of its own.
+/// A mock server on its own port.
 ///
-/// Dropping it ends everything at once: connections, tasks and agents. If a task of the server panicked,
-/// the drop (or the next call) panics in turn, so that the test which owns the server fails.
+/// Dropping it ends everything immediately: connections, tasks and agents. If a task of the server panicked,
+/// the drop (or the next call) panics too, so that the test that owns the server fails.
 pub struct MockServer {
     core: Arc<Core>,
     address: SocketAddr,
     /// The listener and its connections.
     connections: Tasks,
-    /// What a restart may lose. Guards the handle only.
+    /// What a restart may lose. Guards only the handle.
     world: Mutex<World>,
-    /// The directory clients see as `/`.
+    /// The directory that clients see as `/`.
     files: PathBuf,
     /// Removed with the server, unless the directory was given.
     _temporary: Option<TempDir>,
@@ -72,7 +72,7 @@ impl MockServer {
         Self::builder().start().await
     }
 
-    /// Sets up a server.
+    /// Creates a builder.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -95,30 +95,30 @@ impl MockServer {
         Ok(server)
     }
 
-    /// `http://ADDRESS:PORT`, without a slash at the end.
+    /// Returns `http://ADDRESS:PORT`, without a trailing slash.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Where the server listens.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Every request so far, oldest first.
+    /// Returns all requests so far, oldest first.
     pub fn requests(&self) -> Vec<RecordedRequest> {
         self.check();
         self.core.journal.all()
     }
 
-    /// The requests with this HTTP verb and path.
+    /// Returns the requests with this HTTP method and path.
     pub fn requests_to(&self, verb: &str, path: &str) -> Vec<RecordedRequest> {
         let mut requests = self.requests();
         requests.retain(|request| request.method == verb && request.path == path);
         requests
     }
 
-    /// The bodies of all POSTs with this JSON-RPC method, oldest first.
+    /// Returns the bodies of all POSTs with this JSON-RPC method, oldest first.
     pub fn messages(&self, method: &str) -> Vec<Value> {
         let requests = self.requests();
         let bodies =
@@ -126,130 +126,136 @@ impl MockServer {
         bodies.filter(|body| body.get("method").and_then(Value::as_str) == Some(method)).collect()
     }
 
-    /// Forgets the requests so far.
+    /// Clears the recorded requests.
     pub fn forget_requests(&self) {
         self.core.journal.clear();
     }
 
-    /// Waits until `done` says so of the recorded requests, at most for `limit`. Returns whether it did.
+    /// Waits until `done` returns `true` for the recorded requests, for at most `limit`. Returns whether it
+    /// did.
     pub async fn wait_for(&self, done: impl Fn(&[RecordedRequest]) -> bool, limit: Duration) -> bool {
         let bell = self.core.journal.bell();
         self.wait(bell, limit, || done(&self.core.journal.all())).await
     }
 
-    /// What agents asked of clients and were told, oldest first.
+    /// Returns all agent requests and the clients' responses, oldest first.
     pub fn answers(&self) -> Vec<AgentAnswer> {
         self.check();
         self.core.answers.all()
     }
 
-    /// Waits until `done` says so of the answers agents got, at most for `limit`. Returns whether it did.
+    /// Waits until `done` returns `true` for the recorded responses, for at most `limit`. Returns whether it
+    /// did.
     pub async fn wait_for_answers(&self, done: impl Fn(&[AgentAnswer]) -> bool, limit: Duration) -> bool {
         let bell = self.core.answers.bell();
         self.wait(bell, limit, || done(&self.core.answers.all())).await
     }
 
-    /// How many event streams are open now.
+    /// Returns the number of open event streams.
     pub fn open_streams(&self) -> usize {
         self.check();
         self.core.streams.get()
     }
 
-    /// Waits until `done` says so of the number of open streams, at most for `limit`. Returns whether it did.
+    /// Waits until `done` returns `true` for the number of open streams, for at most `limit`. Returns whether
+    /// it did.
     pub async fn wait_for_streams(&self, done: impl Fn(usize) -> bool, limit: Duration) -> bool {
         let bell = self.core.streams.bell();
         self.wait(bell, limit, || done(self.core.streams.get())).await
     }
 
-    /// The id of the newest event on `/v1/rpc`, 0 before the first.
+    /// Returns the id of the newest event on `/v1/rpc`; 0 before the first.
     pub fn last_event_id(&self) -> u64 {
         self.check();
         self.world().hub.last_event_id()
     }
 
-    /// Puts a fault in force. Faults that act at once act on every event log there is.
+    /// Activates a fault. An immediate fault is applied to every existing event log.
     pub fn inject(&self, rule: impl Into<Rule>) -> RuleId {
         self.check();
         self.core.inject(rule.into())
     }
 
-    /// Takes one fault out of force.
+    /// Deactivates one fault.
     pub fn lift(&self, id: RuleId) {
         self.core.faults.lift(id);
     }
 
-    /// Takes every fault out of force.
+    /// Deactivates all faults.
     pub fn clear_faults(&self) {
         self.core.faults.clear();
     }
 
-    /// How often each fault struck, by the name of its variant.
+    /// Returns how often each fault fired, by the name of its variant.
     pub fn faults_fired(&self) -> BTreeMap<&'static str, usize> {
         self.check();
         self.core.faults.fired()
     }
 
-    /// How often the fault with this name struck.
+    /// Returns how often the fault with this name fired.
     pub fn fired(&self, name: &str) -> usize {
         self.faults_fired().get(name).copied().unwrap_or(0)
     }
 
-    /// Lets in this token from now on, besides those that did not expire.
+    /// Accepts this token from now on, in addition to the unexpired ones.
     pub fn accept_token(&self, token: impl Into<String>) {
         self.core.tokens.accept(token.into());
     }
 
-    /// Publishes any JSON value on the stream of `/v1/rpc`, as an agent would.
+    /// Publishes any JSON value on the stream of `/v1/rpc`, like an agent.
     pub fn emit(&self, value: impl Into<Value>) {
         self.emit_raw(value.into().to_string());
     }
 
-    /// Publishes any text as the data of one event on `/v1/rpc`. It must not hold line ends.
+    /// Publishes any text as the data of one event on `/v1/rpc`. It must not contain line endings.
     pub fn emit_raw(&self, data: impl Into<Bytes>) {
         self.check();
         self.world().hub.emit(&data.into());
     }
 
-    /// Publishes any JSON value to one reader alone: on the stream of a server id of `/v1/acp`, or on the
-    /// connection stream of a connection id of `/acp`. Says whether there is one of this name.
+    /// Publishes any JSON value to a single reader. Returns whether it exists.
+    ///
+    /// `id` is a server id of `/v1/acp`, or a connection id of `/acp`, whose connection stream is used.
     pub fn emit_to(&self, id: &str, value: impl Into<Value>) -> bool {
         self.check();
         let (world, value) = (self.world(), value.into());
         world.table.emit(id, &value) || world.connections.emit(id, &value)
     }
 
-    /// Publishes a request with this `method` and these `params`, as an agent would, and returns its id.
-    /// The answer is found in [`MockServer::answers`].
+    /// Publishes a request with this `method` and these `params`, and returns its id.
+    ///
+    /// [`MockServer::answers`] has the response.
     pub fn emit_request(&self, request: Value) -> String {
         self.check();
         self.world().hub.emit_request(request)
     }
 
-    /// The session as `GET /v1/sessions/{id}` shows it.
+    /// Returns the session in the format of `GET /v1/sessions/{id}`.
     pub fn session(&self, id: &str) -> Option<Value> {
         self.check();
         self.world().hub.session_info(id)
     }
 
-    /// Kills the running agent of this name behind `/v1/rpc`; says whether there was one.
+    /// Kills the running agent with this name behind `/v1/rpc`. Returns whether there was one.
     pub fn kill_agent(&self, name: &str) -> bool {
         self.check();
         self.world().hub.kill_agent(name)
     }
 
-    /// Kills the agent of a server id of `/v1/acp`; says whether there was one.
+    /// Kills the agent of a server id of `/v1/acp`. Returns whether there was one.
     pub fn kill_agent_of(&self, server_id: &str) -> bool {
         self.check();
         self.world().table.kill(server_id)
     }
 
-    /// Health, agent catalogue, files and configuration of this server.
+    /// Returns the control plane: health, agents, files and configuration.
     pub fn control(&self) -> ControlPlane {
         self.world().control
     }
 
-    /// Stops listening and closes every connection; new ones are refused until the server is
-    /// [restarted](MockServer::restart).
+    /// Stops listening and closes every connection.
+    ///
+    /// New connections are refused until the server is [restarted](MockServer::restart).
     pub async fn stop(&self) {
         self.connections.shutdown().await;
         self.core.background.shutdown().await;
@@ -257,10 +263,10 @@ impl MockServer {
 
     /// Stops, and listens again on the same port.
     ///
-    /// Files and configuration stay in any case.
+    /// Files and configuration survive in any case.
     ///
     /// # Panics
-    /// When somebody else took the port meanwhile and keeps it.
+    /// If another process has bound the port meanwhile.
     pub async fn restart(&self, state: State) {
         self.check();
         self.stop().await;
@@ -276,7 +282,8 @@ impl MockServer {
         }
     }
 
-    /// While the server was away, somebody's outgoing connection may have got its port for a moment.
+    /// While the server was down, an outgoing connection of another process may have used its port for a
+    /// moment.
     async fn listen_again(&self) -> io::Result<TcpListener> {
         const PATIENCE: Duration = Duration::from_secs(5);
         const RETRY: Duration = Duration::from_millis(10);
@@ -291,8 +298,9 @@ impl MockServer {
         }
     }
 
-    /// Ends the server in good order: active sessions are marked as suspended, streams end cleanly, and
-    /// then everything else goes. Says how many sessions were active.
+    /// Shuts the server down gracefully. Returns how many sessions were active.
+    ///
+    /// Active sessions are marked as suspended and streams end cleanly; then everything else ends.
     pub async fn shutdown(self) -> usize {
         let suspended = self.world().hub.suspend_sessions();
         for log in self.core.logs() {
@@ -322,7 +330,7 @@ impl MockServer {
         in_time && done()
     }
 
-    /// Fails the caller if a task of the server panicked.
+    /// Panics if a task of the server panicked.
     fn check(&self) {
         if let Some(panic) = self.core.panics.take() {
             panic!("a task of the mock server panicked: {panic}");
@@ -381,7 +389,7 @@ impl World {
             .merge(session_routes(Arc::clone(&self.hub)))
             .merge(released_routes(Arc::clone(&self.table)))
             .merge(official_routes(Arc::clone(&self.connections)))
-            // The gate has read the body, within the limit of its route.
+            // The gate has already read the body, within the limit of its route.
             .layer(DefaultBodyLimit::disable())
             .merge(self.control.router())
             .route_layer(from_fn_with_state(Arc::clone(core), authorize));

@@ -1,4 +1,4 @@
-//! The server itself: sockets, recorded requests, faults on the way in and out, and its life.
+//! The server: sockets, recorded requests, fault injection, start and stop.
 
 mod builder;
 mod core;

@@ -9,15 +9,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-/// How often a blocked socket is looked at again while a fault waits for it to drain.
+/// How often a blocked socket is checked while a fault waits for it to drain.
 const DRAIN_CHECK: Duration = Duration::from_millis(1);
 
-/// The control over one TCP connection that a fault needs and HTTP does not give.
+/// Control over one TCP connection that faults need and HTTP does not provide.
 #[derive(Debug, Default)]
 pub(crate) struct Socket {
-    /// Set when the connection is to end with a reset instead of a close.
+    /// Set if the connection must end with a reset instead of a close.
     reset: AtomicBool,
-    /// Wakes the task that serves the connection when it is to end.
+    /// Wakes the task that serves the connection when it must end.
     end: Notify,
     /// Whether the last write found the kernel's buffer full.
     blocked: AtomicBool,
@@ -30,12 +30,12 @@ impl Socket {
         self.end.notify_one();
     }
 
-    /// Resolves when the connection is to end.
+    /// Completes when the connection must end.
     pub(crate) async fn ended(&self) {
         self.end.notified().await;
     }
 
-    /// Resolves once the HTTP layer had its turn to write and the kernel took all of it.
+    /// Completes once the HTTP layer has written its data and the kernel has accepted all of it.
     pub(crate) async fn flushed(&self) {
         tokio::task::yield_now().await;
         while self.blocked.load(Ordering::SeqCst) {
@@ -44,7 +44,7 @@ impl Socket {
     }
 }
 
-/// A TCP stream whose owner can be told to reset it.
+/// A TCP stream that its owner can reset.
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
@@ -65,7 +65,7 @@ impl Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         if self.socket.reset.load(Ordering::SeqCst) {
-            // A failure here means that the peer is gone already, which is what was wanted.
+            // A failure means that the peer is already gone.
             let _ = self.stream.set_zero_linger();
         }
     }

@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::FutureExt;
 use tokio::task::JoinSet;
 
-/// The panics of a server's tasks, kept until the owner of the server is told.
+/// The first panic of a server's tasks, until it is reported to the owner of the server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Panics(Arc<Mutex<Option<String>>>);
 
 impl Panics {
-    /// Runs `future` and records a panic in it. The first panic is kept; it is the cause of the others.
+    /// Runs `future` and records a panic in it. Only the first panic is kept, because it causes the others.
     pub(crate) async fn guard(self, future: impl Future<Output = ()>) -> Result<(), Panicked> {
         let ran = AssertUnwindSafe(future).catch_unwind().await;
         ran.map_err(|panic| self.record(panic.as_ref()))
     }
 
-    /// The first panic, taken out.
+    /// Takes the first panic.
     pub(crate) fn take(&self) -> Option<String> {
         self.lock().take()
     }
@@ -37,11 +37,11 @@ impl Panics {
     }
 }
 
-/// The message of a panic that was recorded.
+/// The message of a recorded panic.
 #[derive(Debug)]
 pub(crate) struct Panicked(pub(crate) String);
 
-/// Tasks with one owner: when the last handle goes, they end.
+/// Tasks with one owner: they end when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Tasks {
     /// Guards the set only while a task is added or all are aborted.
@@ -50,7 +50,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// An empty set that records panics in `panics`.
+    /// Creates an empty set that records panics in `panics`.
     pub(crate) fn new(panics: Panics) -> Self {
         Self { set: Arc::default(), panics }
     }
@@ -59,21 +59,21 @@ impl Tasks {
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let panics = self.panics.clone();
         let guarded = async move {
-            // The record is what matters; the owner of the server is told by it.
+            // The panic is already recorded and is reported to the owner of the server.
             let _ = panics.guard(future).await;
         };
         let mut set = self.lock();
-        // Finished tasks are let go as new ones come, so that the set does not grow with the server's age.
+        // Finished tasks are removed as new ones are added, so that the set does not grow.
         while set.try_join_next().is_some() {}
         set.spawn(guarded);
     }
 
-    /// Ends every task without waiting.
+    /// Aborts every task without waiting.
     pub(crate) fn abort(&self) {
         self.lock().abort_all();
     }
 
-    /// Ends every task and waits until each has let go of what it held.
+    /// Aborts every task and waits until all are dropped.
     pub(crate) async fn shutdown(&self) {
         let mut set = std::mem::take(&mut *self.lock());
         set.shutdown().await;

@@ -11,29 +11,29 @@ use super::seat::Seated;
 use crate::fault::{EventFate, Faults};
 use crate::server::Core;
 
-/// How many events one read takes from the log; bounds what a slow reader can keep alive.
+/// How many events one read takes from the log. Limits the memory that a slow reader holds.
 const BATCH: usize = 64;
 
-/// How events and silence are written.
+/// The format of events and heartbeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// `event: message`, `id`, `data`; silence is `: heartbeat`.
+    /// `event: message`, `id`, `data`; the heartbeat is `: heartbeat`.
     Numbered,
-    /// `data` alone, as the official transport writes it; silence is an empty comment.
+    /// `data` only, as on the official transport; the heartbeat is an empty comment.
     DataOnly,
 }
 
-/// The number of streams that are open right now.
+/// The number of open streams.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StreamCount(watch::Sender<usize>);
 
 impl StreamCount {
-    /// The number of open streams.
+    /// Returns the number of open streams.
     pub(crate) fn get(&self) -> usize {
         *self.0.borrow()
     }
 
-    /// Rings on every change.
+    /// Returns a receiver that is notified about every change.
     pub(crate) fn bell(&self) -> watch::Receiver<usize> {
         self.0.subscribe()
     }
@@ -44,7 +44,7 @@ impl StreamCount {
     }
 }
 
-/// Counts one open stream for as long as it lives.
+/// Counts one open stream until it is dropped.
 #[derive(Debug)]
 struct Entered(StreamCount);
 
@@ -54,7 +54,7 @@ impl Drop for Entered {
     }
 }
 
-/// One open stream of a log, read as a response body.
+/// One open stream of a log, used as a response body.
 pub(crate) struct Tap {
     log: Arc<Log>,
     position: Position,
@@ -62,11 +62,11 @@ pub(crate) struct Tap {
     heartbeat: Duration,
     framing: Framing,
     faults: Arc<Faults>,
-    /// Told about every position that was handed to the socket.
+    /// Called with every position that was passed to the socket.
     observer: Option<Box<dyn FnMut(Position) + Send>>,
-    /// The right to read, where only one may.
+    /// The reader's slot, if only one reader is allowed.
     _seated: Option<Seated>,
-    /// Counts the stream for as long as it is open. Let go last: who sees the count fall finds the seat free.
+    /// Counts the stream while it is open. Dropped last: when the count decreases, the slot is already free.
     _entered: Entered,
 }
 
@@ -86,19 +86,19 @@ impl Tap {
         }
     }
 
-    /// Gives the seat back when the stream ends.
+    /// Releases the slot when the stream ends.
     pub(crate) fn seated(mut self, seated: Seated) -> Self {
         self._seated = Some(seated);
         self
     }
 
-    /// Calls `observer` with the position reached after each read.
+    /// Calls `observer` with the position after each read.
     pub(crate) fn observed(mut self, observer: impl FnMut(Position) + Send + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
     }
 
-    /// The response body that reads this stream until the log ends it or the reader goes away.
+    /// Returns the response body. It ends when the log ends it or the reader disconnects.
     pub(crate) fn into_body(self) -> Body {
         Body::from_stream(stream::unfold(self, |mut tap| async move {
             let chunk = tap.next().await?;
@@ -109,7 +109,7 @@ impl Tap {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.bell.mark_unchanged();
-            // Without ids a reader cannot tell what was lost, so no more is taken than is sent at once.
+            // Without ids a reader cannot detect losses, so no more is taken than is sent at once.
             let limit = if self.framing == Framing::Numbered { BATCH } else { 1 };
             match self.log.read(self.position, limit) {
                 Read::Closed => return None,

@@ -7,67 +7,67 @@ use tokio::sync::watch;
 /// One published message.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
-    /// The id a client sees. Counts from 1 without holes, unless the sequence was reset.
+    /// The id that a client sees. Increases by one from 1, unless the sequence was reset.
     pub(crate) id: u64,
-    /// The payload, without line ends.
+    /// The payload, without line endings.
     pub(crate) data: Bytes,
 }
 
-/// What a reader got from the log.
+/// The result of reading the log.
 #[derive(Debug)]
 pub(crate) enum Read {
     /// Events in order, and the position to read from next.
     Events(Vec<Event>, Position),
-    /// Nothing yet; wait for the bell.
+    /// No new events; wait for a notification.
     Nothing,
     /// The streams of this log were ended.
     Closed,
 }
 
-/// Where a reader stands. Only the log makes these, so that a reader can be resumed but not invented.
+/// The position of a reader. Only the log creates these, so a reader can be resumed but not forged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// The place of the last event read, counted over the whole life of the log.
+    /// The index of the last event read, counted from the creation of the log.
     place: u64,
-    /// The generation of streams this reader belongs to.
+    /// The generation of streams that this reader belongs to.
     generation: u64,
 }
 
-/// The sequence and the ring of one event stream.
+/// The sequence and the replay buffer of one event stream.
 ///
-/// Readers pull by position, so replay and live delivery are one operation: there is no moment between a
-/// snapshot and a subscription in which an event could be lost or doubled. A reader that falls behind the
-/// ring simply goes on at its oldest event, and the hole shows in the ids.
+/// Readers pull by position, so replay and live delivery are one operation: no event is lost or duplicated
+/// between a snapshot and a subscription. A reader that falls behind the replay buffer continues at its
+/// oldest event, and the gap shows in the ids.
 ///
 /// The lock is a leaf: nothing else is locked, called or awaited while it is held.
 #[derive(Debug)]
 pub(crate) struct Log {
-    /// Guards sequence, ring, hold and generation together, so that each read sees one moment.
+    /// Guards sequence, replay buffer, hold and generation together, so that each read is consistent.
     state: Mutex<State>,
-    /// Rings on every change; the value only serves to tell changes apart.
+    /// Notifies readers about changes. The value only distinguishes changes.
     bell: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// How many messages the ring keeps.
+    /// How many messages the replay buffer holds.
     capacity: usize,
-    /// The kept messages with the place of each; places have no holes.
+    /// The messages in the replay buffer. Their indexes are contiguous.
     ring: VecDeque<Event>,
-    /// The place of the newest message.
+    /// The index of the newest message.
     place: u64,
     /// The id of the newest message.
     last_id: u64,
-    /// While set, readers see nothing beyond this place.
+    /// While set, readers see nothing beyond this index.
     held_at: Option<u64>,
-    /// Raised when the open streams are ended.
+    /// Incremented when the open streams are ended.
     generation: u64,
-    /// Set when nothing more will come: readers end once they have read everything.
+    /// Set if nothing more will be published: readers end after the remaining events.
     finished: bool,
 }
 
 impl Log {
-    /// An empty log that keeps the last `capacity` messages.
+    /// Creates an empty log that keeps the last `capacity` messages.
     pub(crate) fn new(capacity: usize) -> Self {
         let state = State {
             capacity: capacity.max(1),
@@ -98,24 +98,24 @@ impl Log {
         self.ring_bell();
     }
 
-    /// The id of the newest message, 0 before the first.
+    /// Returns the id of the newest message; 0 before the first.
     pub(crate) fn last_id(&self) -> u64 {
         self.lock().last_id
     }
 
-    /// How many messages the ring keeps.
+    /// Returns how many messages the replay buffer holds.
     pub(crate) fn capacity(&self) -> usize {
         self.lock().capacity
     }
 
-    /// Where a reader starts that has seen everything up to the id `seen`.
+    /// Returns the position of a reader that has seen everything up to the id `seen`.
     pub(crate) fn position_after(&self, seen: u64) -> Position {
         let state = self.lock();
         let missing = state.ring.iter().rev().take_while(|event| event.id > seen).count() as u64;
         Position { place: state.place - missing, generation: state.generation }
     }
 
-    /// Up to `limit` events after `position`.
+    /// Returns up to `limit` events after `position`.
     pub(crate) fn read(&self, position: Position, limit: usize) -> Read {
         let state = self.lock();
         if state.generation != position.generation {
@@ -134,12 +134,12 @@ impl Log {
         Read::Events(events, Position { place, ..position })
     }
 
-    /// A bell that rings after every change.
+    /// Returns a receiver that is notified about every change.
     pub(crate) fn bell(&self) -> watch::Receiver<u64> {
         self.bell.subscribe()
     }
 
-    /// Lets readers see nothing new until [`Log::release`].
+    /// Hides new events from readers until [`Log::release`].
     pub(crate) fn hold(&self) {
         let mut state = self.lock();
         let place = state.place;
@@ -152,13 +152,13 @@ impl Log {
         self.ring_bell();
     }
 
-    /// Ends every open stream. The replay buffer stays for the next one.
+    /// Ends every open stream. The replay buffer remains for the next one.
     pub(crate) fn end_streams(&self) {
         self.lock().generation += 1;
         self.ring_bell();
     }
 
-    /// Ends every open stream and drops the replay buffer. Numbering continues.
+    /// Ends every open stream and clears the replay buffer. Numbering continues.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.generation += 1;
@@ -167,13 +167,13 @@ impl Log {
         self.ring_bell();
     }
 
-    /// Lets every stream end once it has delivered what is there.
+    /// Ends every stream after it has delivered the remaining events.
     pub(crate) fn finish(&self) {
         self.lock().finished = true;
         self.ring_bell();
     }
 
-    /// Forgets what was read up to `position`, for a log with one reader.
+    /// Removes events up to `position`, for a log with one reader.
     pub(crate) fn consume(&self, position: Position) {
         let mut state = self.lock();
         let before_ring = state.place - state.ring.len() as u64;
@@ -182,7 +182,7 @@ impl Log {
         state.ring.drain(..count);
     }
 
-    /// Forgets the ring and counts from 1 again, while open streams stay open.
+    /// Clears the replay buffer and restarts ids at 1, while open streams stay open.
     pub(crate) fn reset_sequence(&self) {
         let mut state = self.lock();
         state.ring.clear();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_behind_the_ring_goes_on_at_its_oldest_event() {
+    fn a_reader_behind_the_replay_buffer_continues_at_its_oldest_event() {
         let log = filled(3, 2);
         let start = log.position_after(0);
         for number in 3..=10 {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_ends_readers_and_numbering_goes_on() {
+    fn closing_ends_readers_and_numbering_continues() {
         let log = filled(8, 3);
         let position = log.position_after(0);
         log.close();

@@ -1,4 +1,4 @@
-//! The event stream: a numbered log with a ring, and the bodies that read it.
+//! The event stream: a numbered log with a replay buffer, and the bodies that read it.
 
 mod body;
 mod log;

@@ -103,5 +103,5 @@ async fn a_small_soak_loses_nothing() {
     let output = Command::new(env!("CARGO_BIN_EXE_soak")).args(["20", "200"]).output().await.unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("20 streams were open at once") && text.contains("none lost and none doubled"));
+    assert!(text.contains("20 streams were open at once") && text.contains("none lost and none duplicated"));
 }

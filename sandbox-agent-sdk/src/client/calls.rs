@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use acp_http_client as wire;
-use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::hub::PendingCall;
-use super::names::{AUTHENTICATE, EXTENDED_LIST, FORK, LIST, LOAD, NEW, RESUME, is_answered_by_agent};
-use super::pump::request_id;
+use super::names::{
+    AUTHENTICATE, EXTENDED_LIST, FORK, LIST, LOAD, NEW, PROMPT, RESUME, is_answered_by_agent,
+};
+use super::reading::id_text;
+use super::stream::{LogRecord, Settlement};
+use crate::client::event::Origin;
 use crate::client::limits::BodyKind;
 use crate::client::login::LoginRequired;
 use crate::error::AgentEnded;
@@ -27,9 +30,6 @@ pub(super) enum Needs {
     /// The server answers it, or it takes up the session again.
     Nothing,
 }
-
-/// Stores a request under its id.
-pub(crate) type StoreAhead = Box<dyn FnMut(String) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
 
 /// Counts a call for as long as it waits.
 struct InFlight<'a>(&'a AtomicUsize);
@@ -62,8 +62,8 @@ impl Connection {
         self.check()?;
         let about = params.get("sessionId").and_then(Value::as_str);
         let _pending = self.pending_call(method, about);
-        let request = self.wire.request_raw(method, &params).options(options);
-        self.finish(method, None, request).await
+        let request = || self.wire.request_raw(method, &params).options(options.clone());
+        repeated(|| self.finish(method, None, request())).await
     }
 
     /// Counts a call about a session as pending: what the agent asks meanwhile is asked of this client.
@@ -99,8 +99,8 @@ impl Connection {
             (Some(session), Needs::Session) => self.session_call(method, params, session, options).await,
             _ => {
                 self.check()?;
-                let request = self.wire.request_raw(method, &params).options(options);
-                self.finish(method, session, request).await
+                let request = || self.wire.request_raw(method, &params).options(options.clone());
+                repeated(|| self.finish(method, session, request())).await
             }
         };
         match result {
@@ -124,41 +124,40 @@ impl Connection {
         session: &str,
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
-        self.session_call_ahead(method, params, session, options, None).await
+        let request = || self.wire.request_raw(method, &params).options(options.clone());
+        repeated(|| self.session_request(method, session, request())).await
     }
 
-    /// A call that fails with its session, and is stored under its id before it is sent.
-    pub(super) async fn session_call_ahead(
+    /// A request that fails with its session.
+    pub(super) async fn session_request(
         &self,
         method: &str,
-        params: Value,
         session: &str,
-        options: wire::RequestOptions,
-        ahead: Option<&mut StoreAhead>,
+        request: wire::Request<wire::Json>,
     ) -> Result<Value, Error> {
         self.check()?;
         if let Some(info) = self.hub.ended(session) {
             return Err(Error::ended(Some(session), info, false));
         }
         let mut end = self.hub.watch_end(session);
-        let request = self.wire.request_raw(method, &params).options(options);
-        if let (Some(store), Some(id)) = (ahead, request.id().as_ref().and_then(request_id)) {
-            store(id).await?;
-        }
-        tokio::select! {
+        let mut call = std::pin::pin!(self.finish(method, Some(session), request));
+        let result = tokio::select! {
             // An answer that is there counts for more than an end that came with it.
             biased;
-            result = self.finish(method, Some(session), request) => {
-                if result.is_ok() {
-                    self.hub.confirm(session);
-                }
-                result
-            }
-            info = ended(&mut end) => {
-                let with_connection = self.shared.ended.get().is_some();
-                Err(Error::ended(Some(session).filter(|_| !with_connection), info, true))
-            }
+            result = &mut call => result,
+            info = ended(&mut end) => match self.shared.ended() {
+                None => return Err(Error::ended(Some(session), info, true)),
+                // The end of the agent fails the call as well, as soon as all is known about it.
+                Some(_) => call.await.map_err(|error| match (error.termination(), self.shared.ended()) {
+                    (None, Some(info)) => Error::ended(None, info, true),
+                    _ => error,
+                }),
+            },
+        };
+        if result.is_ok() {
+            self.hub.confirm(session);
         }
+        result
     }
 
     async fn finish(
@@ -170,10 +169,21 @@ impl Connection {
         // It counts until its failure was explained: the end of the agent is put together from such failures.
         let _in_flight = InFlight::new(&self.shared.in_flight);
         let _pending = self.pending_call(method, session);
-        match request.await {
+        let request_id = request.id();
+        let result = match request.await {
             Ok(response) => self.decode(method, &response),
             Err(error) => Err(self.explain(method, session, error).await),
+        };
+        if let (Some(session), Some(id)) = (session.filter(|_| method != PROMPT), request_id)
+            && self.hub.has_logs()
+        {
+            // What came before the response stands before it in the log.
+            self.barrier().await;
+            let (request_id, method, session_id) = (id_text(&id), method.to_owned(), session.to_owned());
+            let settlement = Settlement { request_id, method, session_id, result: result.clone() };
+            self.hub.log(LogRecord::Settled(settlement), None, Origin::Live);
         }
+        result
     }
 
     /// Decodes a response within the bounds of its kind.
@@ -200,7 +210,7 @@ impl Connection {
     }
 
     /// Cancels the turn of a session: what the agent has asked is answered as cancelled first, then it is told.
-    pub(crate) async fn cancel(&self, session: &str) -> Result<(), Error> {
+    pub(super) async fn cancel(&self, session: &str) -> Result<(), Error> {
         self.hub.cancelling_turn(session);
         // What other clients are asked in this session is not ours to cancel.
         self.shared.unclaimed.release(session);
@@ -298,4 +308,15 @@ pub(super) async fn ended(end: &mut watch::Receiver<Option<TerminationInfo>>) ->
 /// there is gone.
 fn is_forgotten(body: &str) -> bool {
     body.contains("missing required 'agent' query parameter")
+}
+
+/// Sends a request, and once more if it certainly did not reach the server: it may have been restarted.
+async fn repeated<F>(send: impl Fn() -> F) -> Result<Value, Error>
+where
+    F: Future<Output = Result<Value, Error>>,
+{
+    match send().await {
+        Err(Error::Unreachable(_)) => send().await,
+        result => result,
+    }
 }

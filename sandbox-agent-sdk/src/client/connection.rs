@@ -1,5 +1,6 @@
 //! One connection.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,20 +11,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant};
 
-use super::hub::{Hub, PendingCall};
+use super::hub::Hub;
 use super::names::AUTHENTICATE;
 use super::offers::client_capabilities;
 use super::probe::Endpoint;
 use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
 use super::router::RequestRouter;
+use super::wiring::Wiring;
 use crate::connection::Capabilities;
+use crate::requests::{ConnectionHandlers, Requests};
 use crate::session::SessionMetadata;
 use crate::termination::TerminationReport;
-use crate::tools::AgentTools;
 use crate::{ClientOptions, ConnectionState, Error, ServerKind, TerminationInfo};
 
-/// How long the request that closes a connection to a released server is given to be sent.
-const RELEASED_CLOSE: Duration = Duration::from_millis(300);
 /// What is left for closing the connection at least, however long everything before it took.
 const CLOSE_AT_LEAST: Duration = Duration::from_millis(100);
 /// The version of the conversation that this crate speaks.
@@ -36,14 +36,13 @@ pub(crate) struct Connection {
     pub(super) shared: Arc<Shared>,
     pub(super) options: Arc<ClientOptions>,
     kind: ServerKind,
-    /// Makes further readers of the server's stream.
-    reader: Box<dyn Fn() -> wire::AcpHttpClientBuilder + Send + Sync>,
     agent: String,
+    wiring: Wiring,
     commands: mpsc::Sender<Command>,
     /// Guards what the agent can do, which may change when it is started anew; held for a copy.
     capabilities: Mutex<Option<Arc<Capabilities>>>,
-    /// What the agent may use of this machine; it ends with the connection.
-    tools: AgentTools,
+    /// What answers the agent's requests; it ends with the connection.
+    handlers: Arc<ConnectionHandlers>,
     /// Owns the pump, which ends with the connection.
     _pump: JoinSet<()>,
 }
@@ -52,28 +51,36 @@ impl Connection {
     /// Prepares a connection. Nothing is sent yet.
     pub(super) fn open(
         options: &Arc<ClientOptions>,
-        hub: &Arc<Hub>,
+        (hub, requests): (&Arc<Hub>, &Requests),
         http: &reqwest::Client,
         endpoint: &Endpoint,
         agent: &str,
     ) -> Result<Self, Error> {
-        let (builder, requests) = wire_builder(options, http, endpoint, agent).agent_requests();
+        let handlers = Arc::new(requests.connect(agent));
+        let wiring = Wiring::new(options, http, endpoint, agent);
+        if endpoint.kind == ServerKind::PerAgent {
+            // The stream of an endpoint of its own begins with the connection.
+            hub.next_incarnation();
+        }
+        let (builder, requests) = wiring.connection(agent).agent_requests();
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let is_shared = endpoint.kind == ServerKind::Shared;
+        hub.is_shared().store(is_shared, Ordering::Release);
         let shared = Arc::new(Shared::new(is_shared, &options.limits));
-        let tools = options.agent_tools();
         let router = RequestRouter::new(
             &client,
             Arc::clone(hub),
             (options.permissions.clone(), options.permission_handler.clone()),
-            tools.clone(),
+            Arc::clone(&handlers),
             Arc::clone(&shared),
         );
         let pump = Pump {
-            events: client.events(),
+            // Updates are parsed once, here.
+            events: client.events().untyped(),
             wire: client.clone(),
             requests,
+            queued: VecDeque::new(),
             commands: receiver,
             hub: Arc::clone(hub),
             shared: Arc::clone(&shared),
@@ -90,15 +97,11 @@ impl Connection {
             shared,
             options: Arc::clone(options),
             kind: endpoint.kind,
-            reader: {
-                let (options, http) = (Arc::clone(options), http.clone());
-                let (endpoint, agent) = (endpoint.clone(), agent.to_owned());
-                Box::new(move || wire_builder(&options, &http, &endpoint, &agent))
-            },
             agent: agent.to_owned(),
+            wiring,
             commands,
             capabilities: Mutex::new(None),
-            tools,
+            handlers,
             _pump: tasks,
         })
     }
@@ -106,7 +109,7 @@ impl Connection {
     /// Introduces this client to the agent, which starts it if need be.
     pub(super) async fn initialize(&self) -> Result<Arc<Capabilities>, Error> {
         let (name, version) = &self.options.client_info;
-        let offers = client_capabilities(&self.options, &self.tools);
+        let offers = client_capabilities(&self.options, self.handlers.capabilities());
         let mut params = json!({
             "protocolVersion": VERSION,
             "clientInfo": {"name": name, "version": version},
@@ -155,20 +158,15 @@ impl Connection {
         self.kind
     }
 
-    /// A further reader of the server's stream, behind the event of this number.
-    pub(crate) fn reader(&self, behind: u64) -> wire::AcpHttpClientBuilder {
-        (self.reader)().resume_from(behind.to_string())
+    /// Another client of the same endpoint, which reads what follows the event of this number.
+    pub(super) fn reader(&self, after: u64) -> wire::AcpHttpClientBuilder {
+        self.wiring.reader(after)
     }
 
-    /// Counts a call about a session as pending, for a turn that another program began: its requests are ours.
-    pub(crate) fn adopt_turn(&self, session: &str) -> PendingCall {
-        self.hub.pending_call(session)
-    }
-
-    /// Serves an agent request that another reader of the stream received.
-    pub(crate) async fn serve(&self, request: wire::AgentRequest, responder: wire::Responder) {
+    /// Routes an agent request that another reader of the stream received, as one that is addressed to this client.
+    pub(super) async fn serve(&self, request: wire::AgentRequest, responder: wire::Responder) {
         // An event loop that is gone drops the request.
-        let _ = self.commands.send(Command::Serve(request, responder)).await;
+        let _ = self.commands.send(Command::Serve(Box::new((request, responder)))).await;
     }
 
     pub(super) fn agent(&self) -> &str {
@@ -177,8 +175,8 @@ impl Connection {
 
     /// Where it stands.
     pub(super) fn state(&self) -> ConnectionState {
-        if let Some(info) = self.shared.ended.get() {
-            return ConnectionState::AgentEnded(Box::new(info.clone()));
+        if let Some(info) = self.shared.ended() {
+            return ConnectionState::AgentEnded(Box::new(info));
         }
         match self.wire.state() {
             wire::ConnectionState::Reconnecting { attempt } => ConnectionState::Reconnecting { attempt },
@@ -195,15 +193,15 @@ impl Connection {
         self.state().is_usable()
     }
 
-    /// Whether nobody waits for an answer.
+    /// Whether nothing waits for a response.
     pub(super) fn is_quiet(&self) -> bool {
         self.shared.in_flight.load(Ordering::Acquire) == 0
     }
 
     /// Why no call can be made, if none can.
     pub(super) fn check(&self) -> Result<(), Error> {
-        if let Some(info) = self.shared.ended.get() {
-            return Err(Error::ended(None, info.clone(), false));
+        if let Some(info) = self.shared.ended() {
+            return Err(Error::ended(None, info, false));
         }
         match self.wire.state() {
             wire::ConnectionState::Terminated(reason) => Err(match Error::terminated(&reason) {
@@ -261,9 +259,9 @@ impl Connection {
         // All of it has one deadline: a response that cannot be delivered does not hold up the end.
         let deadline = Instant::now() + self.options.timeouts.disconnect;
         let _ = tokio::time::timeout_at(deadline, cancelled).await;
-        if tokio::time::timeout_at(deadline, self.tools.end_all()).await.is_err() {
+        if tokio::time::timeout_at(deadline, self.handlers.connection_ended()).await.is_err() {
             // What still runs for the agent ends without being waited for.
-            self.tools.close();
+            self.handlers.close();
         }
         // Closing a shared endpoint ends the streams of its other clients, too. A connection that was lost has none open.
         if !(lost && self.kind == ServerKind::Shared) {
@@ -297,7 +295,7 @@ impl Drop for Connection {
     /// The pump is given up with the connection, but ends when the runtime gets to it. What runs for the agent on this
     /// machine ends now.
     fn drop(&mut self) {
-        self.tools.close();
+        self.handlers.close();
     }
 }
 
@@ -311,83 +309,11 @@ impl fmt::Debug for Connection {
     }
 }
 
-fn wire_builder(
-    options: &ClientOptions,
-    http: &reqwest::Client,
-    endpoint: &Endpoint,
-    agent: &str,
-) -> wire::AcpHttpClientBuilder {
-    let times = &options.timeouts;
-    let mut timeouts = wire::Timeouts::default()
-        .request(times.request)
-        .method("initialize", times.initialize)
-        .method("session/new", times.session)
-        .method("session/load", times.session)
-        .method("session/resume", times.session)
-        .method("session/fork", times.session);
-    timeouts.close = match endpoint.kind {
-        // They respond only when the request is given up, while their agent lives: it only has to be sent.
-        ServerKind::PerAgent => times.disconnect.min(RELEASED_CLOSE),
-        _ => times.disconnect,
-    };
-    let mut limits = wire::Limits::default();
-    limits.message = options.limits.message;
-    limits.open_requests = options.limits.open_requests;
-    let mut builder = wire::AcpHttpClient::builder(&options.base_url)
-        .http_client(http.clone())
-        .limits(limits)
-        .timeouts(timeouts)
-        .reconnect(options.reconnect.clone());
-    builder = match endpoint.kind {
-        ServerKind::PerAgent => builder
-            .dialect(wire::Dialect::RELEASED)
-            .path(format!("/v1/acp/{}", server_id(agent)))
-            .bootstrap_query("agent", agent)
-            // Nobody else can know the id, so that nothing behind it is older than this connection.
-            .resume_from("0"),
-        ServerKind::ConnectionId => builder
-            .dialect(wire::Dialect::EARLY.with_connection_id(endpoint.header.clone()))
-            .path(endpoint.path),
-        ServerKind::Shared => builder
-            .dialect(wire::Dialect::RPC)
-            .path(endpoint.path)
-            // Every server of this kind answers it, also right after a restart, if only with an error.
-            .probe("session/list", json!({})),
-    };
-    for (name, value) in &options.headers {
-        builder = builder.header(name, value);
-    }
-    if let Some(provider) = options.provider.clone() {
-        builder = builder.token_provider(move |reason| provider(reason));
-    } else if let Some(token) = &options.token {
-        builder = builder.token(token);
-    }
-    builder
-}
-
-/// A name that cannot be guessed: it is a credential, as the server lets everyone who knows it talk to the agent.
-fn server_id(agent: &str) -> String {
-    let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
-    format!("sdk-{readable}-{}", crate::client::random::random_id())
-}
-
 /// The `agent` member that servers with several agents behind one endpoint want for sessions they do not know.
 pub(super) fn name_agent(params: &mut Value, kind: ServerKind, agent: &str) {
     if kind != ServerKind::PerAgent
         && let Some(members) = params.as_object_mut()
     {
         members.entry("agent").or_insert_with(|| agent.into());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::server_id;
-
-    #[test]
-    fn ids_are_safe_in_a_path_and_never_the_same() {
-        let ids: std::collections::HashSet<_> = (0..100).map(|_| server_id("a/../b?x")).collect();
-        assert_eq!(ids.len(), 100);
-        assert!(ids.iter().all(|id| id.starts_with("sdk-abx-") && id.len() == "sdk-abx-".len() + 32));
     }
 }

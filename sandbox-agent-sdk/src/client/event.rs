@@ -13,9 +13,17 @@ use crate::usage::BudgetEvent;
 use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, Update};
 
 mod queue;
+#[cfg(test)]
+mod queue_tests;
 mod serialize;
 mod stream;
 mod weight;
+
+/// What the queue is locked with. `tests/interleavings.rs` puts its own in their place.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, Ordering};
+    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
+}
 
 pub(crate) use queue::Queue;
 pub use stream::Events;
@@ -31,8 +39,11 @@ pub(crate) use weight::{Class, Weight};
 pub enum Event {
     /// The agent reported on its work.
     Update(Update),
-    /// A session ended. There is one such event for each end, whatever the server tells of it and how often.
+    /// A session ended. There is one such event for each end, whatever the server tells of it and how often. It is
+    /// published at the first sign of the end.
     SessionEnded(Box<SessionEnded>),
+    /// More became known about the end of a session after it was published: the last lines of stderr, for example.
+    TerminationDetails(Box<SessionEnded>),
     /// The agent printed something that is no message.
     #[non_exhaustive]
     AgentUnparsed {
@@ -141,7 +152,7 @@ impl Event {
     pub fn origin(&self) -> Origin {
         match self {
             Self::Update(update) => update.origin(),
-            Self::SessionEnded(ended) => ended.origin,
+            Self::SessionEnded(ended) | Self::TerminationDetails(ended) => ended.origin,
             Self::AgentUnparsed { origin, .. } | Self::Other { origin, .. } => *origin,
             _ => Origin::Live,
         }
@@ -161,7 +172,7 @@ impl Event {
     pub fn session_id(&self) -> Option<&str> {
         match self {
             Self::Update(update) => Some(update.session_id()),
-            Self::SessionEnded(ended) => Some(&ended.session_id),
+            Self::SessionEnded(ended) | Self::TerminationDetails(ended) => Some(&ended.session_id),
             Self::Permission(request) => request.session_id(),
             Self::Question(request) => request.session_id(),
             Self::UnclaimedRequest(request) => request.session_id(),

@@ -5,9 +5,12 @@ use std::sync::{Arc, Weak};
 
 use futures::future::BoxFuture;
 
+use super::hub::PendingCall;
 use super::lifecycle::{Again, Asked, Attempt, Inner};
+use super::stream::{EventLog, StreamPosition, StreamReader};
 use crate::connection::{Capabilities, Feature, Support};
 use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
+use crate::requests::Requests;
 use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
 /// Talks to an agent behind a Sandbox Agent server.
@@ -32,12 +35,24 @@ impl Drop for Handle {
     }
 }
 
-/// A client that this does not keep alive.
+/// The agent requests of a session are addressed to this client while this lives:
+/// [`SandboxAgentClient::claim_requests`].
+#[derive(Debug)]
+#[must_use = "the claim ends when it is dropped"]
+pub struct SessionClaim {
+    _pending: PendingCall,
+}
+
+/// A reference to a client that does not keep it alive: [`SandboxAgentClient::downgrade`].
 #[derive(Clone)]
-pub(crate) struct WeakClient(Weak<Handle>);
+pub struct WeakClient(Weak<Handle>);
 
 impl WeakClient {
-    pub(crate) fn upgrade(&self) -> Result<SandboxAgentClient, Error> {
+    /// The client, while a handle of it exists.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`] if the last handle was dropped.
+    pub fn upgrade(&self) -> Result<SandboxAgentClient, Error> {
         self.0.upgrade().map(|handle| SandboxAgentClient { handle }).ok_or(Error::NotConnected)
     }
 }
@@ -87,8 +102,9 @@ impl SandboxAgentClient {
         Self { handle: Arc::new(Handle { inner }) }
     }
 
-    /// A reference that does not count as a handle.
-    pub(crate) fn downgrade(&self) -> WeakClient {
+    /// A reference for tasks that must not keep the client alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakClient {
         WeakClient(Arc::downgrade(&self.handle))
     }
 
@@ -155,6 +171,15 @@ impl SandboxAgentClient {
         })
     }
 
+    /// Ends the connection as [`disconnect`](Self::disconnect) does, if no call waits for a response and no turn is
+    /// running. Returns whether it did.
+    ///
+    /// A turn that begins at this moment either keeps the connection or fails with [`Error::NotConnected`], unsent.
+    pub fn disconnect_if_idle(&self) -> BoxFuture<'static, bool> {
+        let client = self.clone();
+        Box::pin(async move { client.inner().disconnect_if_idle().await })
+    }
+
     /// Starts the agent anew, after it has ended or to begin afresh.
     ///
     /// Where every connection has an agent of its own, the old agent is ended, with all its sessions, and a new one
@@ -218,6 +243,35 @@ impl SandboxAgentClient {
     /// Everything that happens from now on: to the connection, and in all sessions.
     pub fn events(&self) -> Events {
         self.inner().hub.subscribe()
+    }
+
+    /// Everything that happens from a position of the server's stream on, or from now on: in one order, with positions
+    /// and settlements, and without loss. See [`stream`](crate::stream).
+    ///
+    /// Unlike [`events`](Self::events) it is for layers that must not miss anything, such as a store.
+    pub fn events_from(&self, from: impl Into<Option<StreamPosition>>) -> EventLog {
+        EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
+    }
+
+    /// Reads the server's stream again: what follows a position, up to the event of the number `to` or up to the
+    /// present. It has the events of all sessions and all clients of the endpoint.
+    pub fn read(&self, from: StreamPosition, to: impl Into<Option<u64>>) -> StreamReader {
+        StreamReader::new(Arc::clone(self.inner()), from, to.into())
+    }
+
+    /// Counts the agent requests of a session as addressed to this client for as long as the claim lives.
+    ///
+    /// On a shared endpoint a request is addressed to this client only while a call of this client about its session is
+    /// pending. A program that continues the work of another one, which began a turn and was killed, claims the session
+    /// until that turn ends.
+    pub fn claim_requests(&self, session_id: &str) -> SessionClaim {
+        SessionClaim { _pending: self.inner().hub.pending_call(session_id) }
+    }
+
+    /// The handlers of the agent's requests: files, terminals, and those of the application.
+    #[must_use]
+    pub fn requests(&self) -> &Requests {
+        &self.inner().requests
     }
 
     /// A handle of a session by its id. Nothing is sent, and the session need not exist.

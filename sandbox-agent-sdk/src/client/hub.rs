@@ -1,17 +1,21 @@
 //! Who listens, which turn runs, which session has ended.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde_json::Value;
 use tokio::sync::watch;
 
 use self::book::SessionBook;
 use self::books::State;
-pub(crate) use self::pending_call::PendingCall;
+pub(super) use self::open_request::OpenRequest;
+pub(super) use self::pending_call::PendingCall;
+pub(super) use self::progress::Progress;
 use self::taking_up::TakingUp;
+use super::log::LogQueue;
 use super::session::TurnState;
+use super::stream::{LogEntry, LogRecord, StreamPosition};
 use super::turn::TurnItem;
 use crate::client::event::{Class, Queue};
 use crate::client::limits::Limits;
@@ -26,52 +30,21 @@ use crate::{
 
 mod book;
 mod books;
+mod open_request;
 mod pending_call;
+mod progress;
 mod taking_up;
 #[cfg(test)]
 mod tests;
 
-/// Sees everything in the order of the stream, before subscribers do. It must not block, nor use the hub.
-pub(crate) trait Observer: fmt::Debug + Send + Sync {
-    /// An event was published, at this place of a stream that every client of the server sees.
-    fn happened(&self, event: &Event, place: Option<Place>);
-    /// The response to a request of another client arrived.
-    fn foreign_response(&self, id: &str, response: &Value);
-    /// A turn is over, and so is everything it reported.
-    fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>);
-    /// A response describes the state of a session.
-    fn described(&self, session: &str, patch: &Patch);
-    /// An agent request is answered: `send` delivers the response. An observer that stores the answer first keeps it.
-    fn replying(&self, session: &str, payload: Value, send: SendReply) -> Option<SendReply>;
-    /// The stream had something at this place that is not published.
-    fn passed(&self, place: Place);
-}
-
-/// Delivers the response to an agent request.
-pub(crate) type SendReply = Box<dyn FnOnce() + Send>;
-
-/// Where an event stands in the stream of one incarnation of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// Its number.
-    pub(crate) offset: u64,
-    /// A hash of its content: after a restart another event has the number.
-    pub(crate) fingerprint: u64,
-}
-
-impl Place {
-    /// The place of a message with this content. Programs of any version compute the same.
-    pub(crate) fn of(offset: u64, content: &[u8]) -> Self {
-        /// This much tells contents apart, beside their length and their number.
-        const PRINTED_BYTES: usize = 4096;
-        let printed = &content[..content.len().min(PRINTED_BYTES)];
-        let length = (content.len() as u64).to_le_bytes();
-        let bytes = length.iter().chain(printed);
-        let fingerprint = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        Self { offset, fingerprint }
-    }
+/// Receives every entry of the log, in order, while nothing else can happen. It must not block, nor use the hub.
+pub(crate) trait LogSink: fmt::Debug + Send + Sync {
+    /// Something happened.
+    fn push(&self, entry: &LogEntry);
+    /// Whether anything reads what is pushed.
+    fn is_read(&self) -> bool;
+    /// Nothing will be pushed any more.
+    fn end(&self) {}
 }
 
 /// Hears that nobody is there any more in a session, while nothing of the hub is held. It must not wait.
@@ -90,12 +63,14 @@ pub(crate) struct Hub {
     longest_id: usize,
     /// Guards subscribers and sessions; held for a look-up and for pushing into queues.
     state: Mutex<State>,
+    /// Counts the incarnations of the server's stream.
+    incarnation: AtomicU64,
+    /// Whether other clients see the same stream.
+    is_shared: Arc<AtomicBool>,
     /// Counts what is told of sessions, so that what is newer can be told from what is older.
     clock: AtomicU64,
     /// What sessions use.
     pub(crate) usage: UsageBook,
-    /// Guards who sees everything; held to copy the list.
-    observers: RwLock<Arc<[Arc<dyn Observer>]>>,
 }
 
 impl Hub {
@@ -109,9 +84,10 @@ impl Hub {
             budget,
             longest_id: limits.session_id,
             state: Mutex::default(),
+            incarnation: AtomicU64::new(0),
+            is_shared: Arc::default(),
             clock: AtomicU64::new(0),
             usage: UsageBook::new(),
-            observers: RwLock::new(Arc::new([])),
         }
     }
 
@@ -120,6 +96,45 @@ impl Hub {
         let queue = Arc::new(Queue::new(self.budget));
         self.lock().subscribers.push(Arc::clone(&queue));
         Events::new(queue)
+    }
+
+    /// The log of the client from now on.
+    pub(super) fn open_log(&self) -> Arc<LogQueue> {
+        let queue = Arc::new(LogQueue::new(self.budget));
+        self.attach(Arc::<LogQueue>::clone(&queue));
+        queue
+    }
+
+    /// Gives every entry of the log to this sink from now on. Returns the last position of the stream before.
+    pub(crate) fn attach(&self, sink: Arc<dyn LogSink>) -> Option<StreamPosition> {
+        let mut state = self.lock();
+        state.logs.push(sink);
+        state.position
+    }
+
+    /// Whether other clients see the stream of the present connection.
+    pub(crate) fn is_shared(&self) -> &Arc<AtomicBool> {
+        &self.is_shared
+    }
+
+    /// Whether a log is read.
+    pub(super) fn has_logs(&self) -> bool {
+        self.lock().logs.iter().any(|log| log.is_read())
+    }
+
+    /// Adds an entry to the logs that is not an event.
+    pub(super) fn log(&self, record: LogRecord, position: Option<StreamPosition>, origin: Origin) {
+        self.lock().log(&LogEntry::new(record, position, origin));
+    }
+
+    /// Which incarnation of the server's stream is read.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation.load(Ordering::Acquire)
+    }
+
+    /// Another incarnation of the stream begins.
+    pub(super) fn next_incarnation(&self) {
+        self.incarnation.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The events of one session: what came while nobody listened, and what comes from now on.
@@ -138,11 +153,13 @@ impl Hub {
         Events::new(queue)
     }
 
+    #[cfg(feature = "sessions")]
     /// A subscription to no session yet.
     pub(crate) fn subscribe_later(&self) -> Events {
         Events::new(Arc::new(Queue::new(self.budget)))
     }
 
+    #[cfg(feature = "sessions")]
     /// Moves subscriptions to this session, from whatever session they belonged to.
     pub(crate) fn follow(&self, followers: &[Weak<Queue<Event>>], from: Option<&str>, to: &str) {
         let moved: Vec<_> = followers.iter().filter_map(Weak::upgrade).collect();
@@ -177,48 +194,13 @@ impl Hub {
         self.publish_at(event, None)
     }
 
-    /// Has observers, and no subscriber, see an event.
-    pub(super) fn note(&self, event: &Event, place: Option<Place>) {
-        let _state = self.lock();
-        self.observers().iter().for_each(|observer| observer.happened(event, place));
-    }
-
-    /// The response to a request of another client arrived.
-    pub(super) fn foreign_response(&self, id: &str, response: &Value) {
-        let _state = self.lock();
-        self.observers().iter().for_each(|observer| observer.foreign_response(id, response));
-    }
-
-    /// The stream had something at this place that is not published.
-    pub(super) fn passed(&self, place: Option<Place>) {
+    /// Publishes an event that has a position in the stream.
+    pub(crate) fn publish_at(&self, event: &Event, position: Option<StreamPosition>) -> usize {
         let mut state = self.lock();
-        state.place = place.or(state.place);
-        let observers = self.observers();
-        place.into_iter().for_each(|place| observers.iter().for_each(|observer| observer.passed(place)));
-    }
-
-    /// Sends the response to an agent request, after an observer has stored it. This may be called while events are
-    /// published.
-    pub(super) fn replying(&self, session: &str, payload: &Value, send: SendReply) {
-        let mut send = Some(send);
-        for observer in self.observers().iter() {
-            let Some(next) = send.take() else { return };
-            send = observer.replying(session, payload.clone(), next);
+        state.position = position.or(state.position);
+        if !state.logs.is_empty() {
+            state.log(&LogEntry::of_event(event, position));
         }
-        if let Some(send) = send {
-            send();
-        }
-    }
-
-    /// Publishes an event that has a place in the stream.
-    pub(crate) fn publish_at(&self, event: &Event, place: Option<Place>) -> usize {
-        let mut state = self.lock();
-        state.place = match event {
-            // Another stream begins.
-            Event::ServerRestarted | Event::Connection(ConnectionState::Connecting) => None,
-            _ => place.or(state.place),
-        };
-        self.observers().iter().for_each(|observer| observer.happened(event, place));
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         let mut deciders = 0;
         for queue in &state.subscribers {
@@ -278,21 +260,13 @@ impl Hub {
         }
     }
 
-    /// Adds an observer, which sees everything from now on.
-    pub(crate) fn observe(&self, observer: Arc<dyn Observer>) {
-        let state = self.lock();
-        state.place.into_iter().for_each(|place| observer.passed(place));
-        let mut observers = self.observers.write().unwrap_or_else(PoisonError::into_inner);
-        *observers = observers.iter().cloned().chain([observer]).collect();
-    }
-
-    fn observers(&self) -> Arc<[Arc<dyn Observer>]> {
-        Arc::clone(&self.observers.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Tells of a change of the connection.
     pub(crate) fn connection(&self, state: ConnectionState) {
-        self.publish(&Event::Connection(state));
+        let before = self.lock().connection.replace(state.clone());
+        // A stream that is reopened while the connection is made reports that it is connected as well.
+        if before.as_ref() != Some(&state) {
+            self.publish(&Event::Connection(state));
+        }
     }
 
     /// This client creates the session, or names it. That does not make its requests ours.
@@ -311,7 +285,6 @@ impl Hub {
 
     /// Takes in what the answer to a call tells of a session; `began` is when the call did.
     pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
-        self.observers().iter().for_each(|observer| observer.described(id, &patch));
         self.adopt(id).answer(patch, began, self.tick());
     }
 
@@ -362,6 +335,11 @@ impl Hub {
     pub(super) fn pending_call(self: &Arc<Self>, id: &str) -> PendingCall {
         self.lock().book(id).pending_calls += 1;
         PendingCall { hub: Arc::clone(self), id: id.into() }
+    }
+
+    /// Counts an agent request of a session as open, until the guard is dropped.
+    pub(super) fn open_request(&self, id: &str) -> Option<OpenRequest> {
+        self.lock().sessions.get(id).map(|book| OpenRequest::new(&book.progress))
     }
 
     /// Whether a call of this client about a session is pending.
@@ -432,7 +410,7 @@ impl Hub {
         &self,
         id: &str,
         report: TerminationReport,
-        place: Option<Place>,
+        position: Option<StreamPosition>,
     ) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
@@ -441,10 +419,6 @@ impl Hub {
             }
             let book = state.known_or_stranger(id);
             if let Some(info) = &*book.ended.borrow() {
-                let observers = self.observers();
-                place
-                    .into_iter()
-                    .for_each(|place| observers.iter().for_each(|observer| observer.passed(place)));
                 return info.clone();
             }
             let requested = book.stop_requested;
@@ -458,7 +432,7 @@ impl Hub {
         if deserted {
             self.tell_end(id);
         }
-        self.publish_at(&ended_event(id, &info, Origin::Live), place);
+        self.publish_at(&ended_event(id, &info, Origin::Live), position);
         info
     }
 
@@ -475,8 +449,8 @@ impl Hub {
     }
 
     /// Ends every session of this client that is there or that a call waits for, as all sessions of an agent do that
-    /// is gone. One that was only named, and may never have been, does not end.
-    pub(crate) fn end_all(&self, report: &TerminationReport) {
+    /// is gone. One that was only named, and may never have been, does not end. Returns those that ended.
+    pub(crate) fn end_all(&self, report: &TerminationReport) -> Vec<Arc<str>> {
         let mut ids: Vec<Arc<str>> = {
             let state = self.lock();
             let there = |book: &SessionBook| book.open || book.is_busy();
@@ -485,8 +459,42 @@ impl Hub {
             ours.map(|(id, _)| Arc::clone(id)).collect()
         };
         ids.sort();
+        for id in &ids {
+            self.end_session(id, report.clone());
+        }
+        ids
+    }
+
+    /// More is known about the end of these sessions: that is published if it says more.
+    pub(super) fn complete_ends(&self, ids: &[Arc<str>], report: &TerminationReport) {
         for id in ids {
-            self.end_session(&id, report.clone());
+            let completed = {
+                let mut state = self.lock();
+                let book = state.book(id);
+                let report = match book.stop_requested {
+                    true => report.clone().merge(TerminationReport::requested()),
+                    false => report.clone(),
+                };
+                let info = report.into_info();
+                let says_more =
+                    |known: &Option<TerminationInfo>| known.as_ref().is_some_and(|known| *known != info);
+                let completes = says_more(&book.ended.borrow());
+                completes.then(|| {
+                    book.ended.send_replace(Some(info.clone()));
+                    info
+                })
+            };
+            if let Some(termination) = completed {
+                let ended = SessionEnded { session_id: id.to_string(), termination, origin: Origin::Live };
+                self.publish(&Event::TerminationDetails(Box::new(ended)));
+            }
+        }
+    }
+
+    /// Something may be missing in every session, as far as is known.
+    pub(super) fn miss(&self, missed: Missed) {
+        for (id, book) in &mut self.lock().sessions {
+            book.miss(id, missed);
         }
     }
 
@@ -505,9 +513,16 @@ impl Hub {
         if before == TurnState::Idle {
             book.turn = Some(Arc::clone(queue));
             book.turn_missed.clear();
+            book.is_prompted = false;
+            book.progress.send_modify(Progress::begin);
             book.turn_state.send_replace(TurnState::Running);
         }
         before
+    }
+
+    /// The prompt of the turn is sent: what the agent reports from now on belongs to it.
+    pub(super) fn prompt_sent(&self, id: &str) {
+        self.lock().book(id).is_prompted = true;
     }
 
     /// What is missing of the turn that is running.
@@ -553,6 +568,11 @@ impl Hub {
         }
     }
 
+    /// Nobody reads the turn any more, but it goes on.
+    pub(crate) fn leave_turn(&self, id: &str) {
+        self.lock().book(id).turn = None;
+    }
+
     /// The running turn moves to the session that took the place of its own; `false` if another turn runs there.
     pub(super) fn move_turn(&self, from: &str, to: &str, queue: &Arc<Queue<TurnItem>>) -> bool {
         let mut state = self.lock();
@@ -568,19 +588,25 @@ impl Hub {
         }
         new.turn = turn.filter(|turn| Arc::ptr_eq(turn, queue));
         new.turn_missed.clear();
+        new.is_prompted = false;
+        new.progress.send_modify(Progress::begin);
         new.turn_state.send_replace(before);
         true
     }
 
-    /// Nobody reads the turn any more, but it goes on.
-    pub(crate) fn leave_turn(&self, id: &str) {
-        self.lock().book(id).turn = None;
-    }
-
     /// Everything that a turn reported was given out, and this is how it ended.
-    pub(crate) fn turn_outcome(&self, id: &str, outcome: &Result<TurnOutcome, Error>) {
-        let _quiet = self.lock();
-        self.observers().iter().for_each(|observer| observer.turn_ended(id, outcome));
+    pub(crate) fn turn_outcome(
+        &self,
+        id: &str,
+        request_id: Option<String>,
+        outcome: &Result<TurnOutcome, Error>,
+    ) {
+        let mut state = self.lock();
+        if !state.logs.is_empty() {
+            let (session_id, outcome) = (id.to_owned(), outcome.clone());
+            let ended = LogRecord::TurnEnded { session_id, request_id, outcome };
+            state.log(&LogEntry::new(ended, None, Origin::Live));
+        }
     }
 
     /// The turn is over: its queue ends, and the next one may begin.
@@ -590,7 +616,7 @@ impl Hub {
         if let Some(queue) = book.turn.take() {
             queue.end();
         }
-        book.turn_state.send_replace(TurnState::Idle);
+        book.end_turn();
     }
 
     /// Whether no turn is running.
@@ -603,12 +629,18 @@ impl Hub {
         self.lock().book(id).turn_state.subscribe()
     }
 
+    /// Whether the turn of a session makes progress, as it changes.
+    pub(super) fn watch_progress(&self, id: &str) -> watch::Receiver<Progress> {
+        self.lock().book(id).progress.subscribe()
+    }
+
     /// Nothing will happen any more.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         for queue in state.subscribers.drain(..) {
             queue.end();
         }
+        state.logs.drain(..).for_each(|queue| queue.end());
         for book in state.sessions.values_mut() {
             book.subscribers.drain(..).for_each(|queue| queue.end());
             if let Some(turn) = book.turn.take() {

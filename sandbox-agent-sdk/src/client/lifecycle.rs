@@ -1,7 +1,6 @@
 //! Connecting and disconnecting, and what happens when they meet.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -12,6 +11,7 @@ use super::hub::Hub;
 use super::probe;
 use crate::connection::Capabilities;
 use crate::control::ControlPlane;
+use crate::requests::Requests;
 use crate::{ClientOptions, ConnectionState, Error};
 
 type Outcome = Result<Arc<Capabilities>, Error>;
@@ -21,10 +21,8 @@ pub(crate) struct Inner {
     pub(crate) options: Arc<ClientOptions>,
     pub(super) control: ControlPlane,
     pub(crate) hub: Arc<Hub>,
+    pub(super) requests: Requests,
     http: reqwest::Client,
-    /// Whether there is no connection because nothing happened, or because it could not be made again: not because the
-    /// application disconnected. What needs a connection makes it then.
-    asleep: AtomicBool,
     /// Guards where the one connection stands; held for a look or a change, and for telling of the change, so that
     /// changes are told in the order in which they happen.
     life: Mutex<Life>,
@@ -123,11 +121,13 @@ impl Inner {
     pub(super) fn new(options: ClientOptions, control: ControlPlane, http: reqwest::Client) -> Self {
         let hub = Arc::new(Hub::with_limits(options.event_budget, &options.limits));
         hub.usage.set_budget(None, options.budget.clone());
+        let requests = Requests::default();
+        options.parts.register(&requests);
         Self {
             control,
             hub,
+            requests,
             http,
-            asleep: AtomicBool::new(false),
             life: Mutex::new(Life { phase: Phase::Idle(None), closing: None, fading: None }),
             tasks: Mutex::new(Some(JoinSet::new())),
             options: Arc::new(options),
@@ -218,7 +218,13 @@ impl Inner {
 
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
-        let connection = Connection::open(&self.options, &self.hub, &self.http, &endpoint, agent)?;
+        let connection = Connection::open(
+            &self.options,
+            (&self.hub, &self.requests),
+            &self.http,
+            &endpoint,
+            agent,
+        )?;
         opening.insert(Arc::new(connection)).initialize().await
     }
 
@@ -228,7 +234,6 @@ impl Inner {
         let present = matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt));
         if present {
             life.phase = Phase::Connected(Arc::clone(connection));
-            self.asleep.store(false, Ordering::Release);
             self.hub.connection(ConnectionState::Connected);
         }
         present
@@ -260,11 +265,10 @@ impl Inner {
     }
 
     /// Ends the connection, or the attempt to make it, within a bound.
-    pub(super) async fn disconnect(&self) {
+    pub(crate) async fn disconnect(&self) {
         let (phase, closing) = {
             let mut life = self.life();
             let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
-            self.asleep.store(false, Ordering::Release);
             match &phase {
                 Phase::Connected(connection) => {
                     life.closing = Some(Closing { connection: Arc::clone(connection), asked: true });
@@ -295,7 +299,7 @@ impl Inner {
 
     /// Ends the connection, if no call is being made over it and no turn is running. A turn that begins at this moment
     /// either comes first, or finds no connection and is not sent.
-    pub(crate) async fn disconnect_if_quiet(&self) -> bool {
+    pub(crate) async fn disconnect_if_idle(&self) -> bool {
         let connection = {
             let mut life = self.life();
             let Phase::Connected(connection) = &life.phase else { return false };
@@ -305,7 +309,6 @@ impl Inner {
             }
             life.phase = Phase::Idle(None);
             life.closing = Some(Closing { connection: Arc::clone(&connection), asked: true });
-            self.asleep.store(true, Ordering::Release);
             connection
         };
         self.finish_closing(&connection).await;
@@ -348,16 +351,6 @@ impl Inner {
             // Success and failure alike show in the phase.
             let _ = attempt.finished().await;
         }
-    }
-
-    /// Whether there is no connection, although the application did not disconnect.
-    pub(crate) fn is_asleep(&self) -> bool {
-        matches!(self.life().phase, Phase::Idle(Some(_))) || self.asleep.load(Ordering::Acquire)
-    }
-
-    /// A connection could not be made again: what needs one next tries again.
-    pub(crate) fn fall_asleep(&self) {
-        self.asleep.store(true, Ordering::Release);
     }
 
     /// The connection, if there is one now.

@@ -107,8 +107,8 @@ impl Limits {
         }
     }
 
-    /// Checks the text of a body and what it will take once it is decoded.
-    pub(crate) fn check(&self, kind: BodyKind, what: &str, text: &[u8]) -> Result<(), Error> {
+    /// Checks the text of a body and what it will take once it is decoded, and returns the latter.
+    pub(crate) fn check(&self, kind: BodyKind, what: &str, text: &[u8]) -> Result<usize, Error> {
         let limit = self.text(kind);
         if text.len() > limit {
             return Err(Error::MessageTooLarge { limit, seen: text.len(), event_id: None });
@@ -118,7 +118,7 @@ impl Limits {
         if size > limit {
             return Err(Error::DecodedTooLarge { what: what.to_owned(), limit, size });
         }
-        Ok(())
+        Ok(size)
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
             for (bound, fits) in [(text.len() - 1, false), (text.len(), true), (text.len() + 1, true)] {
                 let limits = set(Limits::default().expansion(1_000), bound);
                 match limits.check(kind, "test", text) {
-                    Ok(()) => assert!(fits, "{kind:?} {bound}"),
+                    Ok(size) => assert!(fits && size == decoded, "{kind:?} {bound}"),
                     Err(Error::MessageTooLarge { limit, seen, .. }) => {
                         assert!(!fits && limit == bound && seen == text.len());
                     }
@@ -154,7 +154,7 @@ mod tests {
             for (bound, fits) in [(decoded - 1, false), (decoded, true), (decoded + 1, true)] {
                 let limits = set(Limits::default().expansion(1), bound);
                 match limits.check(kind, "test", text) {
-                    Ok(()) => assert!(fits, "{kind:?} {bound}"),
+                    Ok(size) => assert!(fits && size == decoded, "{kind:?} {bound}"),
                     Err(Error::DecodedTooLarge { limit, size, .. }) => {
                         assert!(!fits && limit == bound && size == decoded);
                     }

@@ -4,7 +4,7 @@
 //! handle, session, turn      what a program holds                      (public face)
 //! lifecycle                  connect, disconnect, races
 //! opening, methods, stopping what can be done with sessions
-//! connection, calls          one connection and the calls made over it
+//! connection, calls, prompting   one connection and the calls made over it
 //! pump                       the one task that turns messages into events
 //! router                     agent requests: whether they are ours, and which handler answers
 //! account, offers            logging out, deleting sessions; what this client can do
@@ -25,6 +25,7 @@ mod hub;
 mod lifecycle;
 pub mod limits;
 mod list;
+mod log;
 pub mod login;
 mod metering;
 mod methods;
@@ -34,36 +35,38 @@ pub(crate) mod new_session;
 mod offers;
 mod opening;
 pub(crate) mod options;
+mod parts;
 mod probe;
+mod prompting;
 mod pump;
 pub(crate) mod random;
+mod reading;
 mod router;
 pub(crate) mod secret;
 mod session;
 pub(crate) mod snapshot;
 pub(crate) mod state;
 mod stopping;
+pub mod stream;
 mod supports;
 mod turn;
+mod wiring;
 
 pub use capabilities::Capabilities;
-#[cfg(feature = "sessions")]
-pub(crate) use connection::Connection;
 pub use event::{Event, Events, Gap, Origin, SessionEnded};
 pub use feature::{Feature, Support};
-pub use handle::SandboxAgentClient;
+pub use handle::{SandboxAgentClient, SessionClaim, WeakClient};
 #[cfg(feature = "sessions")]
-pub(crate) use handle::WeakClient;
-#[cfg(feature = "sessions")]
-pub(crate) use hub::{Hub, Observer, PendingCall, Place, SendReply};
+pub(crate) use hub::{Hub, LogSink};
 pub use list::SessionList;
 pub use new_session::{ListSessions, NewSession, OpenSession};
 #[cfg(test)]
 pub(crate) use offers::client_capabilities;
+#[cfg(feature = "sessions")]
+pub(crate) use opening::Others;
 pub use options::{ClientOptions, ClientTimeouts, DropPolicy, ServerKind};
+pub(crate) use parts::Part;
 pub use session::{Session, TurnState};
 pub use snapshot::{SessionSnapshot, Tool};
 pub use state::ConnectionState;
 pub use turn::{CollectedTurn, FileChange, IncompleteTurn, StopReason, Turn, TurnEvent, TurnOutcome};
-#[cfg(feature = "sessions")]
-pub(crate) use turn::{Resend, WriteAhead};

@@ -1,4 +1,4 @@
-//! The names of the methods that not every server has.
+//! The names of methods.
 
 pub(super) const AUTHENTICATE: &str = "authenticate";
 pub(super) const CLOSE: &str = "session/close";
@@ -8,7 +8,9 @@ pub(super) const LIST: &str = "session/list";
 pub(super) const LOGOUT: &str = "logout";
 pub(super) const LOAD: &str = "session/load";
 pub(super) const NEW: &str = "session/new";
+pub(super) const PROMPT: &str = "session/prompt";
 pub(super) const RESUME: &str = "session/resume";
+pub(super) const SESSION_UPDATE: &str = "session/update";
 pub(super) const SET_MODE: &str = "session/set_mode";
 pub(super) const SET_MODEL: &str = "session/set_model";
 pub(super) const SET_OPTION: &str = "session/set_config_option";

@@ -160,6 +160,7 @@ impl NewSession {
         self
     }
 
+    #[cfg(feature = "sessions")]
     /// What can be kept of it: tool servers may hold secrets and are left out.
     pub(crate) fn to_kept(&self) -> Map<String, Value> {
         let mut kept = Map::new();
@@ -180,6 +181,7 @@ impl NewSession {
         kept
     }
 
+    #[cfg(feature = "sessions")]
     /// What was kept of one, as far as it can be read.
     pub(crate) fn from_kept(kept: &Map<String, Value>) -> Self {
         let text = |name: &str| kept.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -299,6 +301,16 @@ impl OpenSession {
         Self { new: self.new.agent(agent) }
     }
 
+    /// A session is opened again with what it was created with.
+    pub(crate) fn like(new: NewSession) -> Self {
+        Self { new }
+    }
+
+    /// Another directory that the session may use: [`NewSession::additional_directory`].
+    pub fn additional_directory(self, directory: impl Into<String>) -> Self {
+        Self { new: self.new.additional_directory(directory) }
+    }
+
     /// A tool server for the session.
     pub fn mcp_server(self, name: impl Into<String>, server: &McpServerConfig) -> Self {
         Self { new: self.new.mcp_server(name, server) }
@@ -312,13 +324,6 @@ impl OpenSession {
     /// Any other parameter.
     pub fn param(self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { new: self.new.param(name, value) }
-    }
-}
-
-/// A session is opened again with what it was created with.
-impl From<NewSession> for OpenSession {
-    fn from(new: NewSession) -> Self {
-        Self { new }
     }
 }
 

@@ -1,13 +1,15 @@
 //! The capabilities that this client advertises to agents.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::ClientOptions;
-use crate::tools::AgentTools;
 
 /// The member `clientCapabilities` of the first message to an agent. Agents do not send what is not in it.
-pub(crate) fn client_capabilities(options: &ClientOptions, tools: &AgentTools) -> Value {
-    let mut offers = tools.capabilities();
+pub(crate) fn client_capabilities(options: &ClientOptions, handlers: Map<String, Value>) -> Value {
+    let mut offers = json!({"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false});
+    for (name, offer) in handlers {
+        offers[name] = offer;
+    }
     let mut session = json!({"compaction": {}, "configOptions": {"boolean": {}}});
     if options.notices {
         session["notices"] = json!({});

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use acp_http_client::RequestOptions;
 use futures::future::BoxFuture;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::calls::Needs;
 use super::connection::{Connection, name_agent};
@@ -15,6 +15,7 @@ use super::session::Session;
 use super::stopping::terminate;
 use crate::client::snapshot::Patch;
 use crate::connection::Feature;
+use crate::convert::retries::request_retries;
 use crate::error::LostReason;
 use crate::session::SessionMetadata;
 use crate::turns::TurnState;
@@ -22,7 +23,7 @@ use crate::{Error, NewSession, OpenSession, ServerKind};
 
 /// Whether other clients of a shared endpoint may have a turn running in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Others {
+pub(crate) enum Others {
     HaveNoTurn,
     MayHaveATurn,
 }
@@ -68,10 +69,12 @@ impl SandboxAgentClient {
         let began = hub.now();
         let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
         check_directories(connection, new)?;
-        let params = new.to_params(&agent)?;
+        let mut params = new.to_params(&agent)?;
+        self.request_retries(connection, &agent, &mut params);
         let answer = connection.call(NEW, params.into()).await?;
         let session = self.opened(answer, NEW, began, &agent, new.given())?;
-        hub.opened(session.id(), new.clone().into());
+        hub.usage.created(session.id());
+        hub.opened(session.id(), OpenSession::like(new.clone()));
         match grant(&session, new, connection).await {
             Ok(()) => Ok(session),
             Err(error) => {
@@ -88,9 +91,9 @@ impl SandboxAgentClient {
     pub fn load_session(
         &self,
         session_id: impl Into<String>,
-        open: impl Into<OpenSession>,
+        open: OpenSession,
     ) -> BoxFuture<'static, Result<Session, Error>> {
-        let (client, id, OpenSession { new }) = (self.clone(), session_id.into(), open.into());
+        let (client, id, OpenSession { new }) = (self.clone(), session_id.into(), open);
         Box::pin(async move {
             new.check()?;
             let connection = client.inner().connection().await?;
@@ -128,7 +131,8 @@ impl SandboxAgentClient {
         let history = std::iter::from_fn(|| collected.pop()).collect();
         let answer = answer?;
         hub.revive(id);
-        hub.opened(id, new.clone().into());
+        hub.usage.joined(id, connection.kind() == ServerKind::Shared);
+        hub.opened(id, OpenSession::like(new.clone()));
         hub.answered(id, Patch::of_state(&answer), began);
         Ok(Session::loaded(self.clone(), id.to_owned(), answer, history))
     }
@@ -144,21 +148,12 @@ impl SandboxAgentClient {
     pub fn resume_session(
         &self,
         session_id: impl Into<String>,
-        open: impl Into<OpenSession>,
+        open: OpenSession,
     ) -> BoxFuture<'static, Result<Session, Error>> {
-        self.resume_in(session_id.into(), open.into().new, Others::MayHaveATurn)
+        self.resume_in(session_id.into(), open.new, Others::MayHaveATurn)
     }
 
-    /// Resumes a session in which no other client has a turn: what the agent replays is history.
-    pub(crate) fn resume_alone(
-        &self,
-        id: String,
-        new: NewSession,
-    ) -> BoxFuture<'static, Result<Session, Error>> {
-        self.resume_in(id, new, Others::HaveNoTurn)
-    }
-
-    fn resume_in(
+    pub(crate) fn resume_in(
         &self,
         id: String,
         new: NewSession,
@@ -220,7 +215,9 @@ impl SandboxAgentClient {
             let (began, agent) = (hub.now(), hub.agent_of(&id));
             let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
             let agent = agent.as_deref().unwrap_or_else(|| connection.agent());
-            client.opened(answer, FORK, began, agent, new.given())
+            let forked = client.opened(answer, FORK, began, agent, new.given())?;
+            hub.usage.joined(forked.id(), true);
+            Ok(forked)
         })
     }
 
@@ -232,10 +229,21 @@ impl SandboxAgentClient {
         let agent = new.agent_wanted().or(known.as_deref()).unwrap_or_else(|| connection.agent());
         hub.assign(id, agent);
         let mut params = new.to_params(agent)?;
+        self.request_retries(connection, agent, &mut params);
         params.insert("sessionId".to_owned(), id.into());
         let mut params = Value::Object(params);
         name_agent(&mut params, connection.kind(), agent);
         Ok(params)
+    }
+
+    /// Asks the agent to report its retries, where that takes a request of its own.
+    fn request_retries(&self, connection: &Connection, agent: &str, params: &mut Map<String, Value>) {
+        if self.inner().options.notices {
+            let capabilities = connection.capabilities();
+            let own = capabilities.as_deref().filter(|_| agent == connection.agent());
+            let own = own.and_then(|capabilities| capabilities.agent_name.as_deref());
+            request_retries(params, [agent].into_iter().chain(own));
+        }
     }
 
     /// The handle of a session that an answer names.

@@ -8,12 +8,10 @@ use acp_http_client::{ReconnectPolicy, Token, TokenError, TokenProvider, TokenUs
 use futures::future::BoxFuture;
 
 use crate::client::limits::Limits;
+use crate::client::parts::Parts;
 use crate::client::secret::Secret;
 use crate::requests::PermissionHandler;
 use crate::requests::QuestionSupport;
-use crate::tools::{AgentTools, TextFiles};
-#[cfg(all(feature = "terminals", unix))]
-use crate::tools::{TerminalOptions, Terminals};
 use crate::usage::Budget;
 use crate::{Error, PermissionDecision, PermissionPolicy, PermissionRequest, SandboxAgentClient};
 
@@ -137,10 +135,7 @@ pub struct ClientOptions {
     pub(crate) permissions: PermissionPolicy,
     pub(crate) permission_handler: Option<PermissionHandler>,
     pub(crate) questions: QuestionSupport,
-    pub(crate) files: Option<Arc<dyn TextFiles>>,
-    #[cfg(all(feature = "terminals", unix))]
-    pub(crate) terminals: Option<TerminalOptions>,
-    max_tool_calls: Option<usize>,
+    pub(crate) parts: Parts,
     pub(crate) client_info: (String, String),
     pub(crate) auto_authenticate: bool,
     pub(crate) budget: Option<Budget>,
@@ -169,10 +164,7 @@ impl ClientOptions {
             permissions: PermissionPolicy::Ask,
             permission_handler: None,
             questions: QuestionSupport::Off,
-            files: None,
-            #[cfg(all(feature = "terminals", unix))]
-            terminals: None,
-            max_tool_calls: None,
+            parts: Parts::default(),
             client_info: (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             auto_authenticate: true,
             budget: None,
@@ -330,42 +322,6 @@ impl ClientOptions {
         self
     }
 
-    /// Offers files to agents: `ConfinedFiles` for those of some directories, or your own. By default none are.
-    pub fn files(mut self, files: impl TextFiles) -> Self {
-        self.files = Some(Arc::new(files));
-        self
-    }
-
-    /// Offers terminals to agents: they may run commands on this machine. By default they may not. Every connection has
-    /// terminals of its own, which end with it.
-    #[cfg(all(feature = "terminals", unix))]
-    pub fn terminals(mut self, terminals: TerminalOptions) -> Self {
-        self.terminals = Some(terminals);
-        self
-    }
-
-    /// How many calls of files and terminals may work at once on one connection: [`AgentTools::max_calls`].
-    pub fn max_tool_calls(mut self, count: usize) -> Self {
-        self.max_tool_calls = Some(count);
-        self
-    }
-
-    /// What the agent behind one connection may use of this machine.
-    pub(crate) fn agent_tools(&self) -> AgentTools {
-        let mut tools = AgentTools::new();
-        if let Some(count) = self.max_tool_calls {
-            tools = tools.max_calls(count);
-        }
-        if let Some(files) = &self.files {
-            tools = tools.shared_files(Arc::clone(files));
-        }
-        #[cfg(all(feature = "terminals", unix))]
-        if let Some(terminals) = &self.terminals {
-            tools = tools.terminals(Terminals::new(terminals.clone()));
-        }
-        tools
-    }
-
     /// Whether the program shows [notices](crate::UpdateKind::Notice) to its user. It does by default. Agents that are
     /// told otherwise write what the user should know into their messages.
     pub fn notices(mut self, shown: bool) -> Self {
@@ -412,7 +368,7 @@ impl fmt::Debug for ClientOptions {
             .field("timeouts", &self.timeouts)
             .field("drop_policy", &self.drop_policy)
             .field("permissions", &self.permissions)
-            .field("tools", &self.agent_tools())
+            .field("parts", &self.parts)
             .finish_non_exhaustive()
     }
 }

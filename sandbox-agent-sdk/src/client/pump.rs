@@ -2,25 +2,28 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use acp_http_client as wire;
-use futures::FutureExt;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
-use super::hub::{Hub, Place, ended_event};
+use super::hub::{Hub, ended_event};
+use super::names::SESSION_UPDATE;
+use super::reading::{request_record, response_record};
 use super::router::{OwnedSessions, RequestRouter, UnclaimedTable};
+use super::stream::StreamPosition;
 use super::supports::Learned;
+use crate::client::event::{Gap, Origin};
 use crate::client::limits::{BodyKind, Limits};
-use crate::convert::decoded::decoded_size;
 use crate::convert::partial_json::readable_members;
+use crate::convert::retries::{CLAUDE_MESSAGE, retry_notice};
+use crate::convert::termination::TerminationReport;
+use crate::convert::update::Missed;
 use crate::error::{AgentUnparsed, LostReason};
-use crate::event::{Gap, Origin};
 use crate::requests::Admission;
 use crate::requests::ELICITATION_COMPLETE;
-use crate::termination::TerminationReport;
 use crate::{ConnectionState, Error, Event, TerminationInfo, Update};
 
 /// How many commands may wait for the pump.
@@ -42,8 +45,8 @@ pub(super) struct Shared {
     exit_notices_trusted: AtomicBool,
     /// How many calls wait for an answer.
     pub(super) in_flight: AtomicUsize,
-    /// How the agent ended, once it has and the connection with it.
-    pub(super) ended: OnceLock<TerminationInfo>,
+    /// Guards how the agent ended, once it has and the connection with it; held for a copy. Details may follow.
+    ended: Mutex<Option<TerminationInfo>>,
     /// Whether this client has begun to end the agent.
     pub(super) stop_requested: AtomicBool,
     /// Agent requests that belong to other clients, as far as is known.
@@ -65,7 +68,7 @@ impl Shared {
             is_shared,
             exit_notices_trusted: AtomicBool::new(!is_shared),
             in_flight: AtomicUsize::new(0),
-            ended: OnceLock::new(),
+            ended: Mutex::default(),
             stop_requested: AtomicBool::new(false),
             unclaimed: UnclaimedTable::new(limits.unclaimed_requests),
             owned: Arc::default(),
@@ -80,6 +83,15 @@ impl Shared {
     /// agents advertise extensions and report ends by session; the adapter has one agent and advertises none.
     pub(super) fn trust_exit_notices(&self, trusted: bool) {
         self.exit_notices_trusted.store(trusted, Ordering::Release);
+    }
+
+    /// How the agent ended, if it has.
+    pub(super) fn ended(&self) -> Option<TerminationInfo> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_ended(&self, info: TerminationInfo) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
     }
 
     fn printed(&self, line: &str) {
@@ -102,8 +114,8 @@ pub(super) enum Command {
     Barrier(oneshot::Sender<()>),
     /// To put the account of an agent's end together now, if there is one.
     Settle(oneshot::Sender<()>),
-    /// To serve an agent request that another reader of the stream received.
-    Serve(wire::AgentRequest, wire::Responder),
+    /// To route an agent request that another reader of the stream received.
+    Serve(Box<(wire::AgentRequest, wire::Responder)>),
     /// To take note of a sign that the agent has ended, and to tell how.
     Report(Box<TerminationReport>, oneshot::Sender<TerminationInfo>),
 }
@@ -116,6 +128,8 @@ pub(super) struct Pump {
     pub(super) wire: wire::AcpHttpClient,
     pub(super) events: wire::Events,
     pub(super) requests: wire::AgentRequests,
+    /// The agent requests whose events follow.
+    pub(super) queued: VecDeque<(wire::AgentRequest, wire::Responder)>,
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) hub: Arc<Hub>,
     pub(super) shared: Arc<Shared>,
@@ -137,12 +151,27 @@ pub(super) struct Exit {
     answered: bool,
     deadline: Option<Instant>,
     waiting: Vec<oneshot::Sender<TerminationInfo>>,
+    /// The sessions that ended with it, once that is published.
+    published: Option<Vec<Arc<str>>>,
+    /// Whether everything that was worth waiting for is known.
+    is_finished: bool,
 }
 
 impl Pump {
     pub(super) async fn run(mut self) {
         let (mut reading, mut asking) = (true, true);
         loop {
+            if !self.queued.is_empty() {
+                match self.events.try_recv() {
+                    Some(event) => self.take(event),
+                    // Everything that was published before these requests was read.
+                    None => self.queued.drain(..).for_each(|(request, responder)| {
+                        self.router.route(&request, responder);
+                    }),
+                }
+                tokio::task::coop::consume_budget().await;
+                continue;
+            }
             let deadline = self.exit.deadline;
             tokio::select! {
                 // What has arrived comes first, so that a barrier is behind it.
@@ -155,7 +184,7 @@ impl Pump {
                     None => reading = false,
                 },
                 request = self.requests.next(), if asking => match request {
-                    Some((request, responder)) => self.router.route(&request, responder),
+                    Some(queued) => self.queued.push_back(queued),
                     None => asking = false,
                 },
                 command = self.commands.recv() => match command {
@@ -165,7 +194,7 @@ impl Pump {
                         // A caller that went away needs no answer.
                         let _ = done.send(());
                     }
-                    Some(Command::Serve(request, responder)) => self.router.route_ours(&request, responder),
+                    Some(Command::Serve(request)) => self.router.route_ours(&request.0, request.1),
                     Some(Command::Report(report, told)) => self.report(*report, Some(told)),
                     None => return,
                 },
@@ -177,22 +206,18 @@ impl Pump {
 
     fn take(&mut self, event: wire::Event) {
         match event {
-            wire::Event::Update(update) => {
-                let raw = update.content.raw();
-                let origin = Origin::from_wire(update.meta.origin);
-                let place = self.place(&update.meta, raw.as_bytes());
-                let Some(size) = self.admitted("session/update", raw) else { return };
-                let event = Event::Update(Update::from_json(raw.as_str(), origin, size));
-                self.hub.publish_at(&event, place);
-            }
             wire::Event::Notification(notification) => self.notified(&notification),
             wire::Event::State(state) => self.changed(&state),
             wire::Event::Reconnected { continuity, .. } => {
                 let checked = continuity == wire::Continuity::Checked;
                 self.hub.publish(&Event::Reconnected { checked });
+                if continuity == wire::Continuity::Unverified {
+                    self.hub.miss(Missed::Unverified);
+                }
             }
             wire::Event::Restarted { .. } => {
                 self.shared.learned.clear();
+                self.hub.next_incarnation();
                 self.hub.publish(&Event::ServerRestarted);
             }
             wire::Event::Gap { from, to, .. } => {
@@ -212,23 +237,40 @@ impl Pump {
             wire::Event::AnswerLost { method, error, .. } => {
                 self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
             }
-            wire::Event::UnmatchedResponse { id, raw, .. } => {
-                if let (Some(id), Ok(response)) = (request_id(&id), raw.parse::<Value>()) {
-                    self.hub.foreign_response(&id, &response);
+            wire::Event::AgentRequest { id, request } => {
+                if self.hub.has_logs() {
+                    let position = self.position(&request.meta.event_id, request.params.as_bytes());
+                    let record = request_record(&self.shared.limits, &id, &request);
+                    self.hub.log(record, position, Origin::from_wire(request.meta.origin));
                 }
+                self.route_request(&id);
             }
-            wire::Event::AgentRequest { request, .. } => {
-                self.hub.passed(self.place(&request.meta, request.params.as_bytes()));
+            wire::Event::UnmatchedResponse { id, raw, origin, event_id } if self.hub.has_logs() => {
+                let position = self.position(&event_id, raw.as_bytes());
+                if let Some(record) = response_record(&self.shared.limits, &id, &raw) {
+                    self.hub.log(record, position, Origin::from_wire(origin));
+                }
             }
             // Responses go to their calls.
             _ => {}
         }
     }
 
+    /// Routes a request in its place between the updates: it was queued before its event was published.
+    fn route_request(&mut self, id: &wire::MessageId) {
+        while let Some(queued) = self.requests.try_recv() {
+            self.queued.push_back(queued);
+        }
+        let Some(position) = self.queued.iter().position(|(request, _)| request.id() == id) else { return };
+        for (request, responder) in self.queued.drain(..=position) {
+            self.router.route(&request, responder);
+        }
+    }
+
     /// What a message takes in memory, if that is within its limit. What is not is reported.
     fn admitted(&self, method: &str, raw: &wire::Json) -> Option<usize> {
         match self.shared.limits.check(BodyKind::Message, method, raw.as_bytes()) {
-            Ok(()) => Some(decoded_size(raw.as_bytes())),
+            Ok(size) => Some(size),
             Err(error) => {
                 let reason = format!("`{method}` is dropped: {error}");
                 let start = raw.as_str().chars().take(MALFORMED_CHARS).collect();
@@ -238,10 +280,19 @@ impl Pump {
         }
     }
 
+    fn updated(&mut self, notification: &wire::Notification) {
+        let Some(size) = self.admitted(SESSION_UPDATE, &notification.params) else { return };
+        let position = self.position(&notification.meta.event_id, notification.params.as_bytes());
+        let origin = Origin::from_wire(notification.meta.origin);
+        let event = Event::Update(Update::from_json(&notification.params, origin, size));
+        self.hub.publish_at(&event, position);
+    }
+
     fn notified(&mut self, notification: &wire::Notification) {
-        if self.admitted(&notification.method, &notification.params).is_none() {
-            return;
+        if notification.method == SESSION_UPDATE {
+            return self.updated(notification);
         }
+        let Some(size) = self.admitted(&notification.method, &notification.params) else { return };
         let origin = Origin::from_wire(notification.meta.origin);
         let params = match serde_json::from_str::<Value>(notification.params.as_str()) {
             Ok(params) => params,
@@ -249,8 +300,8 @@ impl Pump {
         };
         match notification.method.as_str() {
             "_sandboxagent/session/ended" => {
-                let place = self.place(&notification.meta, notification.params.as_bytes());
-                self.session_ended(params, origin, place);
+                let position = self.position(&notification.meta.event_id, notification.params.as_bytes());
+                self.session_ended(params, origin, position);
             }
             "_adapter/agent_exited"
                 if origin == Origin::Live && self.shared.exit_notices_trusted.load(Ordering::Acquire) =>
@@ -268,9 +319,13 @@ impl Pump {
             }
             "$/cancel_request" => {}
             method => {
-                let place = self.place(&notification.meta, notification.params.as_bytes());
-                let event = Event::Other { method: method.to_owned(), params, origin };
-                self.hub.publish_at(&event, place);
+                let position = self.position(&notification.meta.event_id, notification.params.as_bytes());
+                let notice = if method == CLAUDE_MESSAGE { retry_notice(&params) } else { None };
+                let event = match notice {
+                    Some(notice) => Event::Update(Update::read(notice, origin, size)),
+                    None => Event::Other { method: method.to_owned(), params, origin },
+                };
+                self.hub.publish_at(&event, position);
             }
         }
     }
@@ -283,29 +338,29 @@ impl Pump {
         let text = notification.params.as_str();
         if method == "_sandboxagent/session/ended" {
             let origin = Origin::from_wire(notification.meta.origin);
-            let place = self.place(&notification.meta, notification.params.as_bytes());
-            self.session_ended(readable_members(text, 1), origin, place);
+            let position = self.position(&notification.meta.event_id, notification.params.as_bytes());
+            self.session_ended(readable_members(text, 1), origin, position);
         }
         let start = text.chars().take(OUTPUT_CHARS).collect();
         self.hub.publish(&Event::Malformed { reason, start, lost: true });
     }
 
-    /// The place of an event in a stream that other clients see too.
-    fn place(&self, meta: &wire::Meta, content: &[u8]) -> Option<Place> {
-        let number = meta.event_id.as_ref().filter(|_| self.shared.is_shared)?.as_number()?;
-        Some(Place::of(number, content))
+    /// Where an event stands in the stream.
+    fn position(&self, id: &Option<wire::EventId>, content: &[u8]) -> Option<StreamPosition> {
+        let offset = id.as_ref()?.as_number()?;
+        Some(StreamPosition::of(self.hub.incarnation(), offset, content))
     }
 
-    fn session_ended(&mut self, params: Value, origin: Origin, place: Option<Place>) {
+    fn session_ended(&mut self, params: Value, origin: Origin, at: Option<StreamPosition>) {
         let report = TerminationReport::from_session_ended(&params);
         let named = report.and_then(|report| Some((report.session_id()?.to_owned(), report)));
         match named {
             Some((id, report)) if origin == Origin::Live => {
-                self.hub.end_session_at(&id, report, place);
+                self.hub.end_session_at(&id, report, at);
             }
             // An old end says nothing about the session as it is now: it may have been taken up again since.
             Some((id, report)) => {
-                self.hub.publish_at(&ended_event(&id, &report.into_info(), origin), place);
+                self.hub.publish_at(&ended_event(&id, &report.into_info(), origin), at);
             }
             None => {
                 let method = "_sandboxagent/session/ended".to_owned();
@@ -334,15 +389,17 @@ impl Pump {
         }
     }
 
-    /// Takes note of a sign that the agent has ended.
+    /// Takes note of a sign that the agent has ended. The first one that is certain is published at once.
     fn report(&mut self, report: TerminationReport, told: Option<oneshot::Sender<TerminationInfo>>) {
-        if let Some(info) = self.shared.ended.get() {
+        if let (true, Some(info)) = (self.exit.is_finished, self.shared.ended()) {
             if let Some(told) = told {
                 // A caller that went away needs no answer.
-                let _ = told.send(info.clone());
+                let _ = told.send(info);
             }
             return;
         }
+        // The notice with the exit code follows a failed write.
+        let is_certain = !report.is_failed_write();
         match told {
             Some(told) => {
                 self.exit.answered = true;
@@ -363,24 +420,34 @@ impl Pump {
         let patience = if complete || requested { TRAILING } else { self.patience };
         let deadline = Instant::now() + patience;
         self.exit.deadline = Some(self.exit.deadline.map_or(deadline, |before| before.min(deadline)));
+        if is_certain {
+            self.publish_exit();
+        }
     }
 
-    /// The agent is gone, and what is known about it is all there will be.
+    /// Publishes that the agent has ended, with what is known of it by now.
+    fn publish_exit(&mut self) {
+        let Some(report) = self.exit.report.clone().filter(|_| self.exit.published.is_none()) else { return };
+        let info = report.clone().into_info();
+        self.shared.set_ended(info.clone());
+        self.exit.published = Some(self.hub.end_all(&report));
+        if !self.shared.stop_requested.load(Ordering::Acquire) {
+            self.hub.connection(ConnectionState::AgentEnded(Box::new(info)));
+        }
+    }
+
+    /// What is known about the end of the agent is all there will be: the connection ends.
     fn finish_exit(&mut self) {
-        let Exit { report, waiting, .. } = std::mem::take(&mut self.exit);
+        self.publish_exit();
+        let finished = Exit { is_finished: self.exit.report.is_some(), ..Exit::default() };
+        let Exit { report, waiting, published, .. } = std::mem::replace(&mut self.exit, finished);
         let Some(report) = report else { return };
         let info = report.clone().into_info();
-        if self.shared.ended.set(info.clone()).is_err() {
-            return;
-        }
-        // Those who asked come first: their calls know more than the end of their session tells.
+        self.shared.set_ended(info.clone());
+        self.hub.complete_ends(&published.unwrap_or_default(), &report);
         for told in waiting {
             // A caller that went away needs no answer.
             let _ = told.send(info.clone());
-        }
-        self.hub.end_all(&report);
-        if !self.shared.stop_requested.load(Ordering::Acquire) {
-            self.hub.connection(ConnectionState::AgentEnded(Box::new(info.clone())));
         }
         self.wire.control().end(Error::ended(None, info, true));
     }
@@ -393,17 +460,12 @@ impl Drop for Pump {
         if !self.shared.is_shared {
             return;
         }
-        while let Some(Some((_, responder))) = tokio::task::unconstrained(self.requests.next()).now_or_never()
-        {
+        let unread = std::iter::from_fn(|| self.requests.try_recv());
+        for (_, responder) in self.queued.drain(..).chain(unread) {
             // If it was cancelled before, there is nothing to leave to others.
             let _ = responder.ignore();
         }
     }
-}
-
-/// The id of a request, if it is a string as ours are.
-pub(super) fn request_id(id: &wire::MessageId) -> Option<String> {
-    serde_json::from_str(id.as_json()).ok()
 }
 
 /// Why a connection was lost; `None` if it was given up by this program.

@@ -8,9 +8,8 @@ use serde_json::Value;
 
 use super::handle::SandboxAgentClient;
 use super::names::SET_OPTION;
+use super::stream::PromptLayer;
 use super::turn::Turn;
-#[cfg(feature = "sessions")]
-use super::turn::WriteAhead;
 use crate::client::snapshot::SnapshotCell;
 use crate::session::{ModelList, SessionInfo, SessionMetadata, SessionSnapshot, TerminateResult};
 use crate::update::ConfigOption;
@@ -96,12 +95,39 @@ impl Session {
     /// The turn starts at once and goes on whether its reports are read or not. There is one turn at a time: while
     /// one is running, another one fails with [`Error::TurnInProgress`].
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> Turn {
-        Turn::start(self.clone(), &prompt.into())
+        Turn::start(self.clone(), &prompt.into(), None)
     }
 
-    /// Begins a turn whose prompt is stored before it is sent.
-    pub(crate) fn prompt_ahead(&self, prompt: &Prompt, ahead: WriteAhead) -> Turn {
-        Turn::start_with(self.clone(), prompt, Some(ahead))
+    /// Like [`prompt`](Self::prompt), with a function that runs with the prompt's id before it is sent.
+    ///
+    /// It is for layers that write ahead: they store the prompt under the id that its response has in the
+    /// [stream](crate::stream). If the function fails, the prompt is not sent, and the turn fails with its error.
+    pub fn prompt_after<F, R>(&self, prompt: impl Into<Prompt>, before: F) -> Turn
+    where
+        F: FnOnce(String) -> R + Send + 'static,
+        R: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        struct Before<F>(Option<F>);
+
+        impl<F, R> PromptLayer for Before<F>
+        where
+            F: FnOnce(String) -> R + Send + 'static,
+            R: Future<Output = Result<(), Error>> + Send + 'static,
+        {
+            fn before_send(&mut self, id: String) -> BoxFuture<'static, Result<(), Error>> {
+                match self.0.take() {
+                    Some(before) => Box::pin(before(id)),
+                    None => Box::pin(std::future::ready(Ok(()))),
+                }
+            }
+        }
+
+        self.prompt_with(prompt, Before(Some(before)))
+    }
+
+    /// Like [`prompt`](Self::prompt), with a layer that stores the prompt before it is sent and may have it sent again.
+    pub fn prompt_with(&self, prompt: impl Into<Prompt>, layer: impl PromptLayer) -> Turn {
+        Turn::start(self.clone(), &prompt.into(), Some(Box::new(layer)))
     }
 
     /// Cancels the running turn: [`SandboxAgentClient::cancel`].

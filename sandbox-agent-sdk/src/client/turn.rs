@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use acp_http_client::RequestOptions;
-use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,13 +14,14 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::calls::StoreAhead;
 use super::connection::Connection;
 use super::lifecycle::Inner;
 use super::list::find_session;
 use super::metering::metered;
-use super::pump::wait_until;
+use super::names::PROMPT;
+use super::reading::id_text;
 use super::session::{Session, TurnState};
+use super::stream::PromptLayer;
 use crate::client::event::Queue;
 use crate::client::snapshot::Patch;
 use crate::convert::open_enum::open_enum;
@@ -34,11 +34,14 @@ use crate::usage::{BudgetEvent, TurnUsage};
 use crate::{DropPolicy, Error, Prompt, Update, UpdateKind};
 
 mod collected;
+mod feed;
 mod item;
+mod limits;
 
 pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
 pub use item::TurnEvent;
 pub(crate) use item::TurnItem;
+use limits::{TurnLimits, reached};
 
 open_enum! {
     /// Why a turn ended.
@@ -65,7 +68,9 @@ pub struct TurnOutcome {
     pub stop_reason: StopReason,
     /// What is missing of the reports, as far as is known: the connection lost them, or they were not read in time.
     pub missing: Vec<Missed>,
-    /// The response as it came.
+    /// The response as it came, or the report that ended the turn where the response says only that the prompt was
+    /// accepted. An error
+    /// response to a turn that was cancelled is in its member `error`.
     pub raw: Value,
     /// What the turn used, as far as the agent reports it.
     pub usage: Box<TurnUsage>,
@@ -79,6 +84,11 @@ impl TurnOutcome {
         let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
         let stop_reason = StopReason::from(reason);
         Self { stop_reason, missing, raw, usage: Box::default(), budget: None }
+    }
+
+    /// The outcome of a turn that this client has cancelled, whatever the response says.
+    fn cancelled(raw: Value, missing: Vec<Missed>) -> Self {
+        Self { stop_reason: StopReason::Cancelled, ..Self::read(raw, missing) }
     }
 
     /// The member `_meta` of the response.
@@ -105,8 +115,23 @@ const ALREADY_ENDED: &str = "session already ended";
 
 type Outcome = Result<TurnOutcome, Error>;
 
-/// When a turn has to end, and how long that was from its setting.
-type Deadline = Option<(Instant, Duration)>;
+/// The session that a turn runs in: another one once its prompt was sent again. It is held to read or replace the id.
+#[derive(Debug, Clone)]
+struct Current(Arc<Mutex<Arc<str>>>);
+
+impl Current {
+    fn new(id: &str) -> Self {
+        Self(Arc::new(Mutex::new(id.into())))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn id(&self) -> Arc<str> {
+        Arc::clone(&self.lock())
+    }
+}
 
 /// One turn: a stream of the agent's reports, and an outcome.
 ///
@@ -120,11 +145,10 @@ type Deadline = Option<(Instant, Duration)>;
 #[must_use = "a turn that is dropped is cancelled"]
 pub struct Turn {
     session: Session,
-    /// The session of the agent that it runs in, which is another one after a restart.
     current: Current,
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Receiver<Option<Outcome>>,
-    deadline: watch::Sender<Deadline>,
+    limits: watch::Sender<TurnLimits>,
     reading: Reading,
     /// Tells the task that runs the turn when it is no longer held.
     _held: oneshot::Sender<()>,
@@ -143,64 +167,38 @@ enum Reading {
     Ended,
 }
 
-/// The session that a turn runs in. It is held to read or to replace the id.
-type Current = Arc<Mutex<Arc<str>>>;
-
-fn id_of(current: &Current) -> Arc<str> {
-    Arc::clone(&current.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// What a turn of a stored session does besides.
-pub(crate) struct WriteAhead {
-    /// Stores the prompt under the id of its request, before it is sent.
-    pub(crate) store: StoreAhead,
-    /// Restores the session after a failure that proves that the prompt did not run. It is sent once more then.
-    pub(crate) restore: Option<Restore>,
-}
-
-type Restore = Box<dyn FnOnce() -> BoxFuture<'static, Result<Resend, Error>> + Send + Sync>;
-
-/// Where a prompt is sent once more, and what.
-pub(crate) struct Resend {
-    pub(crate) session: String,
-    pub(crate) prompt: Prompt,
-}
-
 impl Turn {
-    pub(super) fn start(session: Session, prompt: &Prompt) -> Self {
-        Self::start_with(session, prompt, None)
-    }
-
-    pub(super) fn start_with(session: Session, prompt: &Prompt, ahead: Option<WriteAhead>) -> Self {
+    pub(super) fn start(session: Session, prompt: &Prompt, layer: Option<Box<dyn PromptLayer>>) -> Self {
         let inner = Arc::clone(session.client().inner());
         let queue = inner.hub.turn_queue();
         let (held, dropped) = oneshot::channel();
         let (sender, outcome) = watch::channel(None);
-        let (deadline, due) = watch::channel(None);
-        let before = match prompt.is_empty() {
+        let (limits, limited) = watch::channel(TurnLimits::default());
+        let state = match prompt.is_empty() {
             true => {
                 sender.send_replace(Some(Err(Error::config("a prompt needs content"))));
                 None
             }
             false => Some(inner.hub.begin_turn(session.id(), &queue)),
         };
-        let current: Current = Arc::new(Mutex::new(session.id().into()));
+        let current = Current::new(session.id());
         let driver = Driver {
             inner: Arc::clone(&inner),
             session: session.id().to_owned(),
-            current: Arc::clone(&current),
+            current: current.clone(),
             prompt: prompt.to_value(),
-            ahead,
             queue: Arc::clone(&queue),
             outcome: sender,
-            due,
+            layer: layer.map(Mutex::new),
+            request_id: None,
+            limits: limited,
         };
-        match before {
+        match state {
             Some(TurnState::Running) => driver.refuse(),
-            Some(before) => {
-                if !inner.spawn(driver.run(dropped, before)) {
+            Some(state) => {
+                if !inner.spawn(driver.run(dropped, state)) {
                     // Nothing runs outside a runtime; the sender is gone with the driver, and the outcome says so.
-                    if before == TurnState::Idle {
+                    if state == TurnState::Idle {
                         inner.hub.end_turn(session.id());
                     }
                     queue.end();
@@ -208,7 +206,7 @@ impl Turn {
             }
             None => queue.end(),
         }
-        Self { session, current, queue, outcome, deadline, reading: Reading::NotYet, _held: held }
+        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, _held: held }
     }
 
     /// The session it belongs to.
@@ -217,6 +215,7 @@ impl Turn {
         &self.session
     }
 
+    #[cfg(feature = "sessions")]
     /// How it ends, for a task that does not hold it.
     pub(crate) fn watch(&self) -> watch::Receiver<Option<Outcome>> {
         self.outcome.clone()
@@ -227,7 +226,18 @@ impl Turn {
     /// Its outcome is then an [`Error::Timeout`] with [`Phase::Deadline`]; [`text`](Self::text) and
     /// [`collect`](Self::collect) give an [`Error::IncompleteTurn`] with what was received.
     pub fn with_deadline(self, within: Duration) -> Self {
-        self.deadline.send_replace(Some((Instant::now() + within, within)));
+        self.limits.send_modify(|limits| limits.deadline = Some((Instant::now() + within, within)));
+        self
+    }
+
+    /// Cancels the turn if nothing is reported in it for this long.
+    ///
+    /// Agents that retry a failing model may be silent for minutes. Every update of the session counts, and the time
+    /// does not run while the agent waits for a permission, an answer or a tool of this client. The outcome is then an
+    /// [`Error::Timeout`] with [`Phase::Idle`]; [`text`](Self::text) and [`collect`](Self::collect) give an
+    /// [`Error::IncompleteTurn`] with what was received.
+    pub fn with_idle_timeout(self, limit: Duration) -> Self {
+        self.limits.send_modify(|limits| limits.idle = Some(limit));
         self
     }
 
@@ -289,7 +299,7 @@ impl Turn {
     /// Waits for the end of the turn and gives everything it brought: text, thoughts, tool calls, changes of files.
     ///
     /// # Errors
-    /// [`Error::IncompleteTurn`] if something is missing or the deadline has passed; it has what was received.
+    /// [`Error::IncompleteTurn`] if something is missing or a limit of the turn was reached; it has what was received.
     /// Else as [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
         let mut collected = CollectedTurn::default();
@@ -311,7 +321,7 @@ impl Turn {
                 let incomplete = IncompleteTurn { collected, missing, source: None };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
             }
-            Err(error) if is_deadline(&error) => {
+            Err(error) if is_limit(&error) => {
                 let source = Some(Arc::new(error));
                 let incomplete = IncompleteTurn { collected, missing: Vec::new(), source };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
@@ -348,7 +358,7 @@ impl Turn {
     /// # Errors
     /// [`Error::Timeout`] if it does not stop in time.
     pub async fn cancel(&self) -> Result<(), Error> {
-        self.session.client().cancel(id_of(&self.current).as_ref()).await
+        self.session.client().cancel(self.current.id().as_ref()).await
     }
 
     /// The turn is read by a method that does not give requests: what waits for a decision here is refused.
@@ -387,7 +397,7 @@ impl Drop for Turn {
         let inner = self.session.client().inner();
         let is_running = self.outcome.borrow().is_none() && self.outcome.has_changed().is_ok();
         if is_running {
-            inner.hub.drop_turn(&id_of(&self.current), &self.queue, inner.options.drop_policy);
+            inner.hub.drop_turn(&self.current.id(), &self.queue, inner.options.drop_policy);
         }
         // Requests that wait here are not decided any more.
         self.queue.abandon();
@@ -407,10 +417,13 @@ struct Driver {
     session: String,
     current: Current,
     prompt: Value,
-    ahead: Option<WriteAhead>,
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Sender<Option<Outcome>>,
-    due: watch::Receiver<Deadline>,
+    /// What stores the prompt before it is sent. The lock makes the driver shareable; it is never waited for.
+    layer: Option<Mutex<Box<dyn PromptLayer>>>,
+    /// The id of the prompt, once it is known.
+    request_id: Option<String>,
+    limits: watch::Receiver<TurnLimits>,
 }
 
 /// Frees the session for the next turn, also when the task is ended from outside.
@@ -418,7 +431,7 @@ struct Free(Arc<Inner>, Current);
 
 impl Drop for Free {
     fn drop(&mut self) {
-        self.0.hub.end_turn(&id_of(&self.1));
+        self.0.hub.end_turn(&self.1.id());
     }
 }
 
@@ -456,36 +469,31 @@ impl Driver {
 
     async fn turn(&mut self, mut dropped: oneshot::Receiver<()>) -> Outcome {
         let inner = Arc::clone(&self.inner);
-        let _free = Free(Arc::clone(&inner), Arc::clone(&self.current));
+        let _free = Free(Arc::clone(&inner), self.current.clone());
         let session = self.session.clone();
         let mut outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
         if let Err(error) = &outcome
-            && error.is_lost_unsent()
+            && !error.maybe_executed()
             && dropped.try_recv() != Err(TryRecvError::Closed)
-            && self.restored().await
+            && self.is_sent_again(error).await
         {
             let session = self.session.clone();
             outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
         }
-        self.inner.hub.turn_outcome(&self.session, &outcome);
+        self.inner.hub.turn_outcome(&self.session, self.request_id.clone(), &outcome);
         outcome
     }
 
-    /// Restores a stored session whose prompt did not run, so that it can be sent once more.
-    async fn restored(&mut self) -> bool {
-        let Some(restore) = self.ahead.as_mut().and_then(|ahead| ahead.restore.take()) else { return false };
-        let resend = match restore().await {
-            Ok(resend) => resend,
-            Err(error) => {
-                tracing::debug!(%error, "a session could not be restored for its prompt");
-                return false;
-            }
-        };
-        if !self.inner.hub.move_turn(&self.session, &resend.session, &self.queue) {
+    /// Asks the layer where a prompt that was not executed is sent again, and moves the turn there.
+    async fn is_sent_again(&mut self, error: &Error) -> bool {
+        let Some(layer) = &mut self.layer else { return false };
+        let resend = layer.get_mut().unwrap_or_else(PoisonError::into_inner).not_executed(error);
+        let Some(resend) = resend.await else { return false };
+        if !self.inner.hub.move_turn(&self.session, &resend.session_id, &self.queue) {
             return false;
         }
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = resend.session.as_str().into();
-        self.session = resend.session;
+        *self.current.lock() = resend.session_id.as_str().into();
+        self.session = resend.session_id;
         self.prompt = resend.prompt.to_value();
         true
     }
@@ -496,12 +504,14 @@ impl Driver {
         let outcome = self.prompt(&connection, dropped).await;
         // Whatever came before the end belongs to the turn.
         connection.barrier().await;
+        let cancelled = *self.inner.hub.watch_turn(&self.session).borrow() == TurnState::Cancelling;
         let outcome = match outcome {
             // It was cancelled before its prompt was sent: there is no response.
-            Err(Error::Withdrawn { .. }) => {
-                let mut outcome = TurnOutcome::read(Value::Null, Vec::new());
-                outcome.stop_reason = StopReason::Cancelled;
-                Ok(outcome)
+            Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
+            // Agents end a turn that this client has cancelled in many ways.
+            Ok(raw) if cancelled => Ok(TurnOutcome::cancelled(raw, self.missing())),
+            Err(Error::Rpc { error, .. }) if cancelled => {
+                Ok(TurnOutcome::cancelled(json!({ "error": error }), self.missing()))
             }
             outcome => outcome.map(|raw| TurnOutcome::read(raw, self.missing())),
         };
@@ -547,17 +557,24 @@ impl Driver {
         let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
         let session = self.session.clone();
         let params = json!({"sessionId": session, "prompt": self.prompt});
-        let ahead = self.ahead.as_mut().map(|ahead| &mut ahead.store);
-        let call = connection.session_call_ahead("session/prompt", params, &session, options, ahead);
+        let request = connection.wire.request_raw(PROMPT, &params).options(options);
+        self.request_id = request.id().map(|id| id_text(&id));
+        if let (Some(layer), Some(id)) = (&mut self.layer, self.request_id.clone()) {
+            let stored = layer.get_mut().unwrap_or_else(PoisonError::into_inner).before_send(id);
+            stored.await?;
+        }
+        let call = connection.prompt(&session, request);
         let mut call = std::pin::pin!(call);
         let policy = self.inner.options.drop_policy;
         if policy == DropPolicy::Cancel && dropped.try_recv() == Err(TryRecvError::Closed) {
             return Err(Error::config("the turn was dropped before its prompt was sent"));
         }
+        let progress = self.inner.hub.watch_progress(&self.session);
         let mut state = self.inner.hub.watch_turn(&self.session);
         if *state.borrow_and_update() == TurnState::Cancelling {
             return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
         }
+        self.inner.hub.prompt_sent(&session);
         tokio::select! {
             biased;
             answer = &mut call => answer,
@@ -573,9 +590,9 @@ impl Driver {
                     DropPolicy::Cancel => stop(connection, &self.session, call).await,
                 }
             }
-            within = passed(&mut self.due) => {
+            (phase, within) = reached(&mut self.limits, progress) => {
                 let late = || {
-                    let timeout = Timeout::new(Phase::Deadline, "session/prompt", within);
+                    let timeout = Timeout::new(phase, "session/prompt", within);
                     Error::Timeout(Box::new(timeout))
                 };
                 let limit = self.inner.options.timeouts.cancel;
@@ -591,9 +608,9 @@ impl Driver {
     }
 }
 
-fn settle(queue: &Queue<TurnItem>, sender: &watch::Sender<Option<Outcome>>, outcome: Outcome) {
+fn settle(queue: &Queue<TurnItem>, settled: &watch::Sender<Option<Outcome>>, outcome: Outcome) {
     queue.end();
-    sender.send_if_modified(|settled| {
+    settled.send_if_modified(|settled| {
         let first = settled.is_none();
         if first {
             *settled = Some(outcome);
@@ -620,22 +637,7 @@ async fn stop(
     call.await
 }
 
-/// Waits until the deadline has passed, if one is set, and says how long it was.
-async fn passed(due: &mut watch::Receiver<Deadline>) -> Duration {
-    loop {
-        let set = *due.borrow_and_update();
-        tokio::select! {
-            () = wait_until(set.map(|(at, _)| at)) => return set.map_or(Duration::ZERO, |(_, within)| within),
-            changed = due.changed() => {
-                if changed.is_err() {
-                    // The turn is not held any more, which ends it in its own way.
-                    std::future::pending::<()>().await;
-                }
-            }
-        }
-    }
-}
-
-fn is_deadline(error: &Error) -> bool {
-    matches!(error, Error::Timeout(timeout) if timeout.phase == Phase::Deadline)
+/// Whether a limit of the turn has ended it.
+fn is_limit(error: &Error) -> bool {
+    matches!(error, Error::Timeout(timeout) if matches!(timeout.phase, Phase::Deadline | Phase::Idle))
 }

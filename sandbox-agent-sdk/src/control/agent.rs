@@ -1,4 +1,4 @@
-//! The agents a server can run.
+//! Types that describe the agents of a server.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,45 +15,45 @@ use crate::update::ConfigValue;
 pub struct AgentInfo {
     /// The agent's name, such as `claude`.
     pub id: String,
-    /// Whether it is installed. Most servers install an agent by themselves when it is first used.
+    /// Whether the agent is installed. Most servers install a missing agent on first use.
     #[serde(default, deserialize_with = "null_as_default")]
     pub installed: bool,
-    /// Whether the server has found credentials for it.
+    /// Whether the server has credentials for the agent.
     #[serde(default, alias = "credentials_available", deserialize_with = "null_as_default")]
     pub credentials_available: bool,
-    /// Its version, where the server was asked for details.
+    /// The agent's version. Present only in a [full](super::AgentDetail::full) listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Where it is installed, where the server was asked for details.
+    /// The path of the agent's program. Present only in a [full](super::AgentDetail::full) listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What it can do.
+    /// What the agent can do.
     #[serde(default, deserialize_with = "null_as_default")]
     pub capabilities: AgentCapabilities,
-    /// The state of its process. The released server calls a process running that has died.
+    /// The state of the agent's process. The released server reports a dead process as running.
     #[serde(default, alias = "server_status", skip_serializing_if = "Option::is_none")]
     pub server_status: Option<AgentServerStatus>,
-    /// What can be set on its sessions, as the server wrote it.
+    /// The configuration options of the agent's sessions, as the server sent them.
     #[serde(default, alias = "config_options", skip_serializing_if = "Option::is_none")]
     pub config_options: Option<Vec<Value>>,
-    /// Why there are no such options.
+    /// Why `config_options` is missing.
     #[serde(default, alias = "config_error", skip_serializing_if = "Option::is_none")]
     pub config_error: Option<String>,
-    /// Its models, where the server knows them.
+    /// The agent's models, if the server knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<Model>>,
-    /// The id of the model it uses when none is asked for.
+    /// The id of the model that the agent uses by default.
     #[serde(default, alias = "default_model", skip_serializing_if = "Option::is_none")]
     pub default_model: Option<String>,
-    /// Its modes, where the server knows them.
+    /// The agent's modes, if the server knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modes: Option<Vec<AgentMode>>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// The agents a server can run, as it lists them.
+/// The server's list of agents.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentList {
@@ -67,43 +67,43 @@ pub struct AgentList {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct AgentCapabilities {
-    /// It can plan without acting.
+    /// The agent can plan without acting.
     pub plan_mode: bool,
-    /// It asks for permission. An agent that never asks makes any policy decorative.
+    /// The agent asks for permission. Without this, a permission policy has no effect.
     pub permissions: bool,
-    /// It asks questions.
+    /// The agent asks questions.
     pub questions: bool,
-    /// It tells of its tool calls.
+    /// The agent reports its tool calls.
     pub tool_calls: bool,
-    /// It tells of the results of its tool calls.
+    /// The agent reports the results of its tool calls.
     pub tool_results: bool,
-    /// It takes and sends text.
+    /// The agent accepts and sends text.
     pub text_messages: bool,
-    /// It takes images.
+    /// The agent accepts images.
     pub images: bool,
-    /// It takes files.
+    /// The agent accepts files.
     pub file_attachments: bool,
-    /// It tells when its sessions begin and end.
+    /// The agent reports when its sessions begin and end.
     pub session_lifecycle: bool,
-    /// It tells of errors.
+    /// The agent reports errors.
     pub error_events: bool,
-    /// It tells what it thinks.
+    /// The agent reports its reasoning.
     pub reasoning: bool,
-    /// It tells what it is at.
+    /// The agent reports its status.
     pub status: bool,
-    /// It runs commands.
+    /// The agent runs commands.
     pub command_execution: bool,
-    /// It tells of the files it changes.
+    /// The agent reports the files that it changes.
     pub file_changes: bool,
-    /// It uses tools of MCP servers.
+    /// The agent uses tools of MCP servers.
     pub mcp_tools: bool,
-    /// Its text comes in pieces as it is written.
+    /// The agent streams its text in chunks.
     pub streaming_deltas: bool,
-    /// It tells when an item begins.
+    /// The agent reports when an item begins.
     pub item_started: bool,
-    /// One process serves all its sessions.
+    /// One process serves all sessions of the agent.
     pub shared_process: bool,
-    /// Capabilities that this version does not know, as the server wrote them.
+    /// Unknown capabilities, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -111,64 +111,64 @@ pub struct AgentCapabilities {
 open_enum! {
     /// The state of an agent's process.
     pub enum AgentServerState {
-        /// It runs, or so the server thinks.
+        /// The server considers the process running.
         Running = "running",
-        /// It does not run.
+        /// The process is not running.
         Stopped = "stopped",
-        /// It failed.
+        /// The process failed.
         Error = "error",
     }
 }
 
-/// The state of an agent's process, and more where the server knows more.
+/// The state of an agent's process, with details where the server has them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct AgentServerStatus {
     /// The state.
     pub status: AgentServerState,
-    /// Where it listens.
+    /// The URL at which the process listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// For how many milliseconds it has been running.
+    /// How long the process has been running, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uptime_ms: Option<u64>,
-    /// How often it was started anew.
+    /// How often the process was restarted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<u64>,
-    /// What last went wrong with it.
+    /// The last error of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// A mode an agent can work in.
+/// A mode in which an agent can work.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentMode {
-    /// The id by which it is chosen.
+    /// The id that selects the mode.
     pub id: String,
-    /// The name to show.
+    /// The display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it is good for.
+    /// A description of the mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl AgentMode {
-    /// What to show a person: the name, or the id where there is none.
+    /// Returns the name, or the id if there is no name.
     #[must_use]
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }
 
-    /// The mode that a value of an option stands for.
+    /// Converts a value of a configuration option to a mode.
     pub(crate) fn from_value(value: &ConfigValue) -> Self {
         Self {
             id: value.value.clone(),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_the_released_server_is_read_and_written_whole() {
+    fn an_agent_of_the_released_server_round_trips() {
         let released = json!({"id": "mock", "installed": true, "credentialsAvailable": true, "version": "builtin",
             "path": "/srv/test/data/sandbox-agent/bin/mock", "capabilities": capabilities(),
             "serverStatus": {"status": "running", "uptimeMs": 51_895},
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_the_early_server_is_read_too() {
+    fn an_agent_of_the_early_server_is_parsed_too() {
         let agent: AgentInfo = serde_json::from_value(json!({"id": "codex", "installed": true,
             "credentialsAvailable": false, "capabilities": {"planMode": true, "telepathy": true},
             "serverStatus": {"status": "hibernating", "baseUrl": "http://127.0.0.1:1", "restartCount": 2,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_an_agent_can_be_is_a_name() {
+    fn an_agent_needs_only_a_name() {
         let list: AgentList = serde_json::from_value(json!({"agents": [{"id": "pi"}, {"id": "amp",
             "installed": null, "capabilities": null, "serverStatus": null}]}))
         .unwrap();

@@ -1,4 +1,4 @@
-//! The agents a server can run.
+//! Lists and installs the agents of a server.
 
 use futures::future::{BoxFuture, FutureExt};
 use reqwest::Method;
@@ -13,13 +13,13 @@ use crate::control::{AgentInfo, AgentList, InstallOptions, RunningAgent};
 const AGENTS: &str = "/v1/agents";
 const RUNNING: &str = "/v1/acp";
 
-/// The agents a server can run: which there are, and installing them.
+/// Lists and installs the agents that a server can run.
 #[derive(Debug, Clone)]
 pub struct Agents {
     http: Http,
 }
 
-/// How much is wanted to be known of agents.
+/// The level of detail in a list of agents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[must_use]
 pub struct AgentDetail {
@@ -28,17 +28,17 @@ pub struct AgentDetail {
 }
 
 impl AgentDetail {
-    /// Which agents there are, whether they are installed and what they can do.
+    /// Names, installation states and capabilities.
     pub fn brief() -> Self {
         Self::default()
     }
 
-    /// Besides, their versions, paths and what can be set on their sessions. Takes the server longer.
+    /// Everything in [`brief`](Self::brief), plus versions, paths and session options. Slower on the server.
     pub fn full() -> Self {
         Self { config: true, fresh: false }
     }
 
-    /// Makes the server look again instead of answering from its memory.
+    /// Makes the server refresh the information instead of using its cache.
     pub fn fresh(mut self) -> Self {
         self.fresh = true;
         self
@@ -54,42 +54,51 @@ impl Agents {
         Self { http }
     }
 
-    /// All of them, in the server's order, in brief.
+    /// Lists all agents in the server's order, with [brief](AgentDetail::brief) details.
     pub fn list(&self) -> BoxFuture<'static, Result<Vec<AgentInfo>, Error>> {
         self.list_with(AgentDetail::brief())
     }
 
-    /// All of them, in the server's order.
+    /// Lists all agents in the server's order, with the given level of detail.
     pub fn list_with(&self, detail: AgentDetail) -> BoxFuture<'static, Result<Vec<AgentInfo>, Error>> {
         let call = Call::new("list agents", Method::GET, detail.ask(Route::new(AGENTS)));
         self.http.value::<AgentList>(Ok(call)).map(|list| list.map(|list| list.agents)).boxed()
     }
 
-    /// One of them, with everything there is to know. One that the server does not know is
-    /// [`Error::UnsupportedAgent`].
+    /// Returns one agent with [full](AgentDetail::full) details.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedAgent`] if the server does not know the agent.
     pub fn get(&self, agent: &str) -> BoxFuture<'static, Result<AgentInfo, Error>> {
         self.get_with(agent, AgentDetail::full())
     }
 
-    /// One of them.
+    /// Returns one agent with the given level of detail.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedAgent`] if the server does not know the agent.
     pub fn get_with(&self, agent: &str, detail: AgentDetail) -> BoxFuture<'static, Result<AgentInfo, Error>> {
         let route = Route::new(AGENTS).segment(agent).map(|route| detail.ask(route));
         self.http.value(route.map(|route| Call::new("get agent", Method::GET, route)))
     }
 
-    /// Those that were started, where every connection has an agent of its own: on released servers. Other servers do
-    /// not have this list, and the error [says so](Error::is_not_found).
+    /// Lists the agents that were started. Only released servers have this list.
+    ///
+    /// On released servers every connection has its own agent.
+    ///
+    /// # Errors
+    /// An error whose [`is_not_found`](Error::is_not_found) is true if the server has no such list.
     pub fn running(&self) -> BoxFuture<'static, Result<Vec<RunningAgent>, Error>> {
         let call = Call::new("list running agents", Method::GET, Route::new(RUNNING));
         self.http.value::<RunningAgents>(Ok(call)).map(|list| list.map(|list| list.servers)).boxed()
     }
 
-    /// Installs one of them, unless it is there. See [`Installation`] for how to wait.
+    /// Installs an agent unless it is already installed. See [`Installation`] for how to wait.
     pub fn install(&self, agent: &str) -> Installation {
         self.install_with(agent, InstallOptions::new())
     }
 
-    /// Installs one of them, as the options say.
+    /// Installs an agent with options.
     pub fn install_with(&self, agent: &str, options: InstallOptions) -> Installation {
         let limit = self.http.timeouts().install;
         let call =

@@ -1,4 +1,4 @@
-//! How a control plane is set up.
+//! The builder of a control plane.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::timeouts::ControlTimeouts;
 use crate::Error;
 use crate::client::limits::Limits;
 
-/// Sets up a [`ControlPlane`]. What is wrong with a setting is told by [`build`](Self::build).
+/// Builds a [`ControlPlane`]. [`build`](Self::build) reports invalid settings.
 #[must_use = "a builder does nothing until it is built"]
 pub struct ControlPlaneBuilder {
     base_url: String,
@@ -35,60 +35,61 @@ impl ControlPlaneBuilder {
         }
     }
 
-    /// The bearer token to send with every request, with or without the word `Bearer` before it.
+    /// Sets the bearer token of every request, with or without the prefix `Bearer`.
     pub fn token(mut self, token: impl AsRef<str>) -> Self {
         self.auth = Token::new(token).map(Auth::token).map_err(Error::from_wire);
         self
     }
 
-    /// Asks for a token before every request, and once more when the server refuses it.
+    /// Sets a provider that supplies a token before every request.
+    ///
+    /// If the server rejects a token, the provider is called once more.
     pub fn token_provider(mut self, provider: impl TokenProvider) -> Self {
         self.auth = Ok(Auth::provider(provider));
         self
     }
 
-    /// A header to send with every request.
+    /// Adds a header to every request.
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
         let name = HeaderName::try_from(name.as_ref());
         let value = HeaderValue::try_from(value.as_ref());
         self.headers = self.headers.and_then(|mut headers| match (name, value) {
             (Ok(name), Ok(mut value)) => {
-                // Gateways take keys in headers of all names, so that none of them is shown.
+                // Gateways accept keys under many header names, so every value is hidden from `Debug`.
                 value.set_sensitive(true);
                 headers.append(name, value);
                 Ok(headers)
             }
-            (Err(_), _) => Err(Error::config("a header has a name that HTTP does not allow")),
+            (Err(_), _) => Err(Error::config("a header name is invalid in HTTP")),
             (Ok(name), Err(_)) => {
-                Err(Error::config(format!("the header `{name}` has a value that HTTP does not allow")))
+                Err(Error::config(format!("the value of header `{name}` is invalid in HTTP")))
             }
         });
         self
     }
 
-    /// An HTTP client of your own. Its settings are yours: it should neither follow redirects nor have a total
-    /// timeout.
+    /// Sets the HTTP client. It should neither follow redirects nor have a total timeout.
     pub fn http_client(mut self, http: reqwest::Client) -> Self {
         self.http = Some(http);
         self
     }
 
-    /// How long to wait for what.
+    /// Sets the timeouts of requests.
     pub fn timeouts(mut self, timeouts: ControlTimeouts) -> Self {
         self.timeouts = timeouts;
         self
     }
 
-    /// Bounds on what is accepted over the wire.
+    /// Sets the limits on data from the server.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Makes the control plane. Nothing is sent yet.
+    /// Builds the control plane. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Config`] says which of the settings cannot be used.
+    /// [`Error::Config`] if a setting is invalid.
     pub fn build(self) -> Result<ControlPlane, Error> {
         let base = parse_base(&self.base_url)?;
         let client = match self.http {
@@ -96,13 +97,13 @@ impl ControlPlaneBuilder {
             None => crate::client::network::http_client_builder_for(&self.base_url)
                 .connect_timeout(self.timeouts.connect)
                 .build()
-                .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?,
+                .map_err(|error| Error::config(format!("the HTTP client cannot be built: {error}")))?,
         };
         Ok(ControlPlane::over(Http::new(client, base, self.auth?, self.headers?, self.timeouts, self.limits)))
     }
 }
 
-/// Secrets may be in the URL and in the headers.
+/// The URL and the headers may contain secrets, so they are not shown.
 impl fmt::Debug for ControlPlaneBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers = self.headers.as_ref().map(|headers| headers.keys().collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! What is configured for directories of the server's machine.
+//! MCP servers and skills that are configured per directory.
 
 use futures::future::{BoxFuture, FutureExt};
 use reqwest::Method;
@@ -10,19 +10,19 @@ use super::route::Route;
 use crate::Error;
 use crate::config::{McpServerConfig, SkillsConfig};
 
-/// MCP servers and skills, stored by directory and name. Cheap to clone; needs no connection.
+/// Stores MCP servers and skills by directory and name. Cheap to clone; needs no connection.
 ///
-/// The server only stores them. To be used by an agent, they have to be given to its session.
+/// The server only stores them. An agent uses them only if they are passed to its session.
 #[derive(Debug, Clone)]
 pub struct Configuration {
     http: Http,
 }
 
-/// What tells the two kinds of configuration apart.
+/// The routes and names of one kind of configuration.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     path: &'static str,
-    /// The query key of the name.
+    /// The query parameter that holds the name.
     name: &'static str,
     get: &'static str,
     set: &'static str,
@@ -50,7 +50,7 @@ impl Configuration {
         Self { http }
     }
 
-    /// The MCP server of this name, if there is one.
+    /// Returns the MCP server with this name, if it exists.
     pub fn mcp_server(
         &self,
         directory: &str,
@@ -59,7 +59,7 @@ impl Configuration {
         self.get(MCP, directory, name)
     }
 
-    /// Stores an MCP server, in place of one of this name.
+    /// Stores an MCP server. Replaces an existing one with the same name.
     pub fn set_mcp_server(
         &self,
         directory: &str,
@@ -69,12 +69,12 @@ impl Configuration {
         self.set(MCP, directory, name, server)
     }
 
-    /// Deletes an MCP server. One that is not there is fine.
+    /// Deletes an MCP server. Succeeds if it does not exist.
     pub fn delete_mcp_server(&self, directory: &str, name: &str) -> BoxFuture<'static, Result<(), Error>> {
         self.delete(MCP, directory, name)
     }
 
-    /// The skills of this name, if there are any.
+    /// Returns the skills with this name, if they exist.
     pub fn skills(
         &self,
         directory: &str,
@@ -83,7 +83,7 @@ impl Configuration {
         self.get(SKILLS, directory, name)
     }
 
-    /// Stores skills, in place of those of this name.
+    /// Stores skills. Replaces existing ones with the same name.
     pub fn set_skills(
         &self,
         directory: &str,
@@ -93,7 +93,7 @@ impl Configuration {
         self.set(SKILLS, directory, name, skills)
     }
 
-    /// Deletes skills. Those that are not there are fine.
+    /// Deletes skills. Succeeds if they do not exist.
     pub fn delete_skills(&self, directory: &str, name: &str) -> BoxFuture<'static, Result<(), Error>> {
         self.delete(SKILLS, directory, name)
     }
@@ -136,7 +136,7 @@ impl Kind {
     }
 }
 
-/// Whether the server has no value of this name, as opposed to not having this call.
+/// Whether the name has no value. `false` if the server lacks the route.
 fn is_absent(error: &Error) -> bool {
     let is_404 = error.http().is_some_and(|answer| answer.status == 404);
     let kind = error.problem().map(|problem| problem.short_kind());

@@ -1,4 +1,4 @@
-//! What a server says about its files.
+//! Types that the server returns about its files.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use crate::convert::open_enum::open_enum;
 
 open_enum! {
-    /// What a path leads to.
+    /// The type of a file system entry.
     pub enum FsEntryType {
-        /// A file; in listings also a symbolic link, whatever it leads to.
+        /// A file. In listings also a symbolic link of any kind.
         File = "file",
         /// A directory.
         Directory = "directory",
@@ -20,26 +20,26 @@ open_enum! {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct FsEntry {
-    /// Its name in the directory.
+    /// The name in the directory.
     pub name: String,
-    /// Its absolute path.
+    /// The absolute path.
     pub path: String,
-    /// What it is.
+    /// The type of the entry.
     #[serde(alias = "entry_type")]
     pub entry_type: FsEntryType,
-    /// Its size in bytes.
+    /// The size in bytes.
     #[serde(default)]
     pub size: u64,
-    /// When it was last changed, as RFC 3339 text.
+    /// The time of the last change, as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified: Option<String>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl FsEntry {
-    /// Whether it is a directory.
+    /// Whether the entry is a directory.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.entry_type == FsEntryType::Directory
@@ -48,8 +48,7 @@ impl FsEntry {
 
 /// The entries of a directory, in no particular order.
 ///
-/// It is read from a bare list, as HTTP has it, or from an object with `entries`, as the extension method
-/// has it.
+/// Deserializes from a plain list (HTTP) and from an object with `entries` (extension method).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(from = "Listing")]
 #[non_exhaustive]
@@ -73,48 +72,48 @@ impl From<Listing> for FsEntries {
     }
 }
 
-/// What a path leads to, with symbolic links followed.
+/// The type and size of a file or directory. Symbolic links are followed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct FsStat {
     /// The absolute path.
     pub path: String,
-    /// What is there.
+    /// The type of the entry.
     #[serde(alias = "entry_type")]
     pub entry_type: FsEntryType,
-    /// Its size in bytes.
+    /// The size in bytes.
     #[serde(default)]
     pub size: u64,
-    /// When it was last changed, as RFC 3339 text.
+    /// The time of the last change, as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified: Option<String>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl FsStat {
-    /// Whether it is a directory.
+    /// Whether the path is a directory.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.entry_type == FsEntryType::Directory
     }
 }
 
-/// What was written.
+/// The result of writing a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct FsWritten {
     /// The absolute path of the file.
     pub path: String,
-    /// How many bytes were written.
+    /// The number of bytes written.
     #[serde(alias = "bytes_written")]
     pub bytes_written: u64,
 }
 
-/// The absolute path of what was made or deleted.
+/// The absolute path of a created or deleted entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FsPath {
@@ -122,9 +121,10 @@ pub struct FsPath {
     pub path: String,
 }
 
-/// A wish to move a file or a directory.
+/// A request to move a file or a directory.
 ///
-/// The server replaces what is in the way by deleting it first: when the move then fails, it is gone.
+/// With [`overwrite`](Self::overwrite) the server deletes an existing target first. If the move then fails,
+/// the target is lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct FsMove {
@@ -135,35 +135,35 @@ pub struct FsMove {
 }
 
 impl FsMove {
-    /// Moves `from` to `to`, where nothing must be.
+    /// Moves `from` to `to`. Fails if `to` exists.
     pub fn new(from: impl Into<String>, to: impl Into<String>) -> Self {
         Self { from: from.into(), to: to.into(), overwrite: false }
     }
 
-    /// Deletes what is in the way, recursively.
+    /// Deletes an existing target first, recursively.
     pub fn overwrite(mut self) -> Self {
         self.overwrite = true;
         self
     }
 }
 
-/// What was moved where.
+/// The result of a move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FsMoved {
-    /// The absolute path it had.
+    /// The absolute path before the move.
     pub from: String,
-    /// The absolute path it has.
+    /// The absolute path after the move.
     pub to: String,
 }
 
-/// What was unpacked from an archive.
+/// The result of unpacking an archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FsUploaded {
-    /// The absolute paths of what was unpacked, the first 1024 at most.
+    /// The absolute paths of the unpacked entries, at most the first 1024.
     pub paths: Vec<String>,
-    /// Whether more was unpacked than is listed.
+    /// Whether `paths` is incomplete.
     #[serde(default)]
     pub truncated: bool,
 }
@@ -175,7 +175,7 @@ mod tests {
     use super::{FsEntries, FsEntryType, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
 
     #[test]
-    fn a_listing_is_read_bare_and_wrapped() {
+    fn a_listing_is_parsed_bare_and_wrapped() {
         let entries = json!([
             {"name": "dirlink", "path": "/srv/test/fsx/dirlink", "entryType": "file", "size": 13,
              "modified": "2026-11-16T01:00:32.734902241+00:00"},
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_released_server_says_about_files_is_read() {
+    fn file_entries_of_the_released_server_are_parsed() {
         let stat: FsStat =
             serde_json::from_value(json!({"path": "/srv/test/fsx/a", "entryType": "directory",
             "size": 4096, "modified": "2026-11-16T01:00:32.378902225+00:00"}))
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_overwrites_only_when_told_to() {
+    fn a_move_overwrites_only_on_request() {
         let polite = FsMove::new("/a", "/b");
         assert_eq!(serde_json::to_value(&polite).unwrap(), json!({"from": "/a", "to": "/b"}));
         let rude = json!({"from": "/a", "to": "/b", "overwrite": true});

@@ -1,4 +1,4 @@
-//! A file that is being read.
+//! Reads a file from the server.
 
 use std::io;
 use std::pin::Pin;
@@ -12,18 +12,21 @@ use super::incoming::Incoming;
 use crate::Error;
 use crate::error::Phase;
 
-/// A file that is being read: a stream of its pieces, or an [`AsyncRead`]. It holds a piece at a time.
+/// A file being downloaded: a [`Stream`] of chunks, or an [`AsyncRead`].
 ///
-/// It fails with [`Error::Timeout`] when the server sends nothing for [`ControlTimeouts::stall`], and with
-/// [`Error::ConnectionLost`] when the file ends before its announced size. Through [`AsyncRead`] these come as
-/// the inner error of an [`io::Error`].
+/// It holds one chunk in memory at a time.
+///
+/// # Errors
+/// Reading fails with [`Error::Timeout`] if the server sends nothing for [`ControlTimeouts::stall`], and with
+/// [`Error::ConnectionLost`] if the file ends before its announced size. [`AsyncRead`] returns them as the
+/// inner error of an [`io::Error`].
 ///
 /// [`ControlTimeouts::stall`]: crate::control::ControlTimeouts::stall
 #[derive(Debug)]
 #[must_use = "a reader does nothing until it is read"]
 pub struct FileReader {
     incoming: Incoming,
-    /// What is left of a piece that did not fit into the buffer of a read.
+    /// The rest of a chunk that did not fit into the caller's buffer.
     rest: Bytes,
 }
 
@@ -32,7 +35,7 @@ impl FileReader {
         Self { incoming, rest: Bytes::new() }
     }
 
-    /// The size of the file, if the server announced it.
+    /// Returns the size of the file, if the server announced it.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         self.incoming.announced()
@@ -42,10 +45,10 @@ impl FileReader {
         self.incoming.what()
     }
 
-    /// The whole file, or what is left of it, unless that is larger than `limit`.
+    /// Reads the rest of the file into memory.
     ///
     /// # Errors
-    /// [`Error::MessageTooLarge`] if it is.
+    /// [`Error::MessageTooLarge`] if it is larger than `limit` bytes.
     pub async fn into_bytes(self, limit: usize) -> Result<Bytes, Error> {
         if self.rest.is_empty() {
             return self.incoming.collect(limit).await;
@@ -73,7 +76,7 @@ impl AsyncRead for FileReader {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // An empty piece would be taken for the end.
+        // An empty chunk would signal the end of the file.
         while !self.rest.has_remaining() {
             match ready!(self.incoming.poll_next_unpin(context)) {
                 Some(Ok(piece)) => self.rest = piece,

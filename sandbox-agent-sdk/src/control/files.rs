@@ -14,18 +14,20 @@ use super::upload::Upload;
 use crate::Error;
 use crate::control::{FsEntries, FsEntry, FsMove, FsMoved, FsPath, FsStat, FsUploaded, FsWritten};
 
-/// The files of the server's machine. Cheap to clone; needs no connection.
+/// Reads and writes files of the server's machine. Cheap to clone; needs no connection.
 ///
-/// Paths are the server's: an absolute one means what it says, a relative one starts at the home directory of
-/// the server and may not climb out of it. Any text is sent as it is, whatever characters it has. What does not
-/// exist fails with an error whose [`is_not_found`](Error::is_not_found) says so.
+/// Paths are paths of the server's machine. A relative path starts at the server's home directory and must
+/// not leave it. Paths may contain any character.
+///
+/// # Errors
+/// If a path does not exist, the error's [`is_not_found`](Error::is_not_found) is true.
 ///
 /// # Large files
-/// Reading has no limit: [`open`](Self::open) gives a file piece by piece. Writing has the limit of the server,
-/// which is [2 MiB](crate::control::RELEASED_BODY_LIMIT) on released servers, for a file and for an archive alike; what
-/// is larger fails with [`Error::PayloadTooLarge`], and the file stays as it was. Streams are sent as they come,
-/// so that a server with a larger limit, or none, takes files of any size in little memory.
-/// [`write_in_parts`](Self::write_in_parts) is a way round the limit where the server can run commands.
+/// Reading has no size limit: [`open`](Self::open) streams a file in chunks. Writing has the server's limit,
+/// which is [2 MiB](crate::control::RELEASED_BODY_LIMIT) on released servers, for a file and for an archive.
+/// A larger one fails with [`Error::PayloadTooLarge`], and the existing file is unchanged. Uploads are
+/// streamed, so a server without a limit accepts files of any size while the client uses little memory.
+/// [`write_in_parts`](Self::write_in_parts) avoids the limit if the server can run commands.
 #[derive(Debug, Clone)]
 pub struct Files {
     http: Http,
@@ -36,22 +38,22 @@ impl Files {
         Self { http }
     }
 
-    /// The entries of a directory, in no particular order. An empty path is the home directory.
+    /// Lists a directory, in no particular order. An empty path is the home directory.
     ///
-    /// Symbolic links are listed as files, whatever they lead to.
+    /// Symbolic links are listed as files.
     pub fn list(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<Vec<FsEntry>, Error>> {
         let route = Route::new("/v1/fs/entries").query("path", path.as_ref());
         let entries = self.http.value::<FsEntries>(Ok(Call::new("list files", Method::GET, route)));
         entries.map(|listing| listing.map(|listing| listing.entries)).boxed()
     }
 
-    /// What a path leads to, with symbolic links followed.
+    /// Returns the type and size of a path. Follows symbolic links.
     pub fn stat(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<FsStat, Error>> {
         let route = Route::new("/v1/fs/stat").query("path", path.as_ref());
         self.http.value(Ok(Call::new("stat file", Method::GET, route)))
     }
 
-    /// Whether a path leads to anything.
+    /// Whether a path exists.
     pub fn exists(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<bool, Error>> {
         self.stat(path)
             .map(|stat| match stat {
@@ -62,20 +64,23 @@ impl Files {
             .boxed()
     }
 
-    /// Opens a file to read it piece by piece, in little memory whatever its size.
+    /// Opens a file for streaming. Memory use does not depend on its size.
     pub fn open(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<FileReader, Error>> {
         let route = Route::new("/v1/fs/file").query("path", path.as_ref());
         let body = self.http.body(Ok(Call::new("read file", Method::GET, route)));
         body.map(|body| body.map(FileReader::new)).boxed()
     }
 
-    /// A whole file. It is held in memory: [`open`](Self::open) a large one instead.
+    /// Reads a whole file into memory. Use [`open`](Self::open) for large files.
     pub fn read(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<Bytes, Error>> {
         let reader = self.open(path);
         Box::pin(async move { reader.await?.into_bytes(usize::MAX).await })
     }
 
-    /// A whole file of text. One that is not UTF-8 fails with [`Error::Decode`].
+    /// Reads a whole text file into memory.
+    ///
+    /// # Errors
+    /// [`Error::Decode`] if the file is not valid UTF-8.
     pub fn read_text(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<String, Error>> {
         let reader = self.open(path);
         Box::pin(async move {
@@ -90,8 +95,9 @@ impl Files {
         })
     }
 
-    /// Writes a file: bytes, text, or a stream of any kind. It replaces one that is there, and makes the
-    /// directories above it.
+    /// Writes a file from bytes, text or a stream.
+    ///
+    /// Replaces an existing file and creates missing parent directories.
     pub fn write(
         &self,
         path: impl AsRef<str>,
@@ -102,16 +108,20 @@ impl Files {
         self.http.value(Ok(call.upload("application/octet-stream", content.into())))
     }
 
-    /// Writes a file of any size to a server that takes less at once, in little memory.
+    /// Writes a file in parts. Its size may exceed the server's limit for one request.
     ///
-    /// The parts are written to a directory beside the file, and a command of the server (`sh`, with `cat` and
-    /// `mv`) joins them. The file is replaced as a whole in the end, with default permissions; a symbolic link is
-    /// replaced, too. A file of up to 1 MiB is written as [`write`](Self::write) does it.
+    /// The parts are written to a directory beside the file, and a command on the server (`sh`, with `cat`
+    /// and `mv`) joins them. The last step replaces the file atomically; the new file has default
+    /// permissions. A symbolic link is replaced as well, not followed. A file of up to 1 MiB is written like
+    /// [`write`](Self::write).
     ///
-    /// A server that cannot run commands is [`Error::Unsupported`], and nothing was written. When the command
-    /// fails, it is an [`Error::Http`] with status 200 and what the command printed. In any case the parts are
-    /// removed, unless the server is gone, or this future is dropped before it is done: then a directory stays
-    /// whose name ends in `.parts-` and a number.
+    /// # Errors
+    /// [`Error::Unsupported`] if the server cannot run commands; nothing is written. [`Error::Http`] with
+    /// status 200 and the command's output if the command fails. The parts are removed after a failure if the
+    /// server is reachable.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: dropping the future can leave a directory whose name ends in `.parts-` and a number.
     pub fn write_in_parts(
         &self,
         path: impl AsRef<str>,
@@ -121,10 +131,9 @@ impl Files {
         Box::pin(write_in_parts(self.http.clone(), self.clone(), path, content.into()))
     }
 
-    /// Unpacks a tar archive, which must not be compressed, into a directory. An empty path is the home
-    /// directory.
+    /// Unpacks an uncompressed tar archive into a directory. An empty path is the home directory.
     ///
-    /// When this fails, what was unpacked before the failure stays.
+    /// If this fails, entries that were already unpacked remain.
     pub fn upload_tar(
         &self,
         directory: impl AsRef<str>,
@@ -135,7 +144,7 @@ impl Files {
         self.http.value(Ok(call.upload("application/x-tar", archive.into())))
     }
 
-    /// Makes a directory and those above it. One that is there already is fine.
+    /// Creates a directory and its parents. Succeeds if it exists.
     pub fn make_directory(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<FsPath, Error>> {
         let route = Route::new("/v1/fs/mkdir").query("path", path.as_ref());
         self.http.value(Ok(Call::new("make directory", Method::POST, route)))
@@ -153,7 +162,7 @@ impl Files {
         self.http.value(Ok(Call::new("delete file", Method::DELETE, route)))
     }
 
-    /// Deletes a file, or a directory with everything in it.
+    /// Deletes a file, or a directory with all its contents.
     pub fn delete_all(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<FsPath, Error>> {
         let route = Route::new("/v1/fs/entry").query("path", path.as_ref()).flag("recursive", true);
         self.http.value(Ok(Call::new("delete directory", Method::DELETE, route)))

@@ -1,4 +1,4 @@
-//! Whether a server is up, and waiting until it is.
+//! Checks whether a server is up, and waits for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,29 +22,29 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two probes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// How long a single probe may take while waiting.
+/// The timeout of one probe while waiting.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// What a server says about itself.
+/// The health report of a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Health {
-    /// One word; `ok` if all is well.
+    /// The status; `ok` if the server is healthy.
     pub status: String,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl Health {
-    /// Whether all is well.
+    /// Whether the server is healthy.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.status == "ok"
     }
 }
 
-/// Asks a server whether it is up.
+/// Checks the health of a server.
 #[derive(Debug, Clone)]
 pub struct HealthCheck {
     http: Http,
@@ -55,17 +55,20 @@ impl HealthCheck {
         Self { http }
     }
 
-    /// Asks once.
+    /// Sends one health request.
     pub fn check(&self) -> BoxFuture<'static, Result<Health, Error>> {
         let call = Call::new("check health", Method::GET, Route::new("/v1/health"));
         self.http.value(Ok(call.kind(BodyKind::Health)))
     }
 
-    /// Waits until the server is up, for a bounded time: for a sandbox that was just started.
+    /// Waits until the server is healthy, for example after its sandbox was started.
     ///
-    /// A server that cannot be reached or is not healthy is asked again. When the time is over, the last
-    /// failure is the cause of an [`Error::Timeout`] with [`Phase::Health`]. A server that refuses the token, or
-    /// redirects, will not change its mind: that fails at once. [`StartPhase::of`] tells these apart.
+    /// Repeats the check while the server is unreachable or unhealthy.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] with [`Phase::Health`] if the time limit expires; the last failure is its source.
+    /// Fails at once if the server rejects the token or redirects, because waiting does not help.
+    /// [`StartPhase::of`] classifies the error.
     pub fn wait(&self, wait: HealthWait) -> BoxFuture<'static, Result<Health, Error>> {
         let health = self.clone();
         Box::pin(async move {
@@ -76,7 +79,7 @@ impl HealthCheck {
                 let left = wait.within.saturating_sub(start.elapsed());
                 let error = match (health.probe(left.min(PROBE)).await, last) {
                     (Ok(health), _) => return Ok(health),
-                    // A probe that was cut short tells less than the one before it.
+                    // A probe that was cut short says less than the previous failure.
                     (Err(error), Some(last)) if left < PROBE && error.is_timeout() => last,
                     (Err(error), last) => wait.judge(error, last.as_ref())?,
                 };
@@ -93,7 +96,7 @@ impl HealthCheck {
         })
     }
 
-    /// Asks once, and takes everything but a plain "ok" for a failure.
+    /// Sends one request and treats everything except `ok` as a failure.
     async fn probe(&self, limit: Duration) -> Result<Health, Error> {
         let answer = timeout(limit, self.check()).await;
         let health = answer
@@ -106,7 +109,7 @@ impl HealthCheck {
     }
 }
 
-/// How to wait for a server.
+/// How long to wait for a server, and what to report meanwhile.
 #[must_use]
 pub struct HealthWait {
     within: Duration,
@@ -114,18 +117,18 @@ pub struct HealthWait {
 }
 
 impl HealthWait {
-    /// Waits for this long at most. The default is a minute, which a cold sandbox may take.
+    /// Waits for at most `limit`. The default is one minute, which covers the cold start of a sandbox.
     pub fn within(limit: Duration) -> Self {
         Self { within: limit, observer: None }
     }
 
-    /// Calls a function with each new phase, the first included: to tell a user what is being waited for.
+    /// Calls a function with each new phase, including the first. Use it to show progress.
     pub fn on_phase(mut self, observer: impl Fn(StartPhase) + Send + Sync + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
     }
 
-    /// Tells a new phase, and gives a failure back that waiting may help against.
+    /// Reports a new phase. Returns the failure if waiting may help.
     fn judge(&self, error: Error, last: Option<&Error>) -> Result<Error, Error> {
         let Some(phase) = StartPhase::of(&error) else { return Err(error) };
         if last.and_then(StartPhase::of) != Some(phase) {
@@ -150,21 +153,24 @@ impl fmt::Debug for HealthWait {
     }
 }
 
-/// How far a server that is not up has come.
+/// Why a server is not up yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StartPhase {
-    /// Nobody answers.
+    /// Nothing responds at the address.
     Unreachable,
-    /// Somebody answers, but not a healthy server: a gateway whose sandbox sleeps, a server that is starting.
+    /// A response arrived, but not from a healthy server.
+    ///
+    /// Examples are a gateway with a sleeping sandbox, and a starting server.
     Unhealthy,
-    /// The server is there and refuses the token.
+    /// The server is up and rejects the token.
     Unauthorized,
 }
 
 impl StartPhase {
-    /// What a failed [`HealthCheck::check`] or [`HealthCheck::wait`] says about the server; `None` if the
-    /// failure is not the server's.
+    /// Classifies the error of [`HealthCheck::check`] or [`HealthCheck::wait`].
+    ///
+    /// Returns `None` if the error does not describe the state of the server.
     #[must_use]
     pub fn of(error: &Error) -> Option<Self> {
         match error {

@@ -1,4 +1,4 @@
-//! Sends plain requests: token, headers, deadlines, and what their failures mean.
+//! Sends HTTP requests: token, headers, timeouts, and the mapping of failures to errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::Error;
 use crate::client::limits::{BodyKind, Limits};
 use crate::error::{Phase, Timeout};
 
-/// The size of a body up to which a refusal is heard, because all of it was sent by then.
+/// Up to this body size the server's rejection is always received, because the whole body was sent before.
 const SURELY_HEARD: u64 = 64 * 1024;
 
-/// How long a server that broke off an upload may take to show that it is alive.
+/// How long a server that aborted an upload may take to respond to a health check.
 const ALIVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What every request needs. Clones share it.
+/// The state that all requests share.
 #[derive(Clone)]
 pub(crate) struct Http(Arc<Shared>);
 
@@ -55,20 +55,20 @@ pub(crate) struct Call {
 /// A request without its body.
 #[derive(Debug)]
 struct Head {
-    /// What is being done, for errors.
+    /// The operation, for errors.
     what: &'static str,
     method: Method,
     route: Route,
-    /// Headers beyond those that go with every request.
+    /// Headers of this request only.
     headers: HeaderMap,
-    /// How long the answer may take, where that is not the usual time.
+    /// The response timeout, if it differs from the default.
     answer: Option<Option<Duration>>,
     privacy: Privacy,
-    /// Which bound its response has.
+    /// The kind of the response body, which selects its size limit.
     kind: BodyKind,
 }
 
-/// A body and its type.
+/// A body and its media type.
 #[derive(Debug)]
 struct Payload {
     content_type: &'static str,
@@ -76,17 +76,17 @@ struct Payload {
 }
 
 impl Payload {
-    /// The same once more, if it can be sent twice.
+    /// Copies the payload, if it can be sent twice.
     fn again(&self) -> Option<Self> {
         Some(Self { content_type: self.content_type, upload: self.upload.again()? })
     }
 }
 
-/// Whether an answer may be shown in an error when it cannot be read.
+/// Whether an error may quote the response if it cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Privacy {
     Public,
-    /// It may hold secrets.
+    /// The response may contain secrets.
     Private,
 }
 
@@ -98,13 +98,13 @@ impl Call {
         Self { head, payload: None }
     }
 
-    /// Sends this body.
+    /// Sets the body.
     pub(super) fn upload(mut self, content_type: &'static str, upload: Upload) -> Self {
         self.payload = Some(Payload { content_type, upload });
         self
     }
 
-    /// Sends this value as JSON.
+    /// Sets the body to a value as JSON.
     pub(crate) fn json(self, value: &impl Serialize) -> Result<Self, Error> {
         match serde_json::to_vec(value) {
             Ok(body) => Ok(self.upload("application/json", body.into())),
@@ -112,25 +112,25 @@ impl Call {
         }
     }
 
-    /// Waits this long for the answer, `None` for ever.
+    /// Sets the response timeout; `None` waits without limit.
     pub(crate) fn answered_within(mut self, limit: Option<Duration>) -> Self {
         self.head.answer = Some(limit);
         self
     }
 
-    /// Sets which bound the response has.
+    /// Sets the kind of the response body, which selects its size limit.
     pub(crate) fn kind(mut self, kind: BodyKind) -> Self {
         self.head.kind = kind;
         self
     }
 
-    /// Asks for this media type.
+    /// Sets the accepted media type.
     pub(crate) fn accept(mut self, media_type: &'static str) -> Self {
         self.head.headers.insert(ACCEPT, HeaderValue::from_static(media_type));
         self
     }
 
-    /// Keeps the answer out of errors: it may hold secrets.
+    /// Hides the response from errors, because it may contain secrets.
     pub(crate) fn private(mut self) -> Self {
         self.head.privacy = Privacy::Private;
         self
@@ -149,7 +149,7 @@ impl Http {
         Self(Arc::new(Shared { client, base, auth, headers, timeouts, limits }))
     }
 
-    /// The address of a route, without anything secret.
+    /// Returns the URL of a route, without secrets.
     pub(crate) fn address(&self, route: &Route) -> Url {
         route.under(&self.0.base)
     }
@@ -158,7 +158,7 @@ impl Http {
         &self.0.timeouts
     }
 
-    /// Makes a call whose answer is a value.
+    /// Makes a call and parses its response.
     pub(crate) fn value<T: DeserializeOwned + 'static>(
         &self,
         call: Result<Call, Error>,
@@ -178,7 +178,7 @@ impl Http {
         })
     }
 
-    /// Makes a call whose answer is only whether it worked.
+    /// Makes a call and discards its response.
     pub(crate) fn done(&self, call: Result<Call, Error>) -> BoxFuture<'static, Result<(), Error>> {
         let http = self.clone();
         Box::pin(async move {
@@ -188,7 +188,7 @@ impl Http {
         })
     }
 
-    /// Makes a call whose answer is a body of any size.
+    /// Makes a call and streams its response.
     pub(super) fn body(&self, call: Result<Call, Error>) -> BoxFuture<'static, Result<Incoming, Error>> {
         let http = self.clone();
         Box::pin(async move {
@@ -199,8 +199,7 @@ impl Http {
         })
     }
 
-    /// Sends a request without a body and gives whatever is answered. The headers given win over those that go
-    /// with every request.
+    /// Sends a request without a body and returns any response. The given headers override the common ones.
     pub(crate) async fn raw(
         &self,
         what: &'static str,
@@ -217,9 +216,9 @@ impl Http {
         Ok(response)
     }
 
-    /// Opens a WebSocket: asks to upgrade the connection and gives the response that agrees.
+    /// Opens a WebSocket: requests an upgrade and returns the response that accepts it.
     ///
-    /// An upgrade needs HTTP/1.1. Where the client has agreed on HTTP/2 with the server, one of its own is used.
+    /// An upgrade needs HTTP/1.1. If the client negotiated HTTP/2 with the server, a separate client is used.
     pub(super) async fn upgrade(
         &self,
         what: &'static str,
@@ -232,7 +231,7 @@ impl Http {
                 .connect_timeout(self.0.timeouts.connect)
                 .http1_only()
                 .build()
-                .map_err(|error| Error::config(format!("the HTTP client cannot be made: {error}")))?;
+                .map_err(|error| Error::config(format!("the HTTP client cannot be built: {error}")))?;
             let shared = Shared {
                 client,
                 base: self.0.base.clone(),
@@ -260,7 +259,7 @@ impl Http {
         Incoming::new(what, response, self.0.timeouts.stall)
     }
 
-    /// A page is not what the server would say, so nothing is known of what became of the request.
+    /// An HTML page comes from a proxy, not from the server, so the result of the request is unknown.
     async fn refuse_page(&self, what: &'static str, response: Response) -> Result<Response, Error> {
         let content_type = header(&response, &CONTENT_TYPE);
         if !is_page(content_type.as_deref()) {
@@ -271,8 +270,8 @@ impl Http {
         Err(unexpected(status, content_type, &start))
     }
 
-    /// Sends a call, once more with a new token if the server refuses the first, and gives the response if it
-    /// means success.
+    /// Sends a call and returns a successful response. Retries once with a new token if the server rejects
+    /// the first.
     async fn respond(&self, call: Call) -> Result<Response, Error> {
         let Call { head, payload } = call;
         let size = payload.as_ref().and_then(|payload| payload.upload.size());
@@ -292,7 +291,7 @@ impl Http {
         Err(with_size(error, size.or(sent)))
     }
 
-    /// Sends a request, and gives the response and how much of a body was sent for it.
+    /// Sends a request. Returns the response and the number of body bytes sent.
     async fn attempt(
         &self,
         head: &Head,
@@ -342,7 +341,7 @@ impl Http {
         }
     }
 
-    /// The headers that go with every request.
+    /// Builds the headers of a request.
     async fn headers(&self, reason: TokenUse) -> Result<HeaderMap, Error> {
         let mut headers = self.0.headers.clone();
         if let Some(token) = self.0.auth.header(reason).await.map_err(Error::from_wire)? {
@@ -363,10 +362,10 @@ impl Http {
         head.answer.unwrap_or(Some(self.0.timeouts.answer))
     }
 
-    /// Why the sending of a body ended without a response.
+    /// Finds out why sending a body ended without a response.
     ///
-    /// A server that refuses a body without reading all of it may close the connection before its refusal can
-    /// be heard. The same is seen when the server dies. They are told apart by asking how it is.
+    /// A server that rejects a body without reading all of it may close the connection before the client
+    /// receives the rejection. A server crash looks the same. A health check tells them apart.
     async fn broken_off(
         &self,
         what: &'static str,
@@ -420,7 +419,7 @@ fn decode<T: DeserializeOwned>(what: &'static str, privacy: Privacy, body: &Byte
                 let raw = String::from_utf8_lossy(body).into_owned();
                 Error::Decode { what, raw, source: Arc::new(source) }
             }
-            // The error would quote the value that does not fit.
+            // The parser's error would quote the invalid value.
             Privacy::Private => {
                 let place = format!("line {}, column {}", source.line(), source.column());
                 Error::Decode { what, raw: String::new(), source: Arc::new(std::io::Error::other(place)) }

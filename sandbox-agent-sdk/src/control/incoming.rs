@@ -1,4 +1,4 @@
-//! The body of an answer, piece by piece.
+//! The body of a response as a stream.
 
 use std::fmt;
 use std::future::Future;
@@ -18,17 +18,16 @@ use super::refusal::{connection_lost, header};
 use crate::Error;
 use crate::error::{Phase, Timeout};
 
-/// A stream of the pieces of a body. It fails when no piece comes for too long, and when the body ends before
-/// its announced length.
+/// A stream of body chunks. Fails on a stall, and if the body ends before its announced length.
 pub(super) struct Incoming {
-    /// What was being done, for errors.
+    /// The operation, for errors.
     what: &'static str,
     body: BoxStream<'static, reqwest::Result<Bytes>>,
     content_type: Option<String>,
     announced: Option<u64>,
     received: u64,
     stall: Duration,
-    /// Runs only while somebody waits for a piece: a slow reader is no stall.
+    /// Runs only while the caller waits for a chunk: a slow reader is not a stall.
     timer: Option<Pin<Box<Sleep>>>,
     ended: bool,
 }
@@ -41,22 +40,22 @@ impl Incoming {
         Self { what, body, content_type, announced, received: 0, stall, timer: None, ended: false }
     }
 
-    /// The length that was announced.
+    /// Returns the announced length.
     pub(super) fn announced(&self) -> Option<u64> {
         self.announced
     }
 
-    /// The media type that was announced.
+    /// Returns the announced media type.
     pub(super) fn content_type(&self) -> Option<&str> {
         self.content_type.as_deref()
     }
 
-    /// What was being done.
+    /// Returns the operation, for errors.
     pub(super) fn what(&self) -> &'static str {
         self.what
     }
 
-    /// The whole body, unless it is larger than `limit`.
+    /// Reads the whole body. Fails if it is larger than `limit`.
     pub(super) async fn collect(mut self, limit: usize) -> Result<Bytes, Error> {
         let mut body = Collected::default();
         while let Some(piece) = self.next().await {
@@ -70,7 +69,7 @@ impl Incoming {
         Ok(body.into_bytes())
     }
 
-    /// The beginning of the body; what goes wrong after that does not matter.
+    /// Reads the beginning of the body and ignores later failures.
     pub(super) async fn start(mut self, limit: usize) -> Bytes {
         let mut start = BytesMut::new();
         while start.len() < limit {
@@ -83,7 +82,7 @@ impl Incoming {
         start.freeze()
     }
 
-    /// Looks at the clock while there is nothing to give.
+    /// Polls the stall timer.
     fn poll_stall(&mut self, context: &mut Context<'_>) -> Poll<Error> {
         let stall = self.stall;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(stall)));
@@ -102,7 +101,7 @@ impl Incoming {
             Some(Err(error)) => Some(Err(connection_lost(self.what, error))),
             None => match self.announced {
                 Some(announced) if self.received < announced => {
-                    let what = format!("{} of {announced} bytes came", self.received);
+                    let what = format!("received {} of {announced} bytes", self.received);
                     let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what);
                     Some(Err(Error::ConnectionLost { what: self.what.to_owned(), source: Arc::new(source) }))
                 }
@@ -142,7 +141,7 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// A body that mostly comes in one piece, which is then not copied.
+/// A body that usually arrives in one chunk, which is then not copied.
 #[derive(Default)]
 enum Collected {
     #[default]

@@ -1,4 +1,4 @@
-//! Installing an agent.
+//! Types of installing an agent.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::convert::fields::null_as_default;
 use crate::convert::open_enum::open_enum;
 
-/// How to install an agent.
+/// Options for installing an agent.
 ///
 /// ```
 /// let options = sandbox_agent_sdk::control::InstallOptions::new().reinstall().agent_version("1.2.3");
@@ -26,79 +26,79 @@ pub struct InstallOptions {
 }
 
 impl InstallOptions {
-    /// The version the server chooses, unless the agent is installed already.
+    /// Creates options that install the server's default version unless the agent is already installed.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Installs the agent even if it is there.
+    /// Installs the agent even if it is already installed.
     pub fn reinstall(mut self) -> Self {
         self.reinstall = true;
         self
     }
 
-    /// Asks for a version of the agent.
+    /// Requests a version of the agent.
     pub fn agent_version(mut self, version: impl Into<String>) -> Self {
         self.agent_version = Some(version.into());
         self
     }
 
-    /// Asks for a version of the process by which the server talks to the agent.
+    /// Requests a version of the process that connects the server to the agent.
     pub fn agent_process_version(mut self, version: impl Into<String>) -> Self {
         self.agent_process_version = Some(version.into());
         self
     }
 }
 
-/// What an installation did.
+/// The result of an installation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct InstallResult {
-    /// Whether there was nothing to do.
+    /// Whether the agent was already installed.
     #[serde(default, alias = "alreadyInstalled")]
     pub already_installed: bool,
-    /// What was installed. Empty when there was nothing to do.
+    /// The installed artifacts. Empty if the agent was already installed.
     #[serde(default, deserialize_with = "null_as_default")]
     pub artifacts: Vec<InstalledArtifact>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// Something that was installed.
+/// An installed file or program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct InstalledArtifact {
-    /// What it is.
+    /// The kind of the artifact.
     pub kind: ArtifactKind,
-    /// Where it is.
+    /// The path of the artifact.
     pub path: String,
-    /// Where it came from.
+    /// The source of the artifact.
     pub source: ArtifactSource,
-    /// Its version, if it is known.
+    /// The version, if known.
     #[serde(default)]
     pub version: Option<String>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 open_enum! {
-    /// What was installed.
+    /// The kind of an installed artifact.
     pub enum ArtifactKind {
         /// The agent itself.
         NativeAgent = "native_agent",
-        /// The process by which the server talks to the agent.
+        /// The process that connects the server to the agent.
         AgentProcess = "agent_process",
     }
 }
 
 open_enum! {
-    /// Where something that was installed came from.
+    /// The source of an installed artifact.
     pub enum ArtifactSource {
         /// The registry of agents.
         Registry = "registry",
-        /// The place to look when the registry has nothing.
+        /// The fallback source for agents that are not in the registry.
         Fallback = "fallback",
         /// A path on the server.
         LocalPath = "local_path",
@@ -114,7 +114,7 @@ mod tests {
     use super::{ArtifactKind, ArtifactSource, InstallOptions, InstallResult};
 
     #[test]
-    fn the_result_of_the_released_server_is_read_and_written_whole() {
+    fn an_install_result_of_the_released_server_round_trips() {
         let value = json!({"already_installed": false, "artifacts": [{"kind": "agent_process",
             "path": "/srv/test/data3/sandbox-agent/bin/agent_processes/mock", "source": "builtin",
             "version": "builtin"}]});
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_understood_in_both_spellings() {
+    fn already_installed_is_parsed_in_both_spellings() {
         for value in [json!({"already_installed": true, "artifacts": []}), json!({"alreadyInstalled": true})]
         {
             let result: InstallResult = serde_json::from_value(value).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn new_kinds_and_sources_are_kept() {
+    fn unknown_kinds_and_sources_are_preserved() {
         let value = json!({"already_installed": false, "artifacts": [{"kind": "plugin", "path": "/p",
             "source": "mirror", "version": null, "sha256": "00"}]});
         let result: InstallResult = serde_json::from_value(value.clone()).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn no_options_are_an_empty_object_because_the_server_wants_a_body() {
+    fn no_options_are_an_empty_object_because_the_server_requires_a_body() {
         assert_eq!(serde_json::to_value(InstallOptions::new()).unwrap(), json!({}));
         let all = InstallOptions::new().agent_process_version("2");
         assert_eq!(serde_json::to_value(all).unwrap(), json!({"agentProcessVersion": "2"}));

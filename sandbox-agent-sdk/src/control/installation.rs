@@ -1,4 +1,4 @@
-//! An installation under way.
+//! A running installation.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -13,13 +13,17 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::Error;
 use crate::control::InstallResult;
 
-/// How often a sign of life is given unless told otherwise.
+/// The default interval of [`InstallEvent::StillInstalling`].
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
-/// An installation: a future of its result, or a stream of how it goes. It starts when it is first polled.
+/// A running installation: a future of its result, or a stream of progress events.
 ///
-/// The server answers once, when all is done, so that the stream can tell that time passes and no more. Dropping
-/// this gives up the answer; whether the server goes on is its own affair, and installing again does no harm.
+/// It starts when first polled. The server responds once, at the end, so the stream reports only the elapsed
+/// time.
+///
+/// # Cancel safety
+/// Dropping the installation abandons the response. The server may complete the installation or not;
+/// installing again is safe.
 ///
 /// ```no_run
 /// # async fn example(agents: sandbox_agent_sdk::control::Agents) -> Result<(), sandbox_agent_sdk::Error> {
@@ -37,7 +41,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// # let _ = result;
 /// # Ok(()) }
 /// ```
-#[must_use = "an installation does nothing until it is awaited or read"]
+#[must_use = "an installation does nothing until it is awaited or polled"]
 pub struct Installation {
     agent: String,
     answer: BoxFuture<'static, Result<InstallResult, Error>>,
@@ -51,27 +55,27 @@ enum Stage {
     Over,
 }
 
-/// How an installation goes.
+/// A progress event of an installation.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum InstallEvent {
-    /// The server is about to be asked.
+    /// The request is about to be sent.
     Started {
-        /// The agent to be installed.
+        /// The agent to install.
         agent: String,
     },
-    /// The server has not answered yet.
+    /// The server has not responded yet.
     StillInstalling {
-        /// The agent that is being installed.
+        /// The agent to install.
         agent: String,
-        /// How long it has taken so far.
+        /// The time since the start.
         elapsed: Duration,
     },
     /// The agent is installed. This is the last event.
     Finished {
-        /// What was done.
+        /// The result.
         result: InstallResult,
-        /// How long it took.
+        /// The total time.
         elapsed: Duration,
     },
 }
@@ -81,9 +85,9 @@ impl Installation {
         Self { agent: agent.to_owned(), answer, every: SIGN_OF_LIFE, stage: Stage::New }
     }
 
-    /// How often [`InstallEvent::StillInstalling`] is to come; every second by default.
+    /// Sets the interval of [`InstallEvent::StillInstalling`]; one second by default.
     pub fn every(mut self, interval: Duration) -> Self {
-        // An interval of nothing would keep the stream from ever waiting for the server.
+        // With a zero interval the stream would never poll the request.
         self.every = interval.max(Duration::from_millis(1));
         self
     }

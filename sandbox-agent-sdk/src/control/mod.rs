@@ -1,11 +1,12 @@
-//! What a server offers besides its agents' conversations: health, the agents themselves, files, configuration,
-//! processes, terminals and the desktop. It works without a connection.
+//! The control plane of a server: health, agents, files, configuration, processes, terminals and the desktop.
+//!
+//! It works without a connection.
 //!
 //! ```text
 //! health, agents, files, config,
-//! processes, terminal, desktop        what users call                 (public face)
-//! http                                token, deadlines, errors        (the only place that sends)
-//! route, upload, progress, incoming   addresses and bodies            (no network of their own)
+//! processes, terminal, desktop        what users call                 (public)
+//! http                                token, timeouts, errors         (sends all requests)
+//! route, upload, progress, incoming   URLs and bodies                 (no network access)
 //! ```
 
 pub(crate) mod agent;

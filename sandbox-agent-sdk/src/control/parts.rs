@@ -1,6 +1,5 @@
-//! Writing a file that is larger than the server takes at once.
+//! Writes a file that exceeds the server's limit for one request.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,17 +14,19 @@ use super::progress::{Progress, Watched};
 use super::route::Route;
 use super::upload::Upload;
 use crate::Error;
+use crate::client::random::random_id;
 use crate::control::FsWritten;
 use crate::error::HttpError;
 
-/// How large a part is: well under the limit of released servers, and what common proxies take too.
+/// The size of a part: well below the limits of released servers and of common proxies.
 const PART_BYTES: usize = 1024 * 1024;
 
-/// How long the server may take to join the parts: the longest time that it lets a command run.
+/// The timeout of the joining command: the longest time that the server lets a command run.
 const JOIN_WITHIN: Duration = Duration::from_secs(300);
 
-/// Joins the parts in its directory to the file `$1` in the directory above, which is replaced by one rename at the
-/// very end. Each part is removed once it was copied, so that little more room is needed than the file takes.
+/// Joins the parts in the working directory to the file `$1` in the parent directory. The last step replaces
+/// that file by a rename. Each part is removed after it was copied, so that the disk needs little more space
+/// than the file.
 const JOIN: &str = r#"set -e
 if [ -d "../$1" ]; then echo "$1 is a directory" >&2; exit 1; fi
 for part in ./part-*; do cat "$part"; rm "$part"; done > ./whole
@@ -43,11 +44,11 @@ pub(super) async fn write_in_parts(
     let first = parts.next().await?.unwrap_or_default();
     let Some(second) = parts.next().await? else { return files.write(path, first).await };
     require_commands(&http).await?;
-    let directory = format!("{}.parts-{:016x}", path.trim_end_matches('/'), random());
+    let directory = format!("{}.parts-{}", path.trim_end_matches('/'), random_id());
     let outcome = write_and_join(&http, &files, &directory, [first, second], parts).await;
-    // Nobody else knows of the parts. If they cannot be removed, the first failure is the one to tell.
+    // No other client knows about the parts. If they cannot be removed, the first failure is returned.
     if let Err(error) = files.delete_all(&directory).await {
-        tracing::debug!(%error, "the parts of a file could not be removed");
+        tracing::debug!(%error, "failed to remove the parts of a file");
     }
     outcome
 }
@@ -69,11 +70,11 @@ async fn write_and_join(
         };
         let Some(part) = next else { break };
         let name = format!("part-{number:08}");
-        let told = files.write(format!("{directory}/{name}"), part).await?;
+        let stored = files.write(format!("{directory}/{name}"), part).await?;
         number += 1;
-        written += told.bytes_written;
-        // The directories of commands do not start where relative paths do, so that they are absolute.
-        absolute = told.path.strip_suffix(&name).map(|parent| parent.trim_end_matches('/').to_owned());
+        written += stored.bytes_written;
+        // Commands and relative paths start in different directories, so the paths are made absolute.
+        absolute = stored.path.strip_suffix(&name).map(|parent| parent.trim_end_matches('/').to_owned());
     }
     let directory = absolute.unwrap_or_else(|| directory.to_owned());
     let target = directory.rsplit_once(".parts-").map_or(directory.as_str(), |(target, _)| target).to_owned();
@@ -89,9 +90,9 @@ async fn join(http: &Http, directory: &str, target: &str) -> Result<(), Error> {
         return Ok(());
     }
     let end = match finished {
-        RunOutput { timed_out: true, .. } => "the command took too long".to_owned(),
+        RunOutput { timed_out: true, .. } => "the command timed out".to_owned(),
         RunOutput { stderr, .. } if !stderr.trim().is_empty() => stderr,
-        RunOutput { exit_code, .. } => format!("the command ended with exit code {exit_code:?}"),
+        RunOutput { exit_code, .. } => format!("the command exited with code {exit_code:?}"),
     };
     Err(Error::Http(Box::new(HttpError {
         what: "join the parts of a file".to_owned(),
@@ -103,9 +104,9 @@ async fn join(http: &Http, directory: &str, target: &str) -> Result<(), Error> {
     })))
 }
 
-/// Refuses to begin what a server without commands could not finish.
+/// Fails early if the server cannot run commands.
 async fn require_commands(http: &Http) -> Result<(), Error> {
-    let call = Call::new("find out about commands", Method::GET, Route::new("/v1/processes/config"));
+    let call = Call::new("check for process support", Method::GET, Route::new("/v1/processes/config"));
     match http.done(Ok(call)).await {
         Err(error) if error.http().is_some_and(|answer| matches!(answer.status, 404 | 405 | 501)) => {
             Err(Error::Unsupported { method: "write in parts".to_owned() })
@@ -114,16 +115,11 @@ async fn require_commands(http: &Http) -> Result<(), Error> {
     }
 }
 
-/// A number that no other writer has.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
-
-/// Cuts an upload into parts.
+/// Splits an upload into parts.
 struct Parts {
     body: Watched,
     progress: Arc<Progress>,
-    /// What came beyond the end of the last part.
+    /// Bytes received beyond the end of the last part.
     rest: Bytes,
 }
 
@@ -133,7 +129,7 @@ impl Parts {
         Self { body, progress, rest: Bytes::new() }
     }
 
-    /// The next part: a full one unless it is the last.
+    /// Returns the next part. Only the last one may be shorter than [`PART_BYTES`].
     async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         let mut part = BytesMut::new();
         loop {

@@ -1,4 +1,4 @@
-//! The one value that everything else hangs on.
+//! The entry point of the control plane.
 
 use super::agents::Agents;
 use super::builder::ControlPlaneBuilder;
@@ -11,7 +11,7 @@ use super::processes::Processes;
 use super::route::Route;
 use crate::{Error, SandboxAgentClient};
 
-/// What a server offers besides its agents' conversations. Cheap to clone; needs no connection.
+/// The control plane of a server: everything except sessions. Cheap to clone; needs no connection.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), sandbox_agent_sdk::Error> {
@@ -28,15 +28,15 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts setting up the control plane of the server at this URL.
+    /// Creates a builder for the control plane of the server at this URL.
     pub fn builder(base_url: impl AsRef<str>) -> ControlPlaneBuilder {
         ControlPlaneBuilder::new(base_url.as_ref())
     }
 
-    /// The control plane of a server that wants no token, with every setting at its default.
+    /// Creates the control plane of a server without a token, with default settings.
     ///
     /// # Errors
-    /// [`Error::Config`] if this is no URL of a server.
+    /// [`Error::Config`] if `base_url` is not a valid server URL.
     pub fn new(base_url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder(base_url).build()
     }
@@ -45,63 +45,63 @@ impl ControlPlane {
         Self { http }
     }
 
-    /// What sends the requests, for those that have no group here.
+    /// Returns the HTTP layer, for requests that belong to no group here.
     pub(crate) fn http(&self) -> &Http {
         &self.http
     }
 
-    /// The page of the server on which people watch its agents. The token is not in it.
+    /// Returns the URL of the server's inspector page. It does not contain the token.
     #[must_use]
     pub fn inspector_url(&self) -> String {
         self.http.address(&Route::new("/ui/")).into()
     }
 
-    /// Whether the server is up.
+    /// Checks the health of the server.
     #[must_use]
     pub fn health(&self) -> HealthCheck {
         HealthCheck::new(self.http.clone())
     }
 
-    /// The agents the server can run.
+    /// Lists and installs agents.
     #[must_use]
     pub fn agents(&self) -> Agents {
         Agents::new(self.http.clone())
     }
 
-    /// The files of the server's machine.
+    /// Reads and writes files of the server's machine.
     #[must_use]
     pub fn files(&self) -> Files {
         Files::new(self.http.clone())
     }
 
-    /// What is configured for directories of the server's machine.
+    /// Stores MCP servers and skills by directory.
     #[must_use]
     pub fn config(&self) -> Configuration {
         Configuration::new(self.http.clone())
     }
 
-    /// Processes on the server's machine.
+    /// Runs processes on the server's machine.
     #[must_use]
     pub fn processes(&self) -> Processes {
         Processes::new(self.http.clone())
     }
 
-    /// The desktop of the server's machine.
+    /// Controls the desktop of the server's machine.
     #[must_use]
     pub fn desktop(&self) -> Desktop {
         Desktop::new(self.http.clone())
     }
 }
 
-/// Here and not beside the other methods of the client, because these need nothing of it but its control plane.
+/// These methods need only the control plane, so they live here and not with the client.
 impl SandboxAgentClient {
-    /// Processes on the server's machine. It works without a connection.
+    /// Runs processes on the server's machine. Needs no connection.
     #[must_use]
     pub fn processes(&self) -> Processes {
         self.control().processes()
     }
 
-    /// The desktop of the server's machine. It works without a connection.
+    /// Controls the desktop of the server's machine. Needs no connection.
     #[must_use]
     pub fn desktop(&self) -> Desktop {
         self.control().desktop()

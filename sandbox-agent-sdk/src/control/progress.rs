@@ -1,4 +1,4 @@
-//! How far the sending of a body has come.
+//! Tracks the progress of sending a request body.
 
 use std::io;
 use std::pin::Pin;
@@ -14,11 +14,11 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::error::Cause;
 
-/// The body of a request, which notes how far it has come.
+/// A request body that records its progress.
 pub(super) struct Watched {
     pieces: Fuse<BoxStream<'static, io::Result<Bytes>>>,
-    /// The last piece of a body of known length. It goes only when the stream has ended with it: after that
-    /// nobody would ask whether there is more.
+    /// The last chunk of a body of known length. It is sent only after the stream has ended: afterwards the
+    /// HTTP client does not poll for more.
     last: Option<Bytes>,
     progress: Arc<Progress>,
 }
@@ -28,7 +28,7 @@ impl Watched {
         Self { pieces: pieces.fuse(), last: None, progress }
     }
 
-    /// The next piece, with the length of the stream checked.
+    /// Returns the next chunk and checks the length of the stream.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         loop {
             let next = ready!(self.pieces.poll_next_unpin(context)).transpose()?;
@@ -38,7 +38,7 @@ impl Watched {
                 (Some(piece), _) if piece.is_empty() => continue,
                 (Some(piece), Some(left)) if piece.len() as u64 > left => {
                     return Poll::Ready(Some(Err(io::Error::other(
-                        "the stream is longer than it was said to be",
+                        "the stream is longer than its declared length",
                     ))));
                 }
                 (Some(piece), Some(left)) if piece.len() as u64 == left => {
@@ -47,7 +47,7 @@ impl Watched {
                 }
                 (None, Some(1..)) => {
                     return Poll::Ready(Some(Err(io::Error::other(
-                        "the stream is shorter than it was said to be",
+                        "the stream is shorter than its declared length",
                     ))));
                 }
                 (None, _) => self.last.take(),
@@ -81,25 +81,25 @@ impl Stream for Watched {
     }
 }
 
-/// Who has to move for a request to get on.
+/// What a request is waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaited {
-    /// The network, or the server behind it, has to take the last piece.
+    /// The network or the server must accept the last chunk.
     Server,
-    /// The program has to bring the next piece.
+    /// The application must supply the next chunk.
     Source,
-    /// Everything was sent.
+    /// The whole body was sent; the server must respond.
     Answer,
 }
 
-/// How far the sending of a body has come.
+/// The progress of sending a request body.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// How many bytes there are to send, if that is known.
+    /// The number of bytes to send, if known.
     length: Option<u64>,
-    /// Guards a few numbers; held for an assignment only.
+    /// Guards a few numbers; held only for an assignment.
     state: Mutex<State>,
-    /// Rings when everything was sent: the answer may have less time than the pieces had.
+    /// Notified when the whole body was sent: the response may have a shorter timeout than the chunks.
     complete: Notify,
 }
 
@@ -133,7 +133,7 @@ impl Progress {
             state.sent += bytes as u64;
             state.sent
         };
-        // A body of known length is not asked for its end.
+        // The HTTP client does not poll a body of known length for its end.
         self.waits_for(if self.length == Some(sent) { Awaited::Answer } else { Awaited::Server });
     }
 
@@ -141,18 +141,18 @@ impl Progress {
         self.lock().failure = Some(cause);
     }
 
-    /// How many bytes the network took.
+    /// Returns how many bytes were sent.
     pub(super) fn sent(&self) -> u64 {
         self.lock().sent
     }
 
-    /// What the program's own stream failed with.
+    /// Returns the error of the application's stream.
     pub(super) fn failure(&self) -> Option<Cause> {
         self.lock().failure.clone()
     }
 
-    /// Resolves when the server was waited for too long, with the time that was. The time in which the
-    /// program's own stream brought nothing does not count.
+    /// Completes when the server has stalled for too long, and returns that time. Time spent waiting for the
+    /// application's stream does not count.
     pub(super) async fn stalled(&self, stall: Duration, answer: Option<Duration>) -> Duration {
         loop {
             let (awaited, since) = {
@@ -162,7 +162,7 @@ impl Progress {
             let limit = if awaited == Awaited::Answer { answer } else { Some(stall) };
             let (Some(limit), now) = (limit, Instant::now()) else { return std::future::pending().await };
             let end = match awaited {
-                // What the source brings later gets its own time, which cannot end before this.
+                // The timer restarts with the next chunk, which cannot expire before this.
                 Awaited::Source => now + limit,
                 Awaited::Server | Awaited::Answer => since + limit,
             };
@@ -194,7 +194,7 @@ mod tests {
         let (mut body, progress) = Upload::stream(stream::pending::<io::Result<Bytes>>()).start();
         assert!(futures::poll!(body.next()).is_pending());
         let patient = tokio::time::timeout(60 * second, progress.stalled(second, Some(second)));
-        assert!(patient.await.is_err(), "a slow source is no stall");
+        assert!(patient.await.is_err(), "a slow source is not a stall");
 
         let unknown = || Upload::stream(stream::iter([Ok::<_, io::Error>("x")]));
         let (mut body, progress) = unknown().start();
@@ -205,14 +205,18 @@ mod tests {
         for (known, pieces) in [(Upload::from("x"), 1), (unknown().length(1), 1), (Upload::from(""), 0)] {
             let (body, progress) = known.start();
             assert_eq!(body.take(pieces).count().await, pieces);
-            assert_eq!(progress.stalled(second, Some(2 * second)).await, 2 * second, "all was sent");
+            assert_eq!(
+                progress.stalled(second, Some(2 * second)).await,
+                2 * second,
+                "the whole body was sent"
+            );
         }
         let (body, progress) = unknown().start();
         let impatient = tokio::join!(progress.stalled(60 * second, Some(second)), async {
             tokio::time::sleep(second).await;
             body.count().await
         });
-        assert_eq!(impatient, (second, 1), "the answer has its own time");
+        assert_eq!(impatient, (second, 1), "the response has its own timeout");
         let endless = tokio::time::timeout(60 * second, progress.stalled(second, None));
         assert!(endless.await.is_err());
     }

@@ -1,4 +1,4 @@
-//! What failed requests become.
+//! Converts failed requests to errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use super::incoming::Incoming;
 use crate::Error;
 use crate::error::{HttpError, Problem};
 
-/// The largest body that released Sandbox Agent servers take, in bytes.
+/// The largest request body that released Sandbox Agent servers accept, in bytes.
 ///
-/// It holds for one file and for one archive alike; what is larger fails with [`Error::PayloadTooLarge`]. There
-/// is no call that appends to a file, so the way round it is
-/// [`Files::write_in_parts`](crate::control::Files::write_in_parts). Many small files can be sent as several archives.
+/// The limit applies to a single file and to an archive. A larger body fails with [`Error::PayloadTooLarge`].
+/// Use [`Files::write_in_parts`](crate::control::Files::write_in_parts) for larger files, and several
+/// archives for many small files.
 pub const RELEASED_BODY_LIMIT: u64 = 2 * 1024 * 1024;
 
-/// How much of an error's body is kept.
+/// How much of an error response is kept.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
 
-/// How much of a body that is something else than was asked for is shown.
+/// How much of an unexpected response body is shown.
 const START_CHARS: usize = 1024;
 
-/// How the released server begins its refusal of a body that is too large.
+/// The beginning of the released server's message about a body that is too large.
 const LIMIT_EXCEEDED: &str = "length limit exceeded";
 
-/// Turns a response that is no success into an error that holds all of it.
+/// Converts an unsuccessful response to an error with its status, headers and body.
 pub(crate) async fn refused(what: &'static str, response: Response, stall: Duration) -> Error {
     let status = response.status();
     if status.is_redirection() {
@@ -46,7 +46,7 @@ pub(crate) async fn refused(what: &'static str, response: Response, stall: Durat
     })
 }
 
-/// Adds to a refusal what only the sender knows: how much there was to send.
+/// Adds the size of the request body to the error.
 pub(super) fn with_size(error: Error, sent: Option<u64>) -> Error {
     match error {
         Error::PayloadTooLarge { what, source, .. } => {
@@ -63,10 +63,10 @@ pub(super) fn with_size(error: Error, sent: Option<u64>) -> Error {
     }
 }
 
-/// The error for a request that brought no response.
+/// The error of a request without a response.
 pub(super) fn not_answered(what: &'static str, error: reqwest::Error) -> Error {
     if error.is_builder() || error.is_connect() {
-        // The URL is left out of the error: it may name what its owner does not want in a log.
+        // The URL is removed from the error, because it may contain private data.
         Error::Unreachable(Arc::new(error.without_url()))
     } else {
         connection_lost(what, error)
@@ -77,14 +77,14 @@ pub(super) fn connection_lost(what: &'static str, error: reqwest::Error) -> Erro
     Error::ConnectionLost { what: what.to_owned(), source: Arc::new(error.without_url()) }
 }
 
-/// The error for a success whose body is something else than was asked for.
+/// The error of a successful response with an unexpected body.
 pub(super) fn unexpected(status: StatusCode, content_type: Option<String>, body: &[u8]) -> Error {
     let start = String::from_utf8_lossy(&body[..body.len().min(4 * START_CHARS)]);
     let start = start.chars().take(START_CHARS).collect();
     Error::UnexpectedBody { status: status.as_u16(), content_type, start }
 }
 
-/// Whether a proxy or a login wall answered in place of the server, which never sends pages.
+/// Whether a proxy or a login page responded instead of the server, which never sends HTML.
 pub(super) fn is_page(content_type: Option<&str>) -> bool {
     content_type.is_some_and(|value| media_type(value) == "text/html")
 }
@@ -100,12 +100,12 @@ fn media_type(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// One header as text.
+/// Returns a header as text.
 pub(super) fn header(response: &Response, name: &HeaderName) -> Option<String> {
     response.headers().get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// A redirect may carry a token in its query, and an error must not.
+/// Removes the query of a redirect target, because it may contain a token.
 fn without_query(location: &str) -> String {
     location.split(['?', '#']).next().unwrap_or_default().to_owned()
 }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_told_where_it_is_known() {
+    fn the_limit_is_reported_if_known() {
         let released = "Failed to buffer the request body: length limit exceeded";
         let mebibyte = 1024 * 1024;
         let table = [
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn media_types_are_told_apart() {
+    fn media_types_are_distinguished() {
         assert!(is_page(Some("Text/HTML; charset=utf-8")) && !is_page(Some("text/plain")) && !is_page(None));
         assert!(
             is_json(None) && is_json(Some("application/json")) && is_json(Some("application/problem+json"))

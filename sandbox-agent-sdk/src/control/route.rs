@@ -1,4 +1,4 @@
-//! Where things are on a server.
+//! Paths and queries of requests.
 
 use std::fmt::Write;
 
@@ -7,11 +7,11 @@ use url::Url;
 
 use crate::Error;
 
-/// Everything that is not `unreserved` in RFC 3986 is encoded. A space becomes `%20` and not `+`, and a plus
-/// becomes `%2B`, so that it does not matter whether the server reads the query as a form.
+/// Encodes everything that is not `unreserved` in RFC 3986. A space becomes `%20` and a plus `%2B`, so that
+/// the result is the same whether or not the server parses the query as a form.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The same for the value of a query, where a slash needs no disguise.
+/// The same for query values, where a slash needs no encoding.
 const ENCODED_VALUE: &AsciiSet = &ENCODED.remove(b'/');
 
 /// The path and the query of a request, both percent-encoded.
@@ -22,35 +22,34 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// A path of this crate's own, which needs no encoding.
+    /// Creates a route from a constant path that needs no encoding.
     pub(crate) fn new(path: &'static str) -> Self {
         Self { path: path.to_owned(), query: String::new() }
     }
 
-    /// Adds one segment to the path. One that cannot be sent, because it would be taken for a way up or for
-    /// nothing, is refused.
+    /// Adds a path segment. Rejects an empty segment, `.` and `..`.
     pub(crate) fn segment(mut self, segment: &str) -> Result<Self, Error> {
-        // URLs know these by their encoded forms too, so that encoding does not help.
+        // URL parsers normalise these in encoded form too, so encoding does not help.
         if matches!(segment, "" | "." | "..") {
-            return Err(Error::config(format!("`{segment}` cannot be a name")));
+            return Err(Error::config(format!("`{segment}` is not a valid name")));
         }
         let _ = write!(self.path, "/{}", utf8_percent_encode(segment, ENCODED));
         Ok(self)
     }
 
-    /// Adds a parameter to the query.
+    /// Adds a query parameter.
     pub(crate) fn query(mut self, name: &'static str, value: &str) -> Self {
         let separator = if self.query.is_empty() { "" } else { "&" };
         let _ = write!(self.query, "{separator}{name}={}", utf8_percent_encode(value, ENCODED_VALUE));
         self
     }
 
-    /// Adds a parameter to the query if it is on; servers take it for off otherwise.
+    /// Adds a query parameter if it is on. Servers default to off.
     pub(crate) fn flag(self, name: &'static str, on: bool) -> Self {
         if on { self.query(name, "true") } else { self }
     }
 
-    /// The whole address.
+    /// Returns the full URL.
     pub(super) fn under(&self, base: &Url) -> Url {
         let mut url = base.clone();
         url.set_path(&format!("{}{}", base.path().trim_end_matches('/'), self.path));
@@ -59,16 +58,16 @@ impl Route {
     }
 }
 
-/// Reads a base URL and refuses what cannot be one.
+/// Parses and checks a base URL.
 pub(super) fn parse_base(base: &str) -> Result<Url, Error> {
-    // The URL is not repeated in the error: it may hold what its owner does not want in a log.
+    // The error does not contain the URL, because it may hold private data.
     let invalid = |what: &str| Err(Error::config(format!("the base URL {what}")));
-    let Ok(url) = Url::parse(base.trim()) else { return invalid("is no URL") };
+    let Ok(url) = Url::parse(base.trim()) else { return invalid("is not a valid URL") };
     if !matches!(url.scheme(), "http" | "https") {
         return invalid("is neither http nor https");
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return invalid("holds credentials; use a token or a header");
+        return invalid("contains credentials; use a token or a header");
     }
     if url.query().is_some() || url.fragment().is_some() {
         return invalid("has a query or a fragment");
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_go_behind_the_base() {
+    fn routes_are_appended_to_the_base_url() {
         let route = Route::new("/v1/health");
         assert_eq!(under("http://h:1", &route), "http://h:1/v1/health");
         assert_eq!(under(" http://h:1/ ", &route), "http://h:1/v1/health");
@@ -109,7 +108,7 @@ mod tests {
             let expected = format!("http://h/v1/fs/file?path={encoded}&recursive=true");
             assert_eq!(under("http://h", &route), expected);
             let decoded = route.under(&parse_base("http://h").unwrap());
-            assert_eq!(decoded.query_pairs().next().unwrap().1, path, "a form reader sees the same");
+            assert_eq!(decoded.query_pairs().next().unwrap().1, path, "a form parser reads the same");
         }
         assert_eq!(under("http://h", &Route::new("/x").flag("config", false)), "http://h/x");
     }
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_that_is_none_is_told_without_its_secrets() {
+    fn an_invalid_base_url_is_reported_without_its_secrets() {
         let bases = [
             "",
             "nonsense",

@@ -27,16 +27,16 @@ use crate::error::{Phase, Timeout};
 
 const WHAT: &str = "connect terminal";
 
-/// The largest message from the server; released servers send what they read at once, 8 KiB.
+/// The size limit of a message from the server. Released servers send at most 8 KiB.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// How much input waits for the socket before sending it waits.
+/// How much unsent input is buffered before sending waits.
 const WRITE_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How much of a long input one frame brings.
+/// How much input one frame carries.
 const INPUT_BYTES: usize = 16 * 1024;
 
-/// How long closing may take.
+/// The timeout of closing.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 type Socket = WebSocketStream<reqwest::Upgraded>;
@@ -51,33 +51,36 @@ pub struct TerminalSize {
 }
 
 impl TerminalSize {
-    /// This many columns and rows.
+    /// Creates a size from columns and rows.
     #[must_use]
     pub fn new(cols: u16, rows: u16) -> Self {
         Self { cols, rows }
     }
 }
 
-/// What a terminal brings.
+/// An event of a terminal.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TerminalEvent {
-    /// Output, as the process wrote it. A character may be split over two of these.
+    /// Output of the process. A character may be split across two events.
     Data(Bytes),
-    /// The server did not accept something that was sent. The terminal continues.
+    /// The server rejected an input or a resize. The terminal continues.
     Refused(String),
-    /// The process has exited; all output came before. This is the last event.
+    /// The process has exited, and all its output was delivered. This is the last event.
     Exit(ProcessExit),
-    /// The connection is lost. The process continues: attach again with
-    /// [`connect_terminal`](super::processes::Processes::connect_terminal). This is the last event.
+    /// The connection is lost. This is the last event.
+    ///
+    /// The process continues. Attach again with
+    /// [`connect_terminal`](super::processes::Processes::connect_terminal).
     Disconnected(Error),
 }
 
 /// The terminal of a process.
 ///
-/// Output is read from the socket only when it is asked for: nothing piles up here. A server does not wait for a slow
-/// client either: released servers drop what it did not read in time, and [`logs`](super::processes::Processes::logs)
-/// has it. Dropping the terminal leaves the process running.
+/// Output is read from the socket only on demand, so nothing accumulates in the client. Released servers do
+/// not wait for a slow client: they drop output that it did not read in time.
+/// [`logs`](super::processes::Processes::logs) returns the dropped output. Dropping the terminal leaves the
+/// process running.
 ///
 /// ```no_run
 /// # async fn example(server: sandbox_agent_sdk::control::ControlPlane) -> Result<(), sandbox_agent_sdk::Error> {
@@ -102,23 +105,23 @@ pub struct ProcessTerminal {
     output: TerminalOutput,
 }
 
-/// The half of a terminal that sends.
+/// The sending half of a terminal.
 pub struct TerminalInput {
     sink: SplitSink<Socket, Message>,
 }
 
-/// The half of a terminal that receives.
+/// The receiving half of a terminal.
 pub struct TerminalOutput {
     stream: SplitStream<Socket>,
     process_id: String,
-    /// Output that is dropped if the process's exit comes next: see [`PTY_END`].
+    /// Output that is dropped if the exit of the process comes next: see [`PTY_END`].
     held: Option<Bytes>,
-    /// An event that comes behind what was held.
+    /// An event to deliver after the held output.
     next: Option<TerminalEvent>,
     ended: bool,
 }
 
-/// What the server says.
+/// A message from the server.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 enum FromServer {
@@ -136,12 +139,12 @@ enum FromServer {
         #[serde(default)]
         message: String,
     },
-    /// What a later version may say.
+    /// A message type of a later version.
     #[serde(other)]
     Unknown,
 }
 
-/// What is said to the server.
+/// A message to the server.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 enum ToServer<'a> {
@@ -163,7 +166,7 @@ impl ProcessTerminal {
         let response = http.upgrade(WHAT, route, headers).await?;
         let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT).map(HeaderValue::as_bytes);
         if accepted != Some(derive_accept_key(key.as_bytes()).as_bytes()) {
-            let start = "the server accepts another WebSocket".to_owned();
+            let start = "the server accepted a different WebSocket key".to_owned();
             return Err(Error::UnexpectedBody { status: 101, content_type: None, start });
         }
         let upgraded = response.upgrade().await.map_err(|error| lost(error.without_url()))?;
@@ -183,13 +186,16 @@ impl ProcessTerminal {
         Ok(Self { input: TerminalInput { sink }, output })
     }
 
-    /// The id of the process.
+    /// Returns the id of the process.
     #[must_use]
     pub fn process_id(&self) -> &str {
         &self.output.process_id
     }
 
-    /// The next event; `None` after the last. Cancel safe.
+    /// Returns the next event, or `None` after the last.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe.
     pub async fn next(&mut self) -> Option<TerminalEvent> {
         self.output.next().await
     }
@@ -197,15 +203,15 @@ impl ProcessTerminal {
     /// Sends text or bytes to the process. See [`TerminalInput::send_input`].
     ///
     /// # Errors
-    /// [`Error::ConnectionLost`] if the socket is gone.
+    /// [`Error::ConnectionLost`] if the socket is closed.
     pub async fn send_input(&mut self, input: impl AsRef<[u8]>) -> Result<(), Error> {
         self.input.send_input(input).await
     }
 
-    /// Sets the size of the terminal, for all clients attached to it.
+    /// Sets the size of the terminal for all attached clients.
     ///
     /// # Errors
-    /// [`Error::ConnectionLost`] if the socket is gone.
+    /// [`Error::ConnectionLost`] if the socket is closed.
     pub async fn resize(&mut self, size: TerminalSize) -> Result<(), Error> {
         self.input.resize(size).await
     }
@@ -215,7 +221,7 @@ impl ProcessTerminal {
         self.input.close().await;
     }
 
-    /// Splits it, so that one task can send while another receives.
+    /// Splits the terminal, so that one task can send while another receives.
     #[must_use]
     pub fn split(self) -> (TerminalInput, TerminalOutput) {
         (self.input, self.output)
@@ -223,12 +229,13 @@ impl ProcessTerminal {
 }
 
 impl TerminalInput {
-    /// Sends text or bytes to the process. Waits while the server takes nothing.
-    ///
-    /// Long input is sent in several frames; what was sent when this is dropped or fails stays sent.
+    /// Sends text or bytes to the process. Waits while the server accepts no data.
     ///
     /// # Errors
-    /// [`Error::ConnectionLost`] if the socket is gone.
+    /// [`Error::ConnectionLost`] if the socket is closed.
+    ///
+    /// # Cancel safety
+    /// Long input is sent in several frames. After a failure or a drop, some of them may have been sent.
     pub async fn send_input(&mut self, input: impl AsRef<[u8]>) -> Result<(), Error> {
         for piece in input.as_ref().chunks(INPUT_BYTES) {
             let data = STANDARD.encode(piece);
@@ -237,10 +244,10 @@ impl TerminalInput {
         Ok(())
     }
 
-    /// Sets the size of the terminal, for all clients attached to it.
+    /// Sets the size of the terminal for all attached clients.
     ///
     /// # Errors
-    /// [`Error::ConnectionLost`] if the socket is gone.
+    /// [`Error::ConnectionLost`] if the socket is closed.
     pub async fn resize(&mut self, size: TerminalSize) -> Result<(), Error> {
         self.send(&ToServer::Resize { cols: size.cols, rows: size.rows }).await
     }
@@ -248,7 +255,7 @@ impl TerminalInput {
     /// Detaches from the terminal, within two seconds. The process continues.
     pub async fn close(&mut self) {
         let closing = async {
-            // A socket that is gone is closed.
+            // An error means that the socket is already closed.
             let _ = self.send(&ToServer::Close).await;
             let _ = self.sink.close().await;
         };
@@ -263,13 +270,16 @@ impl TerminalInput {
 }
 
 impl TerminalOutput {
-    /// The id of the process.
+    /// Returns the id of the process.
     #[must_use]
     pub fn process_id(&self) -> &str {
         &self.process_id
     }
 
-    /// The next event; `None` after the last. Cancel safe.
+    /// Returns the next event, or `None` after the last.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe.
     pub async fn next(&mut self) -> Option<TerminalEvent> {
         if let Some(event) = self.next.take() {
             return Some(event);
@@ -300,7 +310,7 @@ impl TerminalOutput {
         None
     }
 
-    /// Waits for the server's first word.
+    /// Waits for the server's `ready` message.
     async fn ready(&mut self) -> Result<(), Error> {
         match self.frame().await? {
             Frame::Said(FromServer::Ready { process_id }) => {
@@ -314,7 +324,7 @@ impl TerminalOutput {
         }
     }
 
-    /// One frame as an event; `None` if it is none.
+    /// Receives one frame and converts it to an event, if it is one.
     async fn receive(&mut self) -> Option<TerminalEvent> {
         let event = match self.frame().await {
             Ok(Frame::Data(bytes)) => TerminalEvent::Data(bytes),
@@ -341,7 +351,7 @@ impl TerminalOutput {
                     })?;
                     return Ok(Frame::Said(said));
                 }
-                // Pings are answered by the socket; a close is followed by the end of the stream.
+                // The socket answers pings. After a close frame the stream ends.
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(lost(error)),
                 None => return Err(lost(tungstenite::Error::ConnectionClosed)),

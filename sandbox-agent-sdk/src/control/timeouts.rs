@@ -1,20 +1,20 @@
-//! How long plain requests may take.
+//! Timeouts of control plane requests.
 
 use std::time::Duration;
 
-/// How long the requests of a [`ControlPlane`](crate::control::ControlPlane) may take, phase by phase.
+/// The timeouts of a [`ControlPlane`](crate::control::ControlPlane), one for each phase of a request.
 ///
-/// There is no total time: a large file takes as long as it takes, as long as it moves.
+/// There is no total timeout: a large file may take any time as long as data flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ControlTimeouts {
-    /// For TCP and TLS to connect. An HTTP client of your own brings its own.
+    /// The timeout of connecting TCP and TLS. A custom HTTP client uses its own.
     pub connect: Duration,
-    /// For the server to begin its answer, counted from the last byte that was sent.
+    /// The timeout of a response, from the last byte sent to the first byte received.
     pub answer: Duration,
-    /// For the next piece of a body: how long the server may send nothing, or take nothing of what is sent.
+    /// The timeout of a body chunk: how long the server may send nothing, or accept nothing.
     pub stall: Duration,
-    /// For the answer to an installation, which the server gives when it is done; `None` waits for ever.
+    /// The timeout of an installation's response, which arrives at its end; `None` waits without limit.
     pub install: Option<Duration>,
 }
 

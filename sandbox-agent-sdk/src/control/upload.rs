@@ -1,4 +1,4 @@
-//! What is sent: bytes, or a stream of them.
+//! The body of an upload: bytes or a stream.
 
 use std::fmt;
 use std::io;
@@ -12,10 +12,12 @@ use tokio_util::io::ReaderStream;
 
 use super::progress::{Progress, Watched};
 
-/// How large the pieces are in which bytes are sent, so that their progress can be seen.
+/// The chunk size in which bytes are sent, small enough to observe progress.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// What is to be written: bytes, text, or a stream that is sent as it comes and never held as a whole.
+/// Data to upload: bytes, text, or a stream.
+///
+/// A stream is never held in memory as a whole.
 ///
 /// ```
 /// use sandbox_agent_sdk::control::Upload;
@@ -37,8 +39,10 @@ enum Source {
 }
 
 impl Upload {
-    /// Sends what the stream brings. When it brings an error, the request is broken off, so that nothing is
-    /// written, and fails with [`Error::Local`](crate::Error::Local).
+    /// Uploads a stream.
+    ///
+    /// If the stream yields an error, the request is aborted, nothing is written, and the call fails with
+    /// [`Error::Local`](crate::Error::Local).
     pub fn stream<S, B, E>(stream: S) -> Self
     where
         S: Stream<Item = Result<B, E>> + Send + 'static,
@@ -49,20 +53,22 @@ impl Upload {
         Self { source: Source::Stream(stream.boxed()), length: None }
     }
 
-    /// Sends what the reader brings: a local file, say.
+    /// Uploads from a reader, such as a local file.
     pub fn reader(reader: impl AsyncRead + Send + 'static) -> Self {
         let stream = ReaderStream::with_capacity(reader, PIECE_BYTES);
         Self { source: Source::Stream(stream.boxed()), length: None }
     }
 
-    /// Says beforehand how many bytes a stream brings. The server can then refuse it at once if that is too
-    /// much. A stream that turns out longer or shorter fails, and nothing is written.
+    /// Declares the length of a stream.
+    ///
+    /// The server can then reject a stream that is too large immediately. If the stream is longer or shorter
+    /// than declared, the call fails and nothing is written.
     pub fn length(mut self, bytes: u64) -> Self {
         self.length = Some(bytes);
         self
     }
 
-    /// How many bytes there are, if that is known.
+    /// Returns the number of bytes, if known.
     pub(super) fn size(&self) -> Option<u64> {
         match &self.source {
             Source::Bytes(bytes) => Some(bytes.len() as u64),
@@ -70,7 +76,7 @@ impl Upload {
         }
     }
 
-    /// The same once more, if it can be sent twice.
+    /// Copies the upload, if it can be sent twice.
     pub(super) fn again(&self) -> Option<Self> {
         match &self.source {
             Source::Bytes(bytes) => Some(Self { source: Source::Bytes(bytes.clone()), length: self.length }),
@@ -78,7 +84,7 @@ impl Upload {
         }
     }
 
-    /// The body to send, and the progress it makes.
+    /// Returns the body to send and its progress.
     pub(super) fn start(self) -> (Watched, Arc<Progress>) {
         let progress = Arc::new(Progress::new(self.size()));
         let pieces = match self.source {
@@ -171,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_is_not_as_long_as_said_fails() {
+    async fn a_stream_of_another_length_than_declared_fails() {
         let three = || Upload::stream(stream::iter([Ok::<_, io::Error>("one"), Ok("two")]));
         assert!(three().again().is_none());
         assert_eq!(outcome(three()).await, (b"onetwo".to_vec(), None));
@@ -180,16 +186,16 @@ mod tests {
         assert_eq!(sent, b"one");
         assert!(failure.unwrap().contains("longer"));
         let (sent, failure) = outcome(three().length(3)).await;
-        assert_eq!(sent, b"", "the end is looked for before the last piece is sent");
+        assert_eq!(sent, b"", "the end of the stream is checked before the last chunk is sent");
         assert!(failure.unwrap().contains("longer"));
         let (_, failure) = outcome(three().length(7)).await;
         assert!(failure.unwrap().contains("shorter"));
     }
 
     #[tokio::test]
-    async fn what_the_stream_fails_with_is_kept() {
-        let broken = stream::iter([Ok("one"), Err(io::Error::other("the disk is gone"))]);
+    async fn the_error_of_a_failed_stream_is_preserved() {
+        let broken = stream::iter([Ok("one"), Err(io::Error::other("disk failed"))]);
         let (sent, failure) = outcome(Upload::stream(broken)).await;
-        assert_eq!((sent.as_slice(), failure.as_deref()), (&b"one"[..], Some("the disk is gone")));
+        assert_eq!((sent.as_slice(), failure.as_deref()), (&b"one"[..], Some("disk failed")));
     }
 }

@@ -1,4 +1,4 @@
-//! What prompts and messages are made of.
+//! The content of prompts and messages.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -9,9 +9,9 @@ mod extra;
 
 pub use extra::{Annotations, ContentExtra};
 
-/// A piece of a prompt, a message or a tool call.
+/// A content block of a prompt, a message or a tool call.
 ///
-/// It is serialised in the form in which agents send and accept it, with every member it came with.
+/// Serializes to the wire format of agents, including unknown fields.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Content {
@@ -20,109 +20,109 @@ pub enum Content {
     Text {
         /// The text.
         text: String,
-        /// Annotations, `_meta` and unknown members.
+        /// Annotations, `_meta` and unknown fields.
         extra: ContentExtra,
     },
     /// An image.
     #[non_exhaustive]
     Image {
-        /// The image, in base64.
+        /// The image data in base64.
         data: String,
-        /// Its type, such as `image/png`.
+        /// The media type, such as `image/png`.
         mime_type: String,
-        /// Where it comes from.
+        /// The source of the image.
         uri: Option<String>,
-        /// Annotations, `_meta` and unknown members.
+        /// Annotations, `_meta` and unknown fields.
         extra: ContentExtra,
     },
-    /// A recording.
+    /// An audio clip.
     #[non_exhaustive]
     Audio {
-        /// The recording, in base64.
+        /// The audio data in base64.
         data: String,
-        /// Its type, such as `audio/wav`.
+        /// The media type, such as `audio/wav`.
         mime_type: String,
-        /// Annotations, `_meta` and unknown members.
+        /// Annotations, `_meta` and unknown fields.
         extra: ContentExtra,
     },
-    /// A link to something the agent can fetch by itself, such as a file.
+    /// A link to a resource that the agent can fetch, such as a file.
     #[non_exhaustive]
     Link {
-        /// Where it is.
+        /// The URI of the resource.
         uri: String,
-        /// What to call it.
+        /// The name of the resource.
         name: String,
-        /// The title to show.
+        /// The display title.
         title: Option<String>,
-        /// What it is.
+        /// A description of the resource.
         description: Option<String>,
-        /// Its type, such as `text/plain`.
+        /// The media type, such as `text/plain`.
         mime_type: Option<String>,
-        /// Its size in bytes.
+        /// The size in bytes.
         size: Option<u64>,
-        /// Annotations, `_meta` and unknown members.
+        /// Annotations, `_meta` and unknown fields.
         extra: ContentExtra,
     },
     /// An embedded resource with text.
     #[non_exhaustive]
     Resource {
-        /// Where it comes from.
+        /// The URI of the resource.
         uri: String,
-        /// Its text.
+        /// The text of the resource.
         text: String,
-        /// Its type, such as `text/plain`.
+        /// The media type, such as `text/plain`.
         mime_type: Option<String>,
-        /// The other members of the resource, its `_meta` included.
+        /// The other fields of the resource, including its `_meta`.
         resource: Map<String, Value>,
-        /// Annotations, `_meta` and unknown members.
+        /// Annotations, `_meta` and unknown fields.
         extra: ContentExtra,
     },
     /// An embedded resource with binary data.
     #[non_exhaustive]
     Blob {
-        /// Where it comes from.
+        /// The URI of the resource.
         uri: String,
-        /// The data, in base64.
+        /// The data in base64.
         blob: String,
-        /// Its type, such as `application/pdf`.
+        /// The media type, such as `application/pdf`.
         mime_type: Option<String>,
-        /// The other members of the resource, its `_meta` included.
+        /// The other fields of the resource, including its `_meta`.
         resource: Map<String, Value>,
-        /// Annotations, `_meta` and unknown members.
+        /// Annotations, `_meta` and unknown fields.
         extra: ContentExtra,
     },
-    /// What a tool call changes in a file.
+    /// A change that a tool call makes to a file.
     #[non_exhaustive]
     Diff {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// What it contained; `None` for a new file.
+        /// The old contents; `None` for a new file.
         old_text: Option<String>,
-        /// What it contains now.
+        /// The new contents.
         new_text: String,
-        /// Annotations, `_meta` and unknown members.
+        /// Annotations, `_meta` and unknown fields.
         extra: ContentExtra,
     },
-    /// The output of a terminal that a tool call runs in.
+    /// The output of a terminal in which a tool call runs.
     #[non_exhaustive]
     Terminal {
         /// The id of the terminal.
         id: String,
-        /// Annotations, `_meta` and unknown members.
+        /// Annotations, `_meta` and unknown fields.
         extra: ContentExtra,
     },
-    /// Anything else, as JSON.
+    /// Any other content, as JSON.
     Other(Value),
 }
 
 impl Content {
-    /// Text.
+    /// Creates text content.
     #[must_use]
     pub fn text_of(text: impl Into<String>) -> Self {
         Self::Text { text: text.into(), extra: ContentExtra::default() }
     }
 
-    /// An image: its data in base64, and its type, such as `image/png`.
+    /// Creates an image from base64 data and a media type, such as `image/png`.
     #[must_use]
     pub fn image(data: impl Into<String>, mime_type: impl Into<String>) -> Self {
         Self::Image {
@@ -133,13 +133,13 @@ impl Content {
         }
     }
 
-    /// A recording: its data in base64, and its type, such as `audio/wav`.
+    /// Creates an audio clip from base64 data and a media type, such as `audio/wav`.
     #[must_use]
     pub fn audio(data: impl Into<String>, mime_type: impl Into<String>) -> Self {
         Self::Audio { data: data.into(), mime_type: mime_type.into(), extra: ContentExtra::default() }
     }
 
-    /// A link to something the agent can fetch by itself, such as a file.
+    /// Creates a link to a resource that the agent can fetch, such as a file.
     #[must_use]
     pub fn link(uri: impl Into<String>, name: impl Into<String>) -> Self {
         Self::Link {
@@ -153,7 +153,7 @@ impl Content {
         }
     }
 
-    /// A resource with text, embedded.
+    /// Creates an embedded resource with text.
     #[must_use]
     pub fn resource(uri: impl Into<String>, text: impl Into<String>) -> Self {
         Self::Resource {
@@ -165,7 +165,7 @@ impl Content {
         }
     }
 
-    /// A resource with binary data in base64, embedded.
+    /// Creates an embedded resource with base64 data.
     #[must_use]
     pub fn blob(uri: impl Into<String>, blob: impl Into<String>) -> Self {
         Self::Blob {
@@ -177,15 +177,17 @@ impl Content {
         }
     }
 
-    /// A change of a file.
+    /// Creates a change of a file.
     #[must_use]
     pub fn diff(path: impl Into<String>, old_text: Option<String>, new_text: impl Into<String>) -> Self {
         let (path, new_text) = (path.into(), new_text.into());
         Self::Diff { path, old_text, new_text, extra: ContentExtra::default() }
     }
 
-    /// The text as it came, if it is text. It may contain terminal escapes;
-    /// [`printable`](crate::convert::text::printable) makes it safe to print.
+    /// Returns the original text, if this is text.
+    ///
+    /// It may contain terminal escapes; [`printable`](crate::convert::text::printable) makes it safe to
+    /// print.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -194,7 +196,9 @@ impl Content {
         }
     }
 
-    /// Annotations, `_meta` and unknown members; `None` if it is [`Content::Other`], which has all its members itself.
+    /// Returns annotations, `_meta` and unknown fields.
+    ///
+    /// Returns `None` for [`Content::Other`], which contains all its fields.
     #[must_use]
     pub fn extra(&self) -> Option<&ContentExtra> {
         match self {
@@ -224,7 +228,7 @@ impl Content {
         }
     }
 
-    /// Adds a member that this version has no field for, such as `_meta`.
+    /// Adds a field that this version does not know, or `_meta`.
     #[must_use]
     pub fn with_member(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         let (name, value) = (name.into(), value.into());
@@ -239,7 +243,7 @@ impl Content {
         self
     }
 
-    /// Reads a piece. One that lacks a member its kind needs stays JSON.
+    /// Parses a content block. If a required field is missing, it becomes [`Content::Other`].
     pub(crate) fn from_value(value: Value) -> Self {
         match value {
             Value::Object(members) if is_whole(&members) => Self::read(members),
@@ -247,7 +251,7 @@ impl Content {
         }
     }
 
-    /// Reads a piece that has every member its kind needs.
+    /// Parses a content block that has all required fields.
     fn read(members: Map<String, Value>) -> Self {
         let mut fields = Fields::new(members);
         let kind = fields.string(&["type"]).unwrap_or_default();
@@ -300,7 +304,8 @@ impl Content {
         }
     }
 
-    /// Reads an entry of a tool call's content, which wraps everything but diffs and terminals in an object.
+    /// Parses an entry of a tool call's content. Entries other than diffs and terminals are wrapped in an
+    /// object.
     pub(crate) fn from_tool_call(entry: &Value) -> Self {
         let Some(members) = entry.as_object().filter(|members| {
             members.get("type").is_some_and(|kind| kind == "content") && members.contains_key("content")
@@ -312,17 +317,17 @@ impl Content {
         let mut content = Self::from_value(wrapper.shift_remove("content").unwrap_or_default());
         match content.extra_mut() {
             Some(extra) => extra.wrapper = wrapper,
-            // What cannot be read keeps its wrapper if that says something.
+            // If the content cannot be parsed and the wrapper has other fields, the whole entry is preserved.
             None if !wrapper.is_empty() => return Self::Other(entry.clone()),
             None => {}
         }
         content
     }
 
-    /// Writes an entry of a tool call's content, as it was read.
+    /// Converts the content back to an entry of a tool call's content.
     pub(crate) fn to_tool_call(&self) -> Value {
         let Some(extra) = self.extra() else {
-            // What could not be read was either an entry of its own or the content of one.
+            // Unparsed content was either a whole entry or the content of one.
             let own = |value: &Value| matches!(value["type"].as_str(), Some("content" | "diff" | "terminal"));
             let value = self.to_value();
             return if own(&value) { value } else { json!({"type": "content", "content": value}) };
@@ -418,7 +423,7 @@ impl From<String> for Content {
     }
 }
 
-/// Whether content of a known kind has every member that its kind needs.
+/// Whether content of a known kind has all required fields.
 fn is_whole(members: &Map<String, Value>) -> bool {
     let has = |members: &Map<String, Value>, name: &str| members.get(name).is_some_and(Value::is_string);
     let needed: &[&str] = match members.get("type").and_then(Value::as_str) {
@@ -437,7 +442,7 @@ fn is_whole(members: &Map<String, Value>) -> bool {
     needed.iter().all(|name| has(members, name))
 }
 
-/// What a turn is asked to do: text, or several pieces of content.
+/// The input of a turn: text, or several content blocks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Prompt {
@@ -445,26 +450,27 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A prompt of several pieces.
+    /// Creates a prompt from several content blocks.
     #[must_use]
     pub fn new(content: impl IntoIterator<Item = impl Into<Content>>) -> Self {
         Self { content: content.into_iter().map(Into::into).collect() }
     }
 
-    /// The same prompt with a piece before everything else.
+    #[cfg(feature = "sessions")]
+    /// Inserts a content block at the beginning.
     pub(crate) fn after(mut self, content: Content) -> Self {
         self.content.insert(0, content);
         self
     }
 
-    /// Adds a piece.
+    /// Appends a content block.
     #[must_use]
     pub fn with(mut self, content: impl Into<Content>) -> Self {
         self.content.push(content.into());
         self
     }
 
-    /// Whether it says nothing: it has no pieces, or only empty texts.
+    /// Whether the prompt is empty: it has no blocks, or only empty texts.
     pub(crate) fn is_empty(&self) -> bool {
         self.content
             .iter()

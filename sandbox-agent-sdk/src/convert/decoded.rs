@@ -1,18 +1,19 @@
-//! What JSON takes in memory once it is decoded.
+//! Estimates the memory of decoded JSON.
 
 use serde_json::Value;
 
-/// What one value takes, wherever it stands.
+/// The size of one value.
 const VALUE: usize = size_of::<Value>();
-/// What one member of an object takes besides its value and the text of its name: name, hash, place in the index.
+/// The size of an object entry without its value and the text of its name: name, hash, index entry.
 const MEMBER: usize = size_of::<String>() + 24;
-/// Lists grow by doubling, so that up to half of their places are unused.
+/// Lists grow by doubling, so up to half of their capacity is unused.
 const GROWTH: usize = 2;
-/// What one allocation takes besides its content.
+/// The overhead of one allocation.
 const ALLOCATION: usize = 16;
 
-/// An upper bound of what a JSON text takes once it is decoded into a [`Value`]. It reads the text once and allocates
-/// nothing.
+/// Returns an upper bound of the memory that a JSON text needs as a [`Value`].
+///
+/// Reads the text once and allocates nothing.
 pub(crate) fn decoded_size(text: &[u8]) -> usize {
     let (mut values, mut members, mut strings) = (1_usize, 0_usize, 0_usize);
     let mut rest = text;
@@ -23,7 +24,7 @@ pub(crate) fn decoded_size(text: &[u8]) -> usize {
                 strings += 1;
                 rest = behind_string(rest);
             }
-            // Each of these stands before one value; an empty list or object counts for one more than it has.
+            // Each of these precedes one value. An empty list or object counts as one value too many.
             b',' | b'[' | b'{' => values += 1,
             b':' => members += 1,
             _ => {}
@@ -36,9 +37,9 @@ pub(crate) fn decoded_size(text: &[u8]) -> usize {
         .saturating_add(text.len())
 }
 
-/// What follows the end of a string.
+/// Returns the text after the end of a string.
 fn behind_string(mut text: &[u8]) -> &[u8] {
-    while let Some(place) = text.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+    while let Some(place) = memchr::memchr2(b'"', b'\\', text) {
         let skipped = if text[place] == b'\\' { 2 } else { 1 };
         let is_end = text[place] == b'"';
         text = text.get(place + skipped..).unwrap_or_default();
@@ -49,7 +50,7 @@ fn behind_string(mut text: &[u8]) -> &[u8] {
     &[]
 }
 
-/// About what a decoded value takes.
+/// Returns the approximate memory of a decoded value.
 pub(crate) fn value_size(value: &Value) -> usize {
     VALUE
         + match value {

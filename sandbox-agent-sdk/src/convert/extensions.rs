@@ -1,43 +1,43 @@
-//! What a server can do beyond the ordinary.
+//! Extensions that a server supports.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::convert::metadata::NAMESPACE;
 
-/// What a server says it can do beyond the ordinary, as it says it when a connection is made.
+/// The extensions that a server advertises when a client connects.
 ///
-/// Servers without any such abilities say nothing, and then every question here is answered with no.
+/// For servers without extensions every query returns `false`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Extensions {
-    /// The advertisement itself, so that what this version does not know can be asked for too.
+    /// The raw advertisement, so that unknown extensions can be queried too.
     entries: Map<String, Value>,
 }
 
-/// An ability that a server may have.
+/// An extension that a server may support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Extension {
-    /// Leave a session without ending it.
+    /// Detach from a session without ending it.
     SessionDetach,
     /// End a session.
     SessionTerminate,
-    /// Be told when a session ends, and how.
+    /// Notify clients when a session ends, and how.
     SessionEndedNotification,
     /// List the models of a session.
     SessionListModels,
     /// Change a session's metadata.
     SessionSetMetadata,
-    /// Choose a session's agent in its metadata.
+    /// Select a session's agent in its metadata.
     SessionAgentMeta,
     /// List the agents.
     AgentList,
     /// Install an agent.
     AgentInstall,
-    /// List the sessions with how they ended.
+    /// List sessions, including how they ended.
     SessionList,
-    /// Get one session with how it ended.
+    /// Get one session, including how it ended.
     SessionGet,
     /// List a directory.
     FsListEntries,
@@ -47,18 +47,18 @@ pub enum Extension {
     FsWriteFile,
     /// Delete a file or a directory.
     FsDeleteEntry,
-    /// Make a directory.
+    /// Create a directory.
     FsMkdir,
     /// Move a file or a directory.
     FsMove,
-    /// Ask about a file or a directory.
+    /// Get the type and size of a file or directory.
     FsStat,
     /// Unpack an archive.
     FsUploadBatch,
 }
 
 impl Extension {
-    /// Every ability, in the order in which servers name them.
+    /// All extensions, in the order in which servers list them.
     pub const ALL: &'static [Self] = &[
         Self::SessionDetach,
         Self::SessionTerminate,
@@ -80,13 +80,13 @@ impl Extension {
         Self::FsUploadBatch,
     ];
 
-    /// The name of the flag by which a server says that it has the ability.
+    /// Returns the name of the flag that advertises the extension.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         self.names().0
     }
 
-    /// The method that goes with the ability, if one does.
+    /// Returns the method of the extension, if it has one.
     #[must_use]
     pub const fn method(self) -> Option<&'static str> {
         self.names().1
@@ -119,8 +119,7 @@ impl Extension {
 }
 
 impl Extensions {
-    /// Reads the advertisement out of the result with which a connection is made. Empty when there is none,
-    /// or none that can be read.
+    /// Parses the advertisement in an `initialize` result. Empty if it is missing or invalid.
     #[must_use]
     pub fn from_initialize(result: &Value) -> Self {
         let capabilities = result.get("agentCapabilities").or_else(|| result.get("agent_capabilities"));
@@ -128,7 +127,7 @@ impl Extensions {
         meta.map(Self::from_meta).unwrap_or_default()
     }
 
-    /// Reads the advertisement out of the `_meta` member of the capabilities.
+    /// Parses the advertisement in the `_meta` field of the capabilities.
     #[must_use]
     pub fn from_meta(meta: &Map<String, Value>) -> Self {
         let advertised =
@@ -136,14 +135,15 @@ impl Extensions {
         Self { entries: advertised.cloned().unwrap_or_default() }
     }
 
-    /// Whether the server said nothing about extensions, as servers do that have none.
+    /// Whether the server advertises nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether the server has the ability: its flag says so, or, where there is no flag, its method is
-    /// listed.
+    /// Whether the server supports the extension.
+    ///
+    /// Its flag decides. Without a flag, the method must be listed.
     #[must_use]
     pub fn supports(&self, extension: Extension) -> bool {
         match self.flag(extension.flag()) {
@@ -152,24 +152,24 @@ impl Extensions {
         }
     }
 
-    /// A flag by its name, known to this version or not.
+    /// Returns a flag by name, including unknown ones.
     #[must_use]
     pub fn flag(&self, name: &str) -> Option<bool> {
         self.entries.get(name).and_then(Value::as_bool)
     }
 
-    /// Whether a method is listed, known to this version or not.
+    /// Whether a method is listed, including unknown ones.
     #[must_use]
     pub fn has_method(&self, method: &str) -> bool {
         self.methods().any(|listed| listed == method)
     }
 
-    /// The methods the server lists.
+    /// Returns the methods that the server lists.
     pub fn methods(&self) -> impl Iterator<Item = &str> {
         self.entries.get("methods").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// What the server says that this version has no name for, flags and all else.
+    /// Returns the entries that this version does not know.
     pub fn unknown(&self) -> impl Iterator<Item = (&str, &Value)> {
         let known = |name: &str| name == "methods" || Extension::ALL.iter().any(|known| known.flag() == name);
         self.entries.iter().map(|(name, value)| (name.as_str(), value)).filter(move |(name, _)| !known(name))

@@ -1,13 +1,12 @@
-//! Reading JSON objects whose members come in two spellings and sometimes in the wrong type.
+//! Parses JSON objects whose fields have two spellings and sometimes a wrong type.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-/// The members of a JSON object that have not been read yet.
+/// The fields of a JSON object that have not been consumed yet.
 ///
-/// Servers write one and the same member in snake case in one place and in camel case in another. Each
-/// `take` names every spelling; what is never taken, or has a type nobody expected, is left over and can be
-/// kept.
+/// Servers write the same field in snake case in one place and in camel case in another. Each `take` lists
+/// every spelling. Fields that are never taken, or have an unexpected type, remain and can be preserved.
 #[derive(Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
@@ -16,10 +15,10 @@ impl Fields {
         Self(map)
     }
 
-    /// The first of the spellings that `read` accepts. It is used up together with the others that say the
-    /// same thing in a good type, and with the first spelling, under which the value will be written again.
+    /// Takes the first spelling that `read` accepts.
     ///
-    /// A `null` says no more than an absent member and is used up in any case.
+    /// This also removes the other spellings that `read` accepts, and the first spelling, because the value
+    /// is written back under that one. `null` counts as absent and is always removed.
     pub(crate) fn take<T>(&mut self, spellings: &[&str], read: impl Fn(&Value) -> Option<T>) -> Option<T> {
         let found = spellings.iter().find_map(|name| self.0.get(*name).and_then(&read));
         for (at, name) in spellings.iter().enumerate() {
@@ -32,7 +31,7 @@ impl Fields {
     }
 
     pub(crate) fn string(&mut self, spellings: &[&str]) -> Option<String> {
-        // With one spelling, the text is moved instead of copied: it may be megabytes.
+        // With a single spelling the text is moved, not copied: it may be megabytes.
         let [name] = spellings else {
             return self.take(spellings, |value| value.as_str().map(str::to_owned));
         };
@@ -43,7 +42,7 @@ impl Fields {
         }
     }
 
-    /// An object by its name.
+    /// Takes an object by name.
     pub(crate) fn object(&mut self, name: &str) -> Option<Map<String, Value>> {
         self.0.get(name).filter(|value| value.is_object())?;
         match self.0.shift_remove(name) {
@@ -64,31 +63,31 @@ impl Fields {
         self.take(spellings, Value::as_i64)
     }
 
-    /// All strings of a list; what is no string among them is passed over.
+    /// Takes the strings of a list and skips other values.
     pub(crate) fn strings(&mut self, spellings: &[&str]) -> Option<Vec<String>> {
         self.take(spellings, |value| {
             Some(value.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect())
         })
     }
 
-    /// Everything that was not taken.
+    /// Returns the remaining fields.
     pub(crate) fn rest(self) -> Map<String, Value> {
         self.0
     }
 }
 
-/// An object came without a member that it makes no sense without.
+/// The error of an object without a required field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{object} without a {member}")]
 #[non_exhaustive]
 pub struct MissingMember {
-    /// What the object is about.
+    /// The kind of object.
     pub object: &'static str,
-    /// The member that is missing or of the wrong type.
+    /// The field that is missing or has the wrong type.
     pub member: &'static str,
 }
 
-/// Reads a member that is `null` as its default, the same as one that is absent.
+/// Deserializes `null` as the default value, like an absent field.
 pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -97,8 +96,7 @@ where
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Writes a member unless there is nothing to write: optional members are left out rather than sent as
-/// `null`.
+/// Writes a field if there is a value: optional fields are omitted instead of sent as `null`.
 pub(crate) fn put(map: &mut Map<String, Value>, name: &str, value: Option<impl Into<Value>>) {
     if let Some(value) = value {
         map.insert(name.to_owned(), value.into());

@@ -1,4 +1,4 @@
-//! The MCP servers a project offers its agents.
+//! Configuration of MCP servers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +12,11 @@ use crate::convert::open_enum::open_enum;
 #[cfg(test)]
 mod tests;
 
-/// The configuration of one MCP server, as a Sandbox Agent server stores it for a directory.
+/// The configuration of one MCP server, stored by a Sandbox Agent server per directory.
 ///
-/// The server only stores it: what an agent is to use has to be given to its session as well.
+/// The server only stores it. An agent uses it only if it is passed to its session.
 ///
-/// `Debug` shows no values of environments and headers, no arguments and no secrets.
+/// `Debug` hides arguments, secrets, and the values of environment variables and headers.
 ///
 /// ```
 /// use sandbox_agent_sdk::config::{LocalMcpServer, McpServerConfig};
@@ -28,43 +28,43 @@ mod tests;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum McpServerConfig {
-    /// A process that the agent starts. Also written as `stdio`.
+    /// A process that the agent starts. Also spelled `stdio`.
     Local(LocalMcpServer),
-    /// A server that the agent connects to. Also written as `http`.
+    /// A server that the agent connects to. Also spelled `http`.
     Remote(RemoteMcpServer),
     /// A kind of server that this version does not know.
     Other(OtherMcpServer),
 }
 
-/// An MCP server that is a process.
+/// An MCP server that runs as a process.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct LocalMcpServer {
-    /// What to start.
+    /// The command that starts it.
     pub command: McpCommand,
-    /// The arguments to start it with.
+    /// The arguments of the command.
     #[serde(default, deserialize_with = "null_as_default")]
     pub args: Vec<String>,
-    /// Environment variables to set for it.
+    /// Environment variables of the process.
     #[serde(default, alias = "environment", skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// Whether it is to be used.
+    /// Whether agents use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// How many milliseconds it may take to answer.
+    /// The response timeout in milliseconds.
     #[serde(default, alias = "timeout", skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// The directory to start it in.
+    /// The working directory of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl LocalMcpServer {
-    /// A server that is started by a command.
+    /// Creates a server that a command starts.
     #[must_use]
     pub fn new(command: impl Into<McpCommand>) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl LocalMcpServer {
         self
     }
 
-    /// Sets the directory to start it in.
+    /// Sets the working directory of the process.
     #[must_use]
     pub fn cwd(mut self, directory: impl Into<String>) -> Self {
         self.cwd = Some(directory.into());
@@ -100,7 +100,7 @@ impl LocalMcpServer {
     }
 }
 
-/// How a process is started: by a command line, or by a list of words.
+/// The command of a process: a command line, or a list of words.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum McpCommand {
@@ -128,41 +128,41 @@ impl From<Vec<String>> for McpCommand {
     }
 }
 
-/// An MCP server that is connected to.
+/// An MCP server at a URL.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct RemoteMcpServer {
-    /// Where it is.
+    /// The URL.
     pub url: String,
-    /// Headers to send.
+    /// Headers of every request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headers: Option<BTreeMap<String, String>>,
     /// The environment variable that holds the bearer token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bearer_token_env_var: Option<String>,
-    /// Headers to send whose values are in environment variables.
+    /// Headers whose values are read from environment variables.
     #[serde(default, alias = "envHttpHeaders", skip_serializing_if = "Option::is_none")]
     pub env_headers: Option<BTreeMap<String, String>>,
-    /// How to sign in.
+    /// The OAuth settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oauth: Option<McpOAuth>,
-    /// Whether it is to be used.
+    /// Whether agents use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// How many milliseconds it may take to answer.
+    /// The response timeout in milliseconds.
     #[serde(default, alias = "timeout", skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// How to talk to it.
+    /// The transport.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<McpTransport>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl RemoteMcpServer {
-    /// A server at a URL.
+    /// Creates a server at a URL.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self {
@@ -178,7 +178,7 @@ impl RemoteMcpServer {
         }
     }
 
-    /// Sets a header to send.
+    /// Adds a header to every request.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.get_or_insert_default().insert(name.into(), value.into());
@@ -192,7 +192,7 @@ impl RemoteMcpServer {
         self
     }
 
-    /// Sets how to talk to it.
+    /// Sets the transport.
     #[must_use]
     pub fn transport(mut self, transport: McpTransport) -> Self {
         self.transport = Some(transport);
@@ -201,7 +201,7 @@ impl RemoteMcpServer {
 }
 
 open_enum! {
-    /// How to talk to a remote MCP server.
+    /// The transport of a remote MCP server.
     pub enum McpTransport {
         /// Plain HTTP.
         Http = "http",
@@ -210,33 +210,33 @@ open_enum! {
     }
 }
 
-/// How to sign in to a remote MCP server.
+/// How to authenticate to a remote MCP server with OAuth.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum McpOAuth {
-    /// `false`: not at all, even if the server offers it.
+    /// `false` disables OAuth even if the server offers it.
     Enabled(bool),
-    /// With these settings.
+    /// Uses these settings.
     Settings(McpOAuthSettings),
 }
 
-/// The settings for signing in to a remote MCP server.
+/// The OAuth settings of a remote MCP server.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct McpOAuthSettings {
-    /// The id of the client.
+    /// The client id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
-    /// The secret of the client.
+    /// The client secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<String>,
-    /// What to ask for.
+    /// The requested scope.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
 }
 
-/// An MCP server of a kind that this version does not know, as it is stored.
+/// An MCP server of an unknown kind, as stored.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OtherMcpServer(pub Map<String, Value>);
@@ -253,7 +253,7 @@ impl From<RemoteMcpServer> for McpServerConfig {
     }
 }
 
-/// What is written: the kind's one name, and the members beside it.
+/// The serialized form: the canonical name of the kind, and its fields.
 #[derive(Serialize)]
 struct Tagged<'a, T> {
     #[serde(rename = "type")]
@@ -348,7 +348,7 @@ fn names(values: &BTreeMap<String, String>) -> Vec<&String> {
     values.keys().collect()
 }
 
-/// A URL without its query and without what stands before an `@`, the places where people put secrets.
+/// Removes the query and the user information of a URL, because they may contain secrets.
 fn without_secrets(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     match url.split_once("://") {

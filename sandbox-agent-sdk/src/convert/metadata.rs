@@ -1,4 +1,4 @@
-//! What is known about a session beside the conversation itself.
+//! Session metadata.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,20 +12,18 @@ mod tests;
 
 pub use key::MetadataKey;
 
-/// The namespace that this crate reads and writes inside `_meta`.
+/// The namespace of this crate's metadata inside `_meta`.
 pub(crate) const NAMESPACE: &str = "sandboxagent.dev";
 const META: &str = "_meta";
 
-/// A session's metadata: the keys a server knows, and any others the application wants to keep with the
-/// session.
+/// The metadata of a session: well-known keys and the application's own keys.
 ///
-/// The getters give the keys that have a meaning in their type. Nothing is ever dropped: a key nobody
-/// knows, or a known key that holds a value of another type, stays where it is, is seen by
-/// [`get`](Self::get) and travels on.
+/// The getters return well-known keys with their types. Nothing is dropped: unknown keys, and well-known keys
+/// with a value of another type, are preserved and available through [`get`](Self::get).
 ///
-/// As a patch for an existing session, a key that is absent leaves the stored value alone, while a key that
-/// is [`null`](Self::with_null) replaces it: the server stores the `null`, and for the model and the
-/// mode that means "back to the agent's own choice".
+/// In a patch for an existing session, an absent key leaves the stored value unchanged. A
+/// [`null`](Self::with_null) key replaces it: the server stores the `null`. For the model and the mode,
+/// `null` restores the agent's default.
 ///
 /// ```
 /// use sandbox_agent_sdk::session::{MetadataKey, SessionMetadata};
@@ -41,97 +39,98 @@ const META: &str = "_meta";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionMetadata {
-    /// The metadata object itself. The getters are views on it, so a round trip cannot change anything.
+    /// The raw metadata. The getters are views of it, so a round trip changes nothing.
     entries: Map<String, Value>,
 }
 
 impl SessionMetadata {
-    /// Metadata without any key.
+    /// Creates empty metadata.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The title people see.
+    /// Returns the display title.
     #[must_use]
     pub fn title(&self) -> Option<&str> {
         self.text(MetadataKey::Title)
     }
 
-    /// The model that was asked for or is in use.
+    /// Returns the requested or current model.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.text(MetadataKey::Model)
     }
 
-    /// The mode that was asked for or is in use.
+    /// Returns the requested or current mode.
     #[must_use]
     pub fn mode(&self) -> Option<&str> {
         self.text(MetadataKey::Mode)
     }
 
-    /// The variant of the model.
+    /// Returns the variant of the model.
     #[must_use]
     pub fn variant(&self) -> Option<&str> {
         self.text(MetadataKey::Variant)
     }
 
-    /// The session id the application would have liked.
+    /// Returns the requested session id.
     #[must_use]
     pub fn requested_session_id(&self) -> Option<&str> {
         self.text(MetadataKey::RequestedSessionId)
     }
 
-    /// How permissions are dealt with.
+    /// Returns the permission mode.
     #[must_use]
     pub fn permission_mode(&self) -> Option<&str> {
         self.text(MetadataKey::PermissionMode)
     }
 
-    /// The skills the session was given. Servers pass the value through without looking at it, so it has no
-    /// one shape; `null` counts as none.
+    /// Returns the skills of the session; `None` if they are `null`.
+    ///
+    /// Servers pass the value through, so it has no fixed format.
     #[must_use]
     pub fn skills(&self) -> Option<&Value> {
         self.typed(MetadataKey::Skills, Some)
     }
 
-    /// The version of the agent that was asked for.
+    /// Returns the requested version of the agent.
     #[must_use]
     pub fn agent_version_requested(&self) -> Option<&str> {
         self.text(MetadataKey::AgentVersionRequested)
     }
 
-    /// The agent behind the session.
+    /// Returns the agent of the session.
     #[must_use]
     pub fn agent(&self) -> Option<&str> {
         self.text(MetadataKey::Agent)
     }
 
-    /// When the session was made, by the server's clock.
+    /// Returns when the session was created, by the server's clock.
     #[must_use]
     pub fn created_at(&self) -> Option<Timestamp> {
         self.typed(MetadataKey::CreatedAt, Value::as_u64).map(Timestamp::from_millis)
     }
 
-    /// When the session last changed, by the server's clock.
+    /// Returns when the session last changed, by the server's clock.
     #[must_use]
     pub fn updated_at(&self) -> Option<Timestamp> {
         self.typed(MetadataKey::UpdatedAt, Value::as_u64).map(Timestamp::from_millis)
     }
 
-    /// Whether the session has ended; `None` when the server does not say.
+    /// Returns whether the session has ended; `None` if the server does not report it.
     #[must_use]
     pub fn ended(&self) -> Option<bool> {
         self.typed(MetadataKey::Ended, Value::as_bool)
     }
 
-    /// How many events the session has had.
+    /// Returns the number of events in the session.
     #[must_use]
     pub fn event_count(&self) -> Option<u64> {
         self.typed(MetadataKey::EventCount, Value::as_u64)
     }
 
-    /// How the session ended.
+    /// Returns how the session ended.
     #[must_use]
     pub fn termination_info(&self) -> Option<TerminationInfo> {
         self.typed(MetadataKey::TerminationInfo, TerminationInfo::from_value)
@@ -161,13 +160,13 @@ impl SessionMetadata {
         self.with(MetadataKey::Variant, variant.into())
     }
 
-    /// Asks for a session id. The server keeps the wish but chooses the id itself.
+    /// Requests a session id. The server stores the request but assigns its own id.
     #[must_use]
     pub fn with_requested_session_id(self, id: impl Into<String>) -> Self {
         self.with(MetadataKey::RequestedSessionId, id.into())
     }
 
-    /// Sets how permissions are dealt with.
+    /// Sets the permission mode.
     #[must_use]
     pub fn with_permission_mode(self, mode: impl Into<String>) -> Self {
         self.with(MetadataKey::PermissionMode, mode.into())
@@ -179,13 +178,13 @@ impl SessionMetadata {
         self.with(MetadataKey::Skills, skills)
     }
 
-    /// Asks for a version of the agent.
+    /// Requests a version of the agent.
     #[must_use]
     pub fn with_agent_version_requested(self, version: impl Into<String>) -> Self {
         self.with(MetadataKey::AgentVersionRequested, version.into())
     }
 
-    /// Chooses the agent.
+    /// Selects the agent.
     #[must_use]
     pub fn with_agent(self, agent: impl Into<String>) -> Self {
         self.with(MetadataKey::Agent, agent.into())
@@ -198,29 +197,29 @@ impl SessionMetadata {
         self
     }
 
-    /// Sets a key to `null`, which the server stores as `null`. See the type's description.
+    /// Sets a key to `null`, which the server stores. See the description of the type.
     #[must_use]
     pub fn with_null(self, key: impl Into<String>) -> Self {
         self.with(key, Value::Null)
     }
 
-    /// Sets any key to any value and returns what was there.
+    /// Sets any key to any value and returns the previous value.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) -> Option<Value> {
         self.entries.insert(key.into(), value.into())
     }
 
-    /// Takes a key out, so that it is unset.
+    /// Removes a key.
     pub fn remove(&mut self, key: impl AsRef<str>) -> Option<Value> {
         self.entries.shift_remove(key.as_ref())
     }
 
-    /// The value of a key as it is, whatever its type; `None` only when the key is unset.
+    /// Returns the raw value of a key; `None` only if the key is not set.
     #[must_use]
     pub fn get(&self, key: impl AsRef<str>) -> Option<&Value> {
         self.entries.get(key.as_ref())
     }
 
-    /// Whether the key is set, be it to `null`.
+    /// Whether the key is set, including to `null`.
     #[must_use]
     pub fn contains(&self, key: impl AsRef<str>) -> bool {
         self.entries.contains_key(key.as_ref())
@@ -238,52 +237,50 @@ impl SessionMetadata {
         self.entries.is_empty()
     }
 
-    /// All keys and values, in the order they came.
+    /// Iterates over all keys and values, in order of insertion.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The keys this crate has no name for.
+    /// Iterates over the keys that this version does not know.
     pub fn unknown(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.iter().filter(|(key, _)| MetadataKey::ALL.iter().all(|known| !known.spellings().contains(key)))
     }
 
-    /// Sets every key of `patch` here, as the server does: key by key, without looking inside the values.
+    /// Sets every key of `patch`, like the server: key by key, without merging nested objects.
     pub fn merge(&mut self, patch: Self) {
         self.entries.extend(patch.entries);
     }
 
-    /// The metadata as one JSON object.
+    /// Returns the metadata as a JSON object.
     #[must_use]
     pub fn into_map(self) -> Map<String, Value> {
         self.entries
     }
 
-    /// Reads the metadata out of a message's parameters or result.
+    /// Reads the metadata from the parameters or the result of a message.
     ///
-    /// `None` when there is none: the message is not an object, has no `_meta`, or either `_meta` or the
-    /// namespace in it is something other than an object. A message with odd metadata is still a good
-    /// message.
+    /// Returns `None` if the message, its `_meta` or the namespace in it is missing or not an object. Invalid
+    /// metadata does not make the message invalid.
     #[must_use]
     pub fn read_from(message: &Value) -> Option<Self> {
         Self::read_from_meta(message.get(META)?.as_object()?)
     }
 
-    /// Reads the metadata out of the content of a `_meta` member.
+    /// Reads the metadata from the contents of a `_meta` field.
     #[must_use]
     pub fn read_from_meta(meta: &Map<String, Value>) -> Option<Self> {
         Some(Self { entries: meta.get(NAMESPACE)?.as_object()?.clone() })
     }
 
-    /// Writes the metadata into a message's parameters, key by key, and touches nothing else in them.
+    /// Writes the metadata into the parameters of a message, key by key, without other changes.
     ///
-    /// Objects that are missing on the way (or `null`) are made. Without any key nothing is written at all.
+    /// Creates missing (or `null`) parent objects. Writes nothing if the metadata is empty.
     ///
     /// # Errors
     ///
-    /// When the message, its `_meta` or the namespace in it is there but is no object, there is no place
-    /// for the metadata that would not destroy something of the caller's. The message is then left as it
-    /// was.
+    /// [`MetadataPlaceError`] if the message, its `_meta` or the namespace in it exists but is not an object.
+    /// Writing would destroy the caller's data, so the message is left unchanged.
     pub fn write_into(&self, message: &mut Value) -> Result<(), MetadataPlaceError> {
         if self.is_empty() {
             return Ok(());
@@ -300,12 +297,11 @@ impl SessionMetadata {
         }
     }
 
-    /// Writes the metadata into the content of a `_meta` member; otherwise like
-    /// [`write_into`](Self::write_into).
+    /// Writes the metadata into the contents of a `_meta` field. See [`write_into`](Self::write_into).
     ///
     /// # Errors
     ///
-    /// When the namespace is there but is no object. The content is then left as it was.
+    /// [`MetadataPlaceError`] if the namespace exists but is not an object. The contents are left unchanged.
     pub fn write_into_meta(&self, meta: &mut Map<String, Value>) -> Result<(), MetadataPlaceError> {
         if self.is_empty() {
             return Ok(());
@@ -324,7 +320,7 @@ impl SessionMetadata {
         self.typed(key, Value::as_str)
     }
 
-    /// The value under the wire's spelling, or else under the snake case one, if it has the right type.
+    /// Returns the value under the canonical spelling, or under the snake-case one, if it has the right type.
     fn typed<'a, T>(&'a self, key: MetadataKey, read: impl Fn(&'a Value) -> Option<T>) -> Option<T> {
         key.spellings()
             .into_iter()
@@ -344,7 +340,7 @@ impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for SessionMetadata {
     }
 }
 
-/// Metadata could not be written into a message, because something that is no object stands in its place.
+/// The error of writing metadata into a message whose `_meta` or namespace is not an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the metadata has no place: {place} is not an object")]
 #[non_exhaustive]
@@ -352,7 +348,8 @@ pub struct MetadataPlaceError {
     place: &'static str,
 }
 
-/// The object under a name, made when it is missing or `null`; `None` when something else is there.
+/// Returns the object with a name. Creates it if it is missing or `null`; returns `None` if the value has
+/// another type.
 fn object_at<'a>(members: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut Map<String, Value>> {
     let slot = members.entry(name).or_insert(Value::Null);
     if slot.is_null() {

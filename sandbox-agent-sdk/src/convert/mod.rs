@@ -1,13 +1,13 @@
-//! Wire formats and the types they become. Pure: no network, no clock, no runtime.
+//! Conversion between wire formats and types. Pure: no network, no clock, no runtime.
 //!
 //! ```text
-//! update, content, tool_calls, model   what an agent reports
-//! metadata, session_info, extensions   what a server adds: `_meta`, lists, extension methods
+//! update, content, tool_calls, model   session updates
+//! metadata, session_info, extensions   server extensions: `_meta`, lists, extension methods
 //! termination, thread                  how an agent ended, and how to show it
 //! mcp, skills                          configuration
-//! fields, open_enum, partial_json      reading JSON that differs between servers
+//! fields, open_enum, partial_json      parsing JSON that differs between servers
 //! text, plain_text                     text that is safe to print
-//! decoded                              the memory that decoded JSON takes
+//! decoded                              the memory of decoded JSON
 //! ```
 
 pub mod content;
@@ -20,6 +20,7 @@ pub(crate) mod model;
 pub(crate) mod open_enum;
 pub(crate) mod partial_json;
 pub(crate) mod plain_text;
+pub(crate) mod retries;
 #[cfg(test)]
 mod schema_walk;
 pub(crate) mod session_info;

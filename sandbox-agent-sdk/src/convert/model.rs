@@ -1,4 +1,4 @@
-//! The models an agent can work with.
+//! The models of an agent.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 use crate::convert::fields::{Fields, MissingMember, null_as_default, put};
 use crate::update::ConfigValue;
 
-/// The models a session or an agent can choose from.
+/// The models that a session or an agent can use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ModelList {
-    /// The models. Servers that do not know them send none.
+    /// The models. Empty if the server does not know them.
     #[serde(
         default,
         rename = "availableModels",
@@ -19,16 +19,16 @@ pub struct ModelList {
         deserialize_with = "null_as_default"
     )]
     pub available: Vec<Model>,
-    /// The id of the model in use.
+    /// The id of the current model.
     #[serde(default, rename = "currentModelId", alias = "current_model_id")]
     pub current: Option<String>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl ModelList {
-    /// The model in use, if it is one of the list.
+    /// Returns the current model, if it is in the list.
     #[must_use]
     pub fn current_model(&self) -> Option<&Model> {
         let current = self.current.as_deref()?;
@@ -36,27 +36,27 @@ impl ModelList {
     }
 }
 
-/// A model.
+/// A model of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 #[non_exhaustive]
 pub struct Model {
-    /// The id by which it is chosen.
+    /// The id that selects the model.
     pub id: String,
-    /// The name to show.
+    /// The display name.
     pub name: Option<String>,
-    /// What it is good for.
+    /// A description of the model.
     pub description: Option<String>,
-    /// The variant that is used when none is asked for.
+    /// The default variant.
     pub default_variant: Option<String>,
-    /// The variants it comes in.
+    /// The available variants.
     pub variants: Vec<String>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     pub other: Map<String, Value>,
 }
 
 impl Model {
-    /// What to call the model: its name, or its id.
+    /// Returns the name, or the id if there is no name.
     #[must_use]
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
@@ -64,7 +64,7 @@ impl Model {
 }
 
 impl Model {
-    /// The model that a value of an option stands for.
+    /// Converts a value of a configuration option to a model.
     pub(crate) fn from_value(value: &ConfigValue) -> Self {
         Self {
             id: value.value.clone(),
@@ -80,7 +80,7 @@ impl Model {
 impl TryFrom<Map<String, Value>> for Model {
     type Error = MissingMember;
 
-    /// Session methods say `modelId` where lists of agents say `id`.
+    /// Session methods use `modelId` where lists of agents use `id`.
     fn try_from(map: Map<String, Value>) -> Result<Self, MissingMember> {
         let mut fields = Fields::new(map);
         let id = fields.string(&["modelId", "model_id", "id"]);

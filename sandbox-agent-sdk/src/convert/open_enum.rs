@@ -1,10 +1,10 @@
-//! String enums that keep what they do not know.
+//! String enums that preserve unknown values.
 
-/// Defines an enum over strings whose last variant, `Other`, holds any string without a variant of its own.
+/// Defines a string enum whose last variant, `Other`, holds any unknown string.
 ///
-/// Servers grow new values. A closed enum would turn one of them into a message that cannot be decoded, so
-/// every string enum that travels is open and writes back exactly the string it was read from, or the first
-/// spelling of a variant that has several.
+/// Servers add new values over time. With a closed enum, a new value would make a whole message undecodable.
+/// Every string enum on the wire is therefore open. It serializes to the string that it was parsed from, or
+/// to the first spelling of a variant with several spellings.
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*
@@ -17,12 +17,12 @@ macro_rules! open_enum {
         #[non_exhaustive]
         $visibility enum $name {
             $($(#[$variant_meta])* $variant,)+
-            /// A value this version does not know, as the server wrote it.
+            /// An unknown value, as the server sent it.
             Other(String),
         }
 
         impl $name {
-            /// The value as it is written on the wire. `Display` shows it safe to print.
+            /// Returns the wire value. `Display` escapes it and is safe to print.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {

@@ -1,12 +1,12 @@
-//! Reading what can be read of JSON that the parser refuses as a whole.
+//! Parses the valid parts of JSON that the parser rejects as a whole.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Reads an object without the members that the parser refuses, such as those that are nested too deep. Of an object
-/// among them, down to so many levels, the members are read in the same way.
+/// Parses an object without the fields that the parser rejects, such as those nested too deeply. Rejected
+/// fields that are objects are parsed in the same way, down to `levels` levels.
 pub(crate) fn readable_members(text: &str, levels: usize) -> Value {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
     let mut read = Map::new();

@@ -1,14 +1,14 @@
-//! Lines of an agent's output, made safe to show.
+//! Makes lines of an agent's output safe to show.
 
 use crate::convert::text::is_unsafe;
 
-/// Longer lines are cut when shown; the end of a minified script is no help to anybody.
+/// The maximum length of a shown line.
 const LINE_CHARS: usize = 400;
 
-/// One line without terminal escapes and control characters, cut to a length a person may read.
+/// Removes terminal escapes and control characters from a line, and truncates it.
 ///
-/// Agents colour their output, and whatever they print may end up in somebody's terminal, where an escape
-/// sequence can do more than colour.
+/// The output of an agent may end up in a user's terminal, where an escape sequence can do more than set
+/// colours.
 pub(crate) fn plain_line(text: &str) -> String {
     let mut plain = String::new();
     let mut length = 0;
@@ -39,13 +39,12 @@ pub(crate) fn plain_line(text: &str) -> String {
 
 type Characters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-/// Skips what follows an escape character: a control sequence, an operating system command, or one
-/// character.
+/// Skips the rest of an escape: a control sequence, an operating system command, or one character.
 fn skip_escape(characters: &mut Characters<'_>) {
     match characters.next() {
         Some('[') => skip_control_sequence(characters),
         Some(']' | 'P' | 'X' | '^' | '_') => {
-            // These run to a bell or to a string terminator, `ESC \`.
+            // These end at a bell or at a string terminator, `ESC \`.
             while let Some(character) = characters.next() {
                 if character == '\u{7}' || (character == '\u{1b}' && characters.next_if_eq(&'\\').is_some()) {
                     break;
@@ -56,7 +55,7 @@ fn skip_escape(characters: &mut Characters<'_>) {
     }
 }
 
-/// Skips parameters up to and including the final letter.
+/// Skips the parameters and the final letter.
 fn skip_control_sequence(characters: &mut Characters<'_>) {
     while let Some(character) = characters.next_if(|character| (' '..='~').contains(character)) {
         if ('@'..='~').contains(&character) {

@@ -1,4 +1,4 @@
-//! What a server knows about a session.
+//! A server's information about a session.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,59 +12,58 @@ use crate::termination::{EndReason, TerminatedBy};
 #[cfg(test)]
 mod tests;
 
-/// What a server knows about a session, from whichever of its ways to ask for it.
+/// A server's information about a session.
 ///
-/// Servers tell of sessions in two forms: a flat record, and a list entry with the session's metadata. Both
-/// are read into this one type; what one form says in the metadata and the other in a member is in the
-/// field here.
+/// Servers send it in two formats: a flat record, and a list entry with the session's metadata. Both are
+/// parsed into this type. A field is filled from either format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 #[non_exhaustive]
 pub struct SessionInfo {
     /// The session's id.
     pub session_id: String,
-    /// The agent behind it.
+    /// The agent of the session.
     pub agent: Option<String>,
-    /// The title people see.
+    /// The display title.
     pub title: Option<String>,
-    /// The directory it works in.
+    /// The working directory.
     pub directory: Option<String>,
-    /// The further directories it may use, if the agent lists them.
+    /// Additional directories that it may use, if the agent lists them.
     pub additional_directories: Option<Vec<String>>,
-    /// The model in use.
+    /// The current model.
     pub model: Option<String>,
-    /// The mode the agent works in.
+    /// The current mode of the agent.
     pub agent_mode: Option<String>,
-    /// How permissions are dealt with.
+    /// The permission mode.
     pub permission_mode: Option<String>,
     /// The agent's own id for the session.
     pub native_session_id: Option<String>,
-    /// Whether the session has ended, if the server says; see [`has_ended`](Self::has_ended).
+    /// Whether the session has ended, if the server reports it. See [`has_ended`](Self::has_ended).
     pub ended: Option<bool>,
-    /// How many events it has had.
+    /// The number of events.
     pub event_count: Option<u64>,
-    /// When it was made, by the server's clock.
+    /// When it was created, by the server's clock.
     pub created_at: Option<Timestamp>,
     /// When it last changed, by the server's clock.
     pub updated_at: Option<Timestamp>,
-    /// When the agent says that it was last used, in the agent's own words.
+    /// When it was last used, as the agent formats it.
     pub last_activity: Option<String>,
     /// How it ended.
     pub termination_info: Option<TerminationInfo>,
-    /// The metadata that came with it. Empty when the server has another form.
+    /// The session's metadata. Empty in the flat format.
     pub metadata: SessionMetadata,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     pub other: Map<String, Value>,
 }
 
 impl SessionInfo {
-    /// Whether the session has ended, by the server's word or because it is known how.
+    /// Whether the session has ended: the server says so, or reports how it ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended == Some(true) || self.termination_info.is_some()
     }
 
-    /// Takes what the members do not say from the metadata.
+    /// Fills missing fields from the metadata.
     fn with_metadata(mut self, metadata: SessionMetadata) -> Self {
         fn fill(slot: &mut Option<String>, text: Option<&str>) {
             if slot.is_none() {
@@ -95,7 +94,7 @@ impl TryFrom<Map<String, Value>> for SessionInfo {
         let metadata = take_metadata(&mut map);
         let mut fields = Fields::new(map);
         let session_id = fields.string(&["sessionId", "session_id", "id"]);
-        // Under the same name one form has the server's milliseconds and the other the agent's text.
+        // The same name holds the server's milliseconds in one format and the agent's text in the other.
         let last_activity = fields.string(&["lastActivity", "updatedAt"]);
         let info = Self {
             session_id: session_id.ok_or(MissingMember { object: "a session", member: "sessionId" })?,
@@ -151,15 +150,16 @@ impl From<SessionInfo> for Map<String, Value> {
 pub struct SessionPage {
     /// The sessions of the page.
     pub sessions: Vec<SessionInfo>,
-    /// Where the next page starts; `None` on the last one.
+    /// The cursor of the next page; `None` on the last page.
     pub next_cursor: Option<String>,
-    /// Entries that could not be read as sessions, as the server wrote them. They cost the page nothing
-    /// else.
+    /// Entries that could not be parsed, as the server sent them. The other entries are not affected.
     pub unreadable: Vec<Value>,
 }
 
 impl SessionPage {
-    /// Reads a result with `sessions` and perhaps `nextCursor`, or a bare list; `None` when it is neither.
+    /// Parses a result with `sessions` and optional `nextCursor`, or a plain list.
+    ///
+    /// Returns `None` for any other value.
     #[must_use]
     pub fn from_value(value: &Value) -> Option<Self> {
         let entries = value.get("sessions").unwrap_or(value).as_array()?;
@@ -181,7 +181,7 @@ impl SessionPage {
     }
 }
 
-/// The answer to the wish to end a session.
+/// The result of terminating a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -189,22 +189,23 @@ pub struct TerminateResult {
     /// Whether this call ended the session.
     #[serde(default)]
     pub terminated: bool,
-    /// Whether there was nothing to end: the session had ended before, or the server does not know it.
+    /// Whether the session had already ended, or is unknown to the server.
     #[serde(default, alias = "already_ended")]
     pub already_ended: bool,
-    /// Why it ended. Servers always say `terminated` here, even of a session that ended otherwise before.
+    /// Why it ended. Servers always report `terminated` here, even if the session had ended for another
+    /// reason before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
-    /// Who ended it. Servers always say `daemon` here, and agents that close a session themselves nothing.
+    /// Who ended it. Servers always report `daemon`; agents that close a session themselves report nothing.
     #[serde(default, alias = "terminated_by", skip_serializing_if = "Option::is_none")]
     pub terminated_by: Option<TerminatedBy>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl TerminateResult {
-    /// The answer of an agent that closes sessions and says no more about it.
+    /// The result of an agent that closes sessions without further details.
     pub(crate) fn of_close(terminated: bool) -> Self {
         Self {
             terminated,
@@ -216,7 +217,7 @@ impl TerminateResult {
     }
 }
 
-/// Takes our namespace out of the object's `_meta`; whatever else is in there, or is there instead, stays.
+/// Removes this crate's namespace from `_meta` and returns it. Everything else in `_meta` is preserved.
 pub(crate) fn take_metadata(map: &mut Map<String, Value>) -> SessionMetadata {
     let Some(Value::Object(meta)) = map.get_mut("_meta") else {
         return SessionMetadata::new();

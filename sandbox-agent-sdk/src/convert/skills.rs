@@ -1,4 +1,4 @@
-//! The skills a project offers its agents.
+//! Configuration of skills.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::convert::fields::null_as_default;
 use crate::convert::open_enum::open_enum;
 
-/// The configuration of a set of skills, as a Sandbox Agent server stores it for a directory.
+/// The configuration of a set of skills, stored by a Sandbox Agent server per directory.
 ///
 /// ```
 /// use sandbox_agent_sdk::config::{SkillSource, SkillsConfig};
@@ -22,16 +22,16 @@ use crate::convert::open_enum::open_enum;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SkillsConfig {
-    /// Where the skills come from.
+    /// The sources of the skills.
     #[serde(default, deserialize_with = "null_as_default")]
     pub sources: Vec<SkillSource>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl SkillsConfig {
-    /// Skills from these sources.
+    /// Creates a configuration from sources.
     #[must_use]
     pub fn new(sources: impl IntoIterator<Item = SkillSource>) -> Self {
         Self { sources: sources.into_iter().collect(), other: Map::new() }
@@ -39,9 +39,9 @@ impl SkillsConfig {
 }
 
 open_enum! {
-    /// The kind of place that skills come from.
+    /// The kind of a skill source.
     pub enum SkillSourceKind {
-        /// A repository on GitHub.
+        /// A GitHub repository.
         Github = "github",
         /// A directory on the server.
         Local = "local",
@@ -50,31 +50,31 @@ open_enum! {
     }
 }
 
-/// A place that skills come from.
+/// A source of skills.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SkillSource {
-    /// The kind of place.
+    /// The kind of the source.
     #[serde(rename = "type")]
     pub kind: SkillSourceKind,
-    /// The place: `owner/repository`, a path, or a URL.
+    /// The location: `owner/repository`, a path, or a URL.
     pub source: String,
-    /// The skills to take from there; all of them when none is named.
+    /// The skills to use from the source; `None` means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skills: Option<Vec<String>>,
     /// The branch, tag or commit.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// The directory in the place.
+    /// The directory within the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subpath: Option<String>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl SkillSource {
-    /// A place of any kind.
+    /// Creates a source of any kind.
     #[must_use]
     pub fn new(kind: impl Into<SkillSourceKind>, source: impl Into<String>) -> Self {
         Self {
@@ -87,19 +87,19 @@ impl SkillSource {
         }
     }
 
-    /// A repository on GitHub, as `owner/repository`.
+    /// Creates a source from a GitHub repository, given as `owner/repository`.
     #[must_use]
     pub fn github(repository: impl Into<String>) -> Self {
         Self::new(SkillSourceKind::Github, repository)
     }
 
-    /// A directory on the server.
+    /// Creates a source from a directory on the server.
     #[must_use]
     pub fn local(path: impl Into<String>) -> Self {
         Self::new(SkillSourceKind::Local, path)
     }
 
-    /// Names one skill to take, instead of all of them. Can be repeated.
+    /// Selects one skill instead of all of them. Can be repeated.
     #[must_use]
     pub fn skill(mut self, name: impl Into<String>) -> Self {
         self.skills.get_or_insert_default().push(name.into());
@@ -113,7 +113,7 @@ impl SkillSource {
         self
     }
 
-    /// Sets the directory in the place.
+    /// Sets the directory within the source.
     #[must_use]
     pub fn subpath(mut self, path: impl Into<String>) -> Self {
         self.subpath = Some(path.into());

@@ -1,4 +1,4 @@
-//! How a session or its agent came to an end.
+//! How a session or its agent ended.
 
 use std::fmt;
 
@@ -17,19 +17,19 @@ mod tests;
 pub use report::TerminationReport;
 pub use stderr::StderrOutput;
 
-/// How many of the agent's last lines of stderr `Display` shows.
+/// How many of the last lines of stderr `Display` shows.
 const SHOWN_LINES: usize = 10;
 
 open_enum! {
     /// Why a session ended.
     pub enum EndReason {
-        /// The agent ended by itself and in good order.
+        /// The agent exited normally.
         Completed = "completed",
-        /// The agent failed: it exited with a code other than zero, or a signal ended it.
+        /// The agent failed: it exited with a non-zero code, or a signal ended it.
         Error = "error",
-        /// Somebody asked for the end.
+        /// A client or the server requested the end.
         Terminated = "terminated",
-        /// It ended, and nobody said why.
+        /// The reason was not reported.
         Unknown = "unknown",
     }
 }
@@ -39,17 +39,17 @@ open_enum! {
     pub enum TerminatedBy {
         /// The agent's process.
         Agent = "agent",
-        /// The server, by itself or because a client asked it to.
+        /// The server, on its own or at a client's request.
         Daemon = "daemon",
-        /// Nobody said.
+        /// Not reported.
         Unknown = "unknown",
     }
 }
 
-/// How a session or its agent came to an end, from whatever the server told about it.
+/// How a session or its agent ended.
 ///
-/// `Display` is made to be shown to a person as it is: the reason, the exit code or the signal, the message
-/// and the last lines of stderr, without terminal escapes.
+/// `Display` is suitable for users: the reason, the exit code or the signal, the message and the last lines
+/// of stderr, without terminal escapes.
 ///
 /// ```
 /// use sandbox_agent_sdk::TerminationInfo;
@@ -64,8 +64,8 @@ open_enum! {
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 ///
-/// It is read from snake case, camel case or a mixture of both, and is written in camel case. A missing
-/// reason is taken from the exit code or the signal, or else is [`EndReason::Unknown`].
+/// Deserializes from snake case, camel case or a mixture; serializes to camel case. A missing reason is
+/// derived from the exit code or the signal, or is [`EndReason::Unknown`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Map<String, Value>", into = "Map<String, Value>")]
 #[non_exhaustive]
@@ -74,22 +74,22 @@ pub struct TerminationInfo {
     pub reason: EndReason,
     /// Who ended it.
     pub terminated_by: TerminatedBy,
-    /// The server's words about it.
+    /// The server's message.
     pub message: Option<String>,
-    /// The exit code of the agent's process. A process ended by a signal has none.
+    /// The exit code of the agent's process. `None` if a signal ended it.
     pub exit_code: Option<i64>,
     /// The name of the signal that ended the agent's process, such as `SIGKILL`.
     pub signal: Option<String>,
-    /// What the agent wrote to stderr.
+    /// The agent's stderr output.
     pub stderr: Option<StderrOutput>,
-    /// Whether this client had asked for the end. Such an end is never an [`EndReason::Error`].
+    /// Whether this client requested the end. A requested end is never an [`EndReason::Error`].
     pub requested: bool,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     pub other: Map<String, Value>,
 }
 
 impl TerminationInfo {
-    /// An end of which only the reason and the author are known.
+    /// Creates an end with only a reason and an author.
     #[must_use]
     pub fn new(reason: EndReason, terminated_by: TerminatedBy) -> Self {
         Self {
@@ -104,20 +104,21 @@ impl TerminationInfo {
         }
     }
 
-    /// Reads the object that servers send; `None` when the value is no object.
+    /// Parses the object that servers send; `None` if the value is not an object.
     #[must_use]
     pub fn from_value(value: &Value) -> Option<Self> {
         value.as_object().cloned().map(Self::from)
     }
 
-    /// Whether the agent failed, as opposed to finishing or being stopped.
+    /// Whether the agent failed, as opposed to exiting normally or being stopped.
     #[must_use]
     pub fn is_crash(&self) -> bool {
         self.reason == EndReason::Error && !self.requested
     }
 
-    /// The last lines of stderr, `count` at most, oldest first. Empty when the agent wrote nothing, or the
-    /// server did not say what.
+    /// Returns the last lines of stderr, at most `count`, oldest first.
+    ///
+    /// Empty if the agent wrote nothing, or the server did not report it.
     #[must_use]
     pub fn last_stderr_lines(&self, count: usize) -> Vec<&str> {
         self.stderr.as_ref().map(|stderr| stderr.last_lines(count)).unwrap_or_default()
@@ -136,7 +137,7 @@ impl TerminationInfo {
         }
         let known = self.exit_code.is_some() || self.signal.is_some();
         match &self.message {
-            // The message of some servers is the exit status once more, as Rust's `Debug` prints it.
+            // Some servers repeat the exit status in the message, in Rust's `Debug` format.
             Some(message) if known && wait_status_in(message).is_some() => Ok(()),
             Some(message) => write!(f, ": {}", plain_line(message)),
             None => Ok(()),
@@ -162,8 +163,8 @@ impl From<Map<String, Value>> for TerminationInfo {
         let message = fields.string(&["message"]);
         let exit_code = fields.integer(&["exitCode", "exit_code"]);
         let signal = fields.take(&["signal"], signal_name).or_else(|| {
-            // Servers that do not send the signal's name put it into the message, in the words of Rust's
-            // `ExitStatus`: "signal: 9 (SIGKILL)", or "unix_wait_status(9)".
+            // Some servers send no signal name, only a message in the format of Rust's `ExitStatus`.
+            // Examples: "signal: 9 (SIGKILL)", "unix_wait_status(9)".
             message.as_deref().filter(|_| exit_code.is_none()).and_then(signal_in)
         });
         let stderr = fields.take(&["stderr"], StderrOutput::from_value);
@@ -191,13 +192,13 @@ impl From<TerminationInfo> for Map<String, Value> {
         put(&mut map, "signal", info.signal);
         put(&mut map, "stderr", info.stderr.map(Self::from));
         put(&mut map, "requested", info.requested.then_some(true));
-        // A member that could not be read is left over under its own name, and goes out as it came in.
+        // A field that could not be parsed is preserved under its own name.
         map.extend(info.other);
         map
     }
 }
 
-/// What the way a process ended says about the reason.
+/// Derives the reason from the exit of the process.
 fn reason_of_exit(exit_code: Option<i64>, signalled: bool) -> EndReason {
     match exit_code {
         Some(0) => EndReason::Completed,
@@ -207,7 +208,7 @@ fn reason_of_exit(exit_code: Option<i64>, signalled: bool) -> EndReason {
     }
 }
 
-/// A signal by name, or by number where the number means the same everywhere.
+/// Returns the name of a signal. Accepts a name, or a number that is the same on all systems.
 fn signal_name(value: &Value) -> Option<String> {
     if let Some(name) = value.as_str() {
         return Some(name.to_owned());
@@ -230,14 +231,14 @@ fn signal_name(value: &Value) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// The wait status in a message such as "agent exited with status ExitStatus(unix_wait_status(9))".
+/// Finds the wait status in a message such as "agent exited with status ExitStatus(unix_wait_status(9))".
 fn wait_status_in(message: &str) -> Option<u64> {
     message.split_once("unix_wait_status(")?.1.split_once(')')?.0.parse().ok()
 }
 
 fn signal_in(message: &str) -> Option<String> {
     if let Some(status) = wait_status_in(message) {
-        // The low seven bits of a wait status are the signal; a process that exited has none there.
+        // The low seven bits of a wait status are the signal; they are zero if the process exited.
         return Some(status & 0x7f)
             .filter(|signal| *signal != 0)
             .and_then(|signal| signal_name(&signal.into()));

@@ -1,21 +1,21 @@
-//! Text from agents and servers, made safe to print.
+//! Makes text from agents and servers safe to print.
 
 use std::fmt;
 
-/// Text that is safe to print to a terminal or a log, made by [`printable`].
+/// Text that is safe to print to a terminal or a log. Created by [`printable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Printable<'a>(&'a str);
 
 /// Makes text from an agent or a server safe to print.
 ///
-/// A terminal obeys control sequences in the text it prints: they can set the title, write the clipboard, clear the
-/// screen or type for the user. `Display` of the result therefore writes every control character (C0, DEL and C1) as
-/// its Rust escape, such as `\u{1b}`. Newline and tab stay as they are, and `\r\n` becomes a newline. The characters
-/// that override the writing direction (U+202A to U+202E, U+2066 to U+2069), with which text can be made to read as
-/// something else, are escaped as well. No other character changes, and nothing is removed.
+/// A terminal executes control sequences in the text that it prints: they can set the title, write the
+/// clipboard, clear the screen or insert input. `Display` of the result therefore writes every control
+/// character (C0, DEL and C1) as its Rust escape, such as `\u{1b}`. Newline and tab are unchanged, and `\r\n`
+/// becomes a newline. Characters that override the writing direction (U+202A to U+202E, U+2066 to U+2069) can
+/// disguise text, so they are escaped as well. No other character changes, and nothing is removed.
 ///
-/// Every `Display` of this crate that shows text of an agent or a server uses it. The text itself is in the fields and
-/// accessors of those types, such as [`Update::message_text`](crate::Update::message_text) or
+/// Every `Display` in this crate that shows text of an agent or a server uses it. The original text is in the
+/// fields and accessors of those types, such as [`Update::message_text`](crate::Update::message_text) or
 /// [`RpcError::message`](crate::error::RpcError::message).
 ///
 /// ```
@@ -44,7 +44,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Whether a terminal may act on a character, or show others in another order because of it.
+/// Whether a character can control a terminal or change the writing direction.
 pub(crate) fn is_unsafe(character: char) -> bool {
     match character {
         '\n' | '\t' => false,

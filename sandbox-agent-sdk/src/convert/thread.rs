@@ -1,4 +1,4 @@
-//! What a conversation should show when an agent's run ends.
+//! Classifies the end of an agent's run for a conversation thread.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,22 +13,22 @@ mod tests;
 
 pub use rules::{ResultRules, Severity};
 
-/// What every inline error starts with, so that a person scanning a thread finds them.
+/// The prefix of inline errors, which makes them easy to spot in a thread.
 const INLINE_ERROR: &str = "❌ ";
 
 open_enum! {
-    /// The kind of thing a thread shows.
+    /// The kind of a thread entry.
     pub enum ThreadEntryKind {
-        /// The agent's answer.
+        /// The agent's response.
         Response = "response",
-        /// A note inside the conversation. One that tells of an error starts with `❌`.
+        /// A note inside the conversation. An error note starts with `❌`.
         Thought = "thought",
-        /// An error card of its own, for what stopped the run.
+        /// An error card for a failure that stopped the run.
         Error = "error",
     }
 }
 
-/// What a thread should show for the end of a run.
+/// The thread entry to show for the end of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -38,10 +38,10 @@ pub struct ThreadEntry {
     pub kind: ThreadEntryKind,
     /// The text to show.
     pub body: String,
-    /// The subtype of the agent's result, as the agent gave it.
+    /// The subtype of the agent's result, as reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_subtype: Option<String>,
-    /// Whether the run was stopped by a failure, so that somebody has to step in.
+    /// Whether a failure stopped the run, so that a user must intervene.
     pub is_terminal_error: bool,
 }
 
@@ -63,14 +63,14 @@ impl ThreadEntry {
 pub struct AgentResult {
     /// The kind of result: `success`, or the name of a failure.
     pub subtype: Option<String>,
-    /// Whether the agent itself calls it an error. Agents that do not say leave it open.
+    /// Whether the agent reports an error; `None` if it does not say.
     pub is_error: Option<bool>,
-    /// The answer, or what the agent says about the failure.
+    /// The response text, or the agent's message about the failure.
     pub body: Option<String>,
 }
 
 impl AgentResult {
-    /// A result of a subtype.
+    /// Creates a result with a subtype.
     #[must_use]
     pub fn new(subtype: impl Into<String>) -> Self {
         Self { subtype: Some(subtype.into()), ..Self::default() }
@@ -83,15 +83,17 @@ impl AgentResult {
         self
     }
 
-    /// Sets whether the agent calls it an error.
+    /// Sets whether the agent reports an error.
     #[must_use]
     pub fn with_is_error(mut self, is_error: bool) -> Self {
         self.is_error = Some(is_error);
         self
     }
 
-    /// Reads a `result` entry as agents write it: `subtype`, `is_error`, and the text under `result`,
-    /// `message`, `error` or `errors`. A member of another type counts as missing.
+    /// Parses a `result` entry: `subtype`, `is_error`, and the text under `result`, `message`, `error` or
+    /// `errors`.
+    ///
+    /// A field of an unexpected type counts as missing.
     #[must_use]
     pub fn from_value(entry: &Value) -> Self {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -107,10 +109,10 @@ impl AgentResult {
         }
     }
 
-    /// The result that the stop reason of a turn amounts to.
+    /// Converts the stop reason of a turn to a result.
     ///
-    /// A turn that came to its end is a `success`, and one that used up its requests is an
-    /// `error_max_turns`; every other reason is a subtype of its own.
+    /// A turn that ended normally is a `success`, and one that used up its requests is an `error_max_turns`.
+    /// Every other reason is its own subtype.
     #[must_use]
     pub fn from_stop_reason(reason: &str) -> Self {
         Self::new(match reason {
@@ -121,26 +123,26 @@ impl AgentResult {
     }
 }
 
-/// A turn that gave no result.
+/// A turn that failed without a result.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TurnFailure {
-    /// What went wrong, in words.
+    /// The error message.
     pub message: String,
-    /// What the agent or its runner says about it in a structured form.
+    /// Structured details from the agent or the server.
     pub cause: Option<Value>,
-    /// How the agent ended, if that is why there is no result.
+    /// How the agent ended, if that is the reason.
     pub termination: Option<TerminationInfo>,
 }
 
 impl TurnFailure {
-    /// A failure of which there are only words.
+    /// Creates a failure with only a message.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), cause: None, termination: None }
     }
 
-    /// Adds the structured cause, such as the data of a failed call.
+    /// Adds a structured cause, such as the data of a failed call.
     #[must_use]
     pub fn with_cause(mut self, cause: impl Into<Value>) -> Self {
         self.cause = Some(cause.into());
@@ -154,10 +156,10 @@ impl TurnFailure {
         self
     }
 
-    /// Whether there is a structured cause: an object or a list that says something.
+    /// Whether there is a structured cause: a non-empty object or list.
     ///
-    /// The released server adds the agent's old stderr as `agentStderr` to the data of every error, which
-    /// says nothing about this one.
+    /// `agentStderr` does not count: the released server adds old stderr output of the agent to the data of
+    /// every error.
     #[must_use]
     pub fn has_structured_cause(&self) -> bool {
         match &self.cause {
@@ -167,8 +169,8 @@ impl TurnFailure {
         }
     }
 
-    /// How the agent ended, also when only the cause tells of it: servers put it into the data of the calls
-    /// that the end made fail.
+    /// Returns how the agent ended, from the field or from the cause. Servers add it to the error data of
+    /// calls that failed because of it.
     fn end(&self) -> Option<TerminationInfo> {
         let in_cause =
             || TerminationReport::from_error_data(self.cause.as_ref()?).map(TerminationReport::into_info);
@@ -176,7 +178,7 @@ impl TurnFailure {
     }
 }
 
-/// The end of an agent, as the failure of the turn that was running.
+/// The end of an agent as the failure of the running turn.
 impl From<TerminationInfo> for TurnFailure {
     fn from(termination: TerminationInfo) -> Self {
         Self::new(format!("the agent ended before its answer: {termination}")).with_termination(termination)

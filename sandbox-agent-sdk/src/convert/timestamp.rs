@@ -1,10 +1,10 @@
-//! A moment as servers and stores write it.
+//! A point in time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// A moment in milliseconds since 1970-01-01 UTC, the form in which servers send and stores keep time.
+/// A point in time in milliseconds since the Unix epoch. Servers and stores use this format.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,38 +19,40 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The moment that many milliseconds after 1970-01-01 UTC.
+    /// Creates a timestamp from milliseconds since the Unix epoch.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
     }
 
-    /// Milliseconds since 1970-01-01 UTC.
+    /// Returns the milliseconds since the Unix epoch.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// The same moment for the standard library; `None` where the platform cannot express it.
+    /// Converts to [`SystemTime`]; `None` if the platform cannot represent it.
     #[must_use]
     pub fn to_system_time(self) -> Option<SystemTime> {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.0))
     }
 
-    /// The moment `span` later, or the last one there is.
+    /// Returns the timestamp `span` later, or the maximum.
     #[must_use]
     pub fn saturating_add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// How long after `earlier` this is; zero when it is not after it, as happens when two clocks disagree.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
+    ///
+    /// The latter happens if two clocks disagree.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Moments before 1970 become 1970, fractions of a millisecond are cut off.
+/// Times before the Unix epoch become the epoch; fractions of a millisecond are truncated.
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,24 +1,24 @@
-//! Tool calls, put together from the reports on them.
+//! Tool calls, merged from their updates.
 
 use std::collections::VecDeque;
 
 use crate::update::ToolCall;
 use crate::{Update, UpdateKind};
 
-/// How many tool calls of a session are remembered, and how many bytes their reports may take.
+/// How many tool calls of a session are remembered, and how many bytes their updates may take.
 const CALLS: usize = 64;
 const BYTES: usize = 1 << 20;
 
-/// The latest tool calls of a session, so that a permission request can be shown with what was reported before.
+/// The latest tool calls of a session. A permission request is shown with what was reported before.
 #[derive(Debug, Default)]
 pub(crate) struct ToolCalls {
-    /// The longest known first, with what its reports take.
+    /// The oldest first, with the memory of its updates.
     calls: VecDeque<(ToolCall, usize)>,
     bytes: usize,
 }
 
 impl ToolCalls {
-    /// Takes in a report, if it is about a tool call.
+    /// Applies an update, if it is about a tool call.
     pub(crate) fn learn(&mut self, update: &Update) {
         let (UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call)) = update.kind() else { return };
         if update.size() > BYTES {
@@ -41,13 +41,13 @@ impl ToolCalls {
         }
     }
 
-    /// A tool call by its id.
+    /// Returns a tool call by id.
     pub(crate) fn get(&self, id: &str) -> Option<ToolCall> {
         self.calls.iter().find(|(call, _)| call.id == id).map(|(call, _)| call.clone())
     }
 }
 
-/// Changes a tool call by a later report: what the report does not mention stays as it was.
+/// Merges a later update into a tool call. Fields that the update does not contain are unchanged.
 pub(crate) fn merge_tool_call(call: &mut ToolCall, report: ToolCall) {
     fn replace<T>(slot: &mut Option<T>, value: Option<T>) {
         if value.is_some() {

@@ -1,25 +1,26 @@
-//! What an agent printed that is no message.
+//! Agent output that is not a protocol message.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A line of an agent's output that is no message: a stray print, a banner, a stack trace.
+/// A line of agent output that is not a protocol message.
 ///
-/// An agent that prints such lines and then falls silent has usually failed to start, and they say why.
+/// Examples are a stray print, a banner and a stack trace. An agent that prints such lines and then falls
+/// silent has usually failed to start. The lines often show why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentUnparsed {
-    /// Why the line is no message.
+    /// Why the line is not a protocol message.
     pub error: String,
     /// The line.
     pub raw: String,
 }
 
 impl AgentUnparsed {
-    /// Reads the parameters of `_sandboxagent/agent/unparsed`, or of the released server's
+    /// Parses the parameters of `_sandboxagent/agent/unparsed`, or of the released server's
     /// `_adapter/invalid_stdout`.
     ///
-    /// Parameters of another shape are kept as text, so that the line is not lost.
+    /// Parameters in another format are preserved as text, so that the line is not lost.
     #[must_use]
     pub fn from_params(params: &Value) -> Self {
         let text = |name: &str| params.get(name).and_then(Value::as_str).map(str::to_owned);

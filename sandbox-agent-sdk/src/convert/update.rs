@@ -1,9 +1,10 @@
-//! What an agent reports while it works.
+//! Session updates of an agent.
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use acp_http_client::Json;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -21,6 +22,7 @@ mod notice;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod text_chunk;
 mod tool_call;
 
 pub use chunk::Chunk;
@@ -29,17 +31,18 @@ pub use config_option::{ConfigKind, ConfigOption, ConfigValue};
 pub use kind::UpdateKind;
 pub use notice::{Notice, NoticeSeverity};
 pub use plan::{Command, PlanEntry};
+use text_chunk::TextChunk;
 pub use tool_call::{ToolCall, ToolKind, ToolLocation, ToolStatus};
 
-/// One report of an agent: a piece of its message, a tool call, a plan.
+/// A session update: a chunk of the agent's message, a tool call, a plan.
 ///
-/// It is cheap to clone. The JSON it came as is always there beside the typed form, so a report of a kind that this
-/// version does not know is not lost. `Display` prints the text of the agent's message and nothing of all else. It is
-/// safe to print: control characters are [escaped](crate::convert::text::printable). [`message_text`](Self::message_text) gives
-/// the text as it came.
+/// Cheap to clone. The raw JSON is available besides the typed form, so updates of unknown kinds are not
+/// lost. `Display` prints the text of the agent's message and nothing for other kinds. It is safe to print:
+/// it [escapes](crate::convert::text::printable) control characters. [`message_text`](Self::message_text)
+/// returns the original text.
 ///
-/// It is serialised as `{"sessionId", "origin", "update"}`, where `update` is the JSON it came as. Instead of `update`
-/// a hole in the stream has `missed`, and a report that cannot be read has `unreadable` with its JSON as text.
+/// Serializes to `{"sessionId", "origin", "update"}`, where `update` is the raw JSON. Instead of `update`, a
+/// gap in the stream has `missed`, and an unreadable update has `unreadable` with its JSON as text.
 #[derive(Debug, Clone)]
 pub struct Update {
     inner: Arc<Inner>,
@@ -50,37 +53,71 @@ struct Inner {
     session_id: String,
     kind: UpdateKind,
     origin: Origin,
-    raw: Value,
-    /// The member `_meta` of the notification, beside the update.
+    raw: Raw,
+    /// The `_meta` field of the notification, besides the update.
     notification_meta: Option<Value>,
     size: usize,
 }
 
-/// What is missing in a stream of reports.
+/// The JSON of an update.
+#[derive(Debug)]
+enum Raw {
+    Value(Value),
+    /// The parameters as text, parsed on first access.
+    Text {
+        params: Json,
+        update: OnceLock<Value>,
+    },
+}
+
+impl Raw {
+    fn get(&self) -> &Value {
+        match self {
+            Self::Value(value) => value,
+            Self::Text { params, update } => update.get_or_init(|| {
+                let params: Option<Value> = params.parse().ok();
+                params.and_then(|mut params| params.get_mut("update").map(Value::take)).unwrap_or_default()
+            }),
+        }
+    }
+}
+
+/// What is missing in a stream of updates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Missed {
-    /// The server no longer has these events. Not all of them need be of this session.
+    /// The server no longer has these events. Some of them may belong to other sessions.
     Gap(Gap),
-    /// They came faster than they were read, and so many were dropped.
+    /// The subscriber fell behind, and this many updates were dropped.
     Lagged(u64),
-    /// A message could not be decoded. It need not be of this session.
+    /// A message could not be decoded. It may belong to another session.
     Malformed,
+    /// The stream was lost and reopened on a server whose events have no ids: whether any are missing cannot be known.
+    Unverified,
 }
 
 impl Update {
-    /// Reads the JSON text of the parameters of a `session/update` notification.
+    /// Reads the parameters of a `session/update` notification, which are parsed once.
+    pub(crate) fn from_json(json: &Json, origin: Origin, size: usize) -> Self {
+        let Some(TextChunk { session_id, kind, notification_meta }) = TextChunk::read(json.as_str()) else {
+            return Self::from_text(json.as_str(), origin, size);
+        };
+        let raw = Raw::Text { params: json.clone(), update: OnceLock::new() };
+        Self { inner: Arc::new(Inner { session_id, kind, origin, raw, notification_meta, size }) }
+    }
+
+    /// Reads the JSON text of the parameters.
     ///
     /// What the parser refuses, such as JSON that is nested too deep, is [`UpdateKind::Unreadable`].
-    pub(crate) fn from_json(text: &str, origin: Origin, size: usize) -> Self {
+    fn from_text(text: &str, origin: Origin, size: usize) -> Self {
         match serde_json::from_str(text) {
             Ok(params) => Self::read(params, origin, size),
             Err(error) => Self::unreadable(text, origin, error.to_string()),
         }
     }
 
-    /// Reads the parameters of a `session/update` notification.
+    /// Parses the parameters of a `session/update` notification.
     pub(crate) fn read(params: Value, origin: Origin, size: usize) -> Self {
         let session_id = params.get("sessionId").and_then(Value::as_str).unwrap_or_default().to_owned();
         let kind = params.get("update").map(UpdateKind::read);
@@ -93,10 +130,11 @@ impl Update {
             }
             other => other,
         };
+        let raw = Raw::Value(raw);
         Self { inner: Arc::new(Inner { session_id, kind, origin, raw, notification_meta, size }) }
     }
 
-    /// A report whose outermost members are all that can be read.
+    /// Creates an update of which only the outermost fields can be parsed.
     fn unreadable(text: &str, origin: Origin, reason: String) -> Self {
         #[derive(Deserialize)]
         struct Params<'a> {
@@ -120,7 +158,7 @@ impl Update {
                 reason,
             },
             origin,
-            raw: Value::from(update.unwrap_or(text)),
+            raw: Raw::Value(Value::from(update.unwrap_or(text))),
             notification_meta: None,
             size: text.len(),
         };
@@ -132,51 +170,53 @@ impl Update {
             session_id: session_id.to_owned(),
             kind: UpdateKind::Missed(missed),
             origin: Origin::Live,
-            raw: Value::Null,
+            raw: Raw::Value(Value::Null),
             notification_meta: None,
             size: 0,
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// The session it belongs to.
+    /// Returns the session of the update.
     #[must_use]
     pub fn session_id(&self) -> &str {
         &self.inner.session_id
     }
 
-    /// What it is about.
+    /// Returns the typed contents.
     #[must_use]
     pub fn kind(&self) -> &UpdateKind {
         &self.inner.kind
     }
 
-    /// Whether it is new.
+    /// Returns whether the update is live or history.
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.inner.origin
     }
 
-    /// The JSON it came as; for [`UpdateKind::Unreadable`], a string that holds the JSON text.
+    /// Returns the raw JSON; for [`UpdateKind::Unreadable`], a string with the JSON text.
     #[must_use]
     pub fn raw(&self) -> &Value {
-        &self.inner.raw
+        self.inner.raw.get()
     }
 
-    /// The member `_meta` of the report.
+    /// Returns the `_meta` field of the update.
     #[must_use]
     pub fn meta(&self) -> Option<&Value> {
-        self.inner.raw.get("_meta")
+        self.raw().get("_meta")
     }
 
-    /// The member `_meta` of the notification that brought the report.
+    /// Returns the `_meta` field of the notification that carried the update.
     #[must_use]
     pub fn notification_meta(&self) -> Option<&Value> {
         self.inner.notification_meta.as_ref()
     }
 
-    /// The text as it came, if this is a piece of the agent's message. It may contain terminal escapes;
-    /// [`printable`](crate::convert::text::printable) makes it safe to print.
+    /// Returns the original text, if this is a chunk of the agent's message.
+    ///
+    /// It may contain terminal escapes; [`printable`](crate::convert::text::printable) makes it safe to
+    /// print.
     #[must_use]
     pub fn message_text(&self) -> Option<&str> {
         match self.kind() {
@@ -215,7 +255,7 @@ impl Serialize for Update {
 
 impl Weight for Update {
     fn weight(&self) -> usize {
-        /// What a report takes besides its content.
+        /// The size of an update besides its content.
         const OVERHEAD: usize = 256;
         OVERHEAD + self.size()
     }
@@ -232,17 +272,17 @@ impl Weight for Update {
     }
 }
 
-/// The content of each member of a list that can be read.
+/// Parses the elements of a list and skips invalid ones.
 fn read_list<T>(update: &Value, member: &str, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     Some(update.get(member)?.as_array()?.iter().filter_map(read).collect())
 }
 
-/// The text of a member.
+/// Returns a field as text.
 fn text(value: &Value, member: &str) -> Option<String> {
     value.get(member).and_then(Value::as_str).map(str::to_owned)
 }
 
-/// The member `_meta`.
+/// Returns the `_meta` field.
 fn meta(value: &Value) -> Option<Value> {
     value.get("_meta").filter(|meta| !meta.is_null()).cloned()
 }

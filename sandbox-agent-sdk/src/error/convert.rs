@@ -1,4 +1,4 @@
-//! From the errors of the layer below, without losing anything.
+//! Converts errors of the protocol client without losing information.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::thread::TurnFailure;
 use super::{Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
 
 impl Error {
-    /// The error of the layer below as one of ours.
+    /// Converts an error of the protocol client.
     ///
-    /// It is no `From`, so that the layer below stays out of the public interface.
+    /// This is not a `From` implementation, so that the protocol client stays out of the public API.
     pub(crate) fn from_wire(error: wire::Error) -> Self {
         match error {
             wire::Error::Config(what) => Self::Config(what),
@@ -43,11 +43,13 @@ impl Error {
             }
             wire::Error::Encode { method, source } => Self::Encode { what: method, source },
             wire::Error::MessageTooLarge { limit, seen, event_id } => {
-                Self::MessageTooLarge { limit, seen, event_id }
+                Self::MessageTooLarge { limit, seen, event_id: event_id.map(|id| id.as_text().into_owned()) }
             }
             wire::Error::Timeout(timeout) => Self::Timeout(Box::new(Timeout::from_wire(*timeout))),
             wire::Error::Withdrawn { method } => Self::Withdrawn { what: method },
-            wire::Error::TurnStillRunning { session } => Self::TurnInProgress { session_id: session },
+            wire::Error::TurnStillRunning { session } => {
+                Self::TurnInProgress { session_id: session.as_str().to_owned() }
+            }
             wire::Error::ServerRestarted { method } => Self::ServerRestarted { what: method },
             wire::Error::Interrupted(reason) => Self::interrupted(&reason),
             wire::Error::Terminated { reason, .. } => Self::terminated(&reason.0),
@@ -58,7 +60,7 @@ impl Error {
         }
     }
 
-    /// The reason this crate ended a call with, which is always an error of this crate.
+    /// Converts the reason with which this crate interrupted a call. It is always an error of this crate.
     fn interrupted(reason: &super::Cause) -> Self {
         match reason.downcast_ref::<Self>() {
             Some(error) => error.clone(),
@@ -70,7 +72,7 @@ impl Error {
         }
     }
 
-    /// Why the connection ended, as the reason of a call that was under way.
+    /// Converts the end of the connection to the error of a pending call.
     pub(crate) fn terminated(reason: &wire::EndReason) -> Self {
         let ended = |reason, source: &Arc<wire::Error>| Self::ConnectionEnded {
             reason,
@@ -146,7 +148,7 @@ impl Phase {
     }
 }
 
-/// A failed turn, to be classified for a thread.
+/// Classifies a failed turn for a thread.
 impl From<&Error> for TurnFailure {
     fn from(error: &Error) -> Self {
         if let Some(info) = error.termination() {

@@ -1,4 +1,4 @@
-//! Why nothing can be done any more.
+//! Why an agent, a session or a connection ended.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,56 +7,56 @@ use super::Error;
 use crate::TerminationInfo;
 use crate::convert::text::printable;
 
-/// The end of an agent or a session, as the reason why a call failed.
+/// The end of an agent or a session, as the cause of a failed call.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{info}")]
 #[non_exhaustive]
 pub struct AgentEnded {
-    /// The session that ended; `None` if the agent did, and all its sessions with it.
+    /// The session that ended; `None` if the agent ended with all its sessions.
     pub session_id: Option<String>,
-    /// How.
+    /// How it ended.
     pub info: TerminationInfo,
-    /// Whether the call was under way when the end came; otherwise it was never sent.
+    /// Whether the call was already sent when the agent or session ended.
     pub sent: bool,
-    /// Whether the connection ended with it, so that every later call fails too until the agent is started anew.
+    /// Whether the connection ended as well. Then every later call fails until the agent is restarted.
     pub connection_ended: bool,
-    /// How the server answered the call, if it did.
+    /// The server's response to the call, if there was one.
     #[source]
     pub answer: Option<Arc<Error>>,
 }
 
-/// Why a connection ended although this program did not give it up.
+/// Why a connection ended without being closed by this client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The server does not know the connection any more: it was deleted, or the server lost its state.
+    /// The server no longer knows the connection: it was deleted, or the server lost its state.
     ServerGone,
-    /// The server refuses the token.
+    /// The server rejects the token.
     Unauthorized,
-    /// The server refuses to send events.
+    /// The server rejects the request for the event stream.
     StreamRefused,
-    /// The server could not be reached again.
+    /// All attempts to reconnect failed.
     #[non_exhaustive]
     RetriesExhausted {
-        /// How many attempts were made.
+        /// The number of attempts.
         attempts: u32,
     },
-    /// Everything that held the connection is gone.
+    /// Every handle of the connection was dropped.
     Dropped,
-    /// A reason that this version has no name for.
+    /// A reason that this version does not know.
     Other(String),
 }
 
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ServerGone => f.write_str("the server does not know it any more"),
+            Self::ServerGone => f.write_str("the server no longer knows the connection"),
             Self::Unauthorized => f.write_str("the server refuses the token"),
-            Self::StreamRefused => f.write_str("the server refuses to send events"),
+            Self::StreamRefused => f.write_str("the server rejects the event stream"),
             Self::RetriesExhausted { attempts } => {
-                write!(f, "the server could not be reached again in {attempts} attempts")
+                write!(f, "reconnecting failed after {attempts} attempts")
             }
-            Self::Dropped => f.write_str("nobody holds it any more"),
+            Self::Dropped => f.write_str("every handle was dropped"),
             Self::Other(reason) => printable(reason).fmt(f),
         }
     }

@@ -1,4 +1,4 @@
-//! Failures that HTTP reports.
+//! Failures with an HTTP status.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,26 +8,27 @@ use serde_json::{Map, Value};
 
 use crate::convert::text::printable;
 
-/// The prefix of the problem types of Sandbox Agent servers.
+/// The prefix of problem types of Sandbox Agent servers.
 const PROBLEM_PREFIX: &str = "urn:sandbox-agent:error:";
 
-/// A failure that HTTP reports.
+/// A failure with an HTTP status.
 ///
-/// `Display` is safe to print: control characters are [escaped](crate::convert::text::printable). The fields are as they came.
+/// `Display` is safe to print: it [escapes](crate::convert::text::printable) control characters. The fields
+/// hold the original text.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HttpError {
-    /// What was being done.
+    /// The operation that failed.
     pub what: String,
     /// The HTTP status.
     pub status: u16,
-    /// The content type of the body.
+    /// The media type of the body.
     pub content_type: Option<String>,
-    /// The problem report in the body, if there was one.
+    /// The problem report in the body, if there is one.
     pub problem: Option<Problem>,
-    /// The beginning of the body, whatever it was.
+    /// The beginning of the body.
     pub body: String,
-    /// How long the server asks to wait.
+    /// How long the server asks the client to wait.
     pub retry_after: Option<Duration>,
 }
 
@@ -47,32 +48,32 @@ impl fmt::Display for HttpError {
 
 impl std::error::Error for HttpError {}
 
-/// A problem report of a server (`application/problem+json`), with every member it had.
+/// A problem report of a server (`application/problem+json`), with all its fields.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Problem {
-    /// What kind of problem this is: a URI, such as `urn:sandbox-agent:error:timeout`.
+    /// The problem type: a URI, such as `urn:sandbox-agent:error:timeout`.
     #[serde(rename = "type")]
     pub kind: String,
     /// A short summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The HTTP status, as the body says it.
+    /// The HTTP status, as stated in the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// What happened this time.
+    /// A description of this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Which occurrence this was.
+    /// The URI of this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// Every other member, such as `agent`, `sessionId` or `details`.
+    /// All other fields, such as `agent`, `sessionId` or `details`.
     #[serde(flatten)]
     pub extensions: Map<String, Value>,
 }
 
 impl Problem {
-    /// Reads a problem out of a body: any JSON object that has one of the standard members.
+    /// Parses a problem from a body: any JSON object with one of the standard fields.
     #[must_use]
     pub fn from_json(body: &[u8]) -> Option<Self> {
         acp_http_client::Problem::from_json(body).map(Self::from_wire)
@@ -89,25 +90,25 @@ impl Problem {
         }
     }
 
-    /// The kind without the prefix that all problems of these servers share, such as `session_not_found`.
+    /// Returns the type without the common prefix, such as `session_not_found`.
     #[must_use]
     pub fn short_kind(&self) -> &str {
         self.kind.strip_prefix(PROBLEM_PREFIX).unwrap_or(&self.kind)
     }
 
-    /// The agent the problem is about.
+    /// Returns the agent that the problem is about.
     #[must_use]
     pub fn agent(&self) -> Option<&str> {
         self.extensions.get("agent").and_then(Value::as_str)
     }
 
-    /// The session the problem is about.
+    /// Returns the session that the problem is about.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         self.extensions.get("sessionId").and_then(Value::as_str)
     }
 
-    /// One of the details by its name.
+    /// Returns a member of `details` by name.
     #[must_use]
     pub fn detail_of(&self, name: &str) -> Option<&Value> {
         self.extensions.get("details")?.get(name)

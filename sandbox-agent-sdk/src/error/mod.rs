@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller can do about it.
+//! Errors, classified by what the caller can do about them.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -27,42 +27,42 @@ pub use http::{HttpError, Problem};
 pub use rpc::RpcError;
 pub use timeout::{Phase, Timeout};
 
-/// A cause that can be shared by every call it ended.
+/// A cause that several failed calls can share.
 pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 
-/// Everything a call can fail with.
+/// The error of a call.
 ///
-/// `Display` is safe to print: text that came over the wire has its control characters
-/// [escaped](crate::convert::text::printable). The fields hold it as it came.
+/// `Display` is safe to print: it [escapes](crate::convert::text::printable) control characters in text from
+/// the network. The fields hold the original text.
 ///
-/// | question | answered by |
+/// | question | method |
 /// |---|---|
-/// | may I just try again? | [`is_retryable`](Self::is_retryable) |
+/// | can I retry? | [`is_retryable`](Self::is_retryable) |
 /// | will every later call fail too? | [`is_terminal`](Self::is_terminal) |
-/// | may it have had its effect all the same? | [`maybe_executed`](Self::maybe_executed) |
+/// | may the call have taken effect? | [`maybe_executed`](Self::maybe_executed) |
 /// | did the agent die, and how? | [`termination`](Self::termination) |
-/// | what did the server say? | [`problem`](Self::problem), [`http`](Self::http) |
-/// | what did the agent say? | [`rpc_error`](Self::rpc_error) |
+/// | what did the server report? | [`problem`](Self::problem), [`http`](Self::http) |
+/// | what did the agent report? | [`rpc_error`](Self::rpc_error) |
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The client, or a call, was set up with something it cannot use. Nothing was sent.
+    /// A setting or an argument is invalid. Nothing was sent.
     #[error("invalid configuration: {}", printable(.0))]
     Config(String),
-    /// There is no connection: it was never made, or it was given up. Nothing was sent.
+    /// There is no connection: it was not opened yet, or it was closed. Nothing was sent.
     #[error("not connected")]
     NotConnected,
-    /// There is a connection already, or it is being made by somebody else. Nothing was sent.
+    /// The client is already connected or connecting. Nothing was sent.
     #[error("already connected")]
     AlreadyConnected,
-    /// The connection was given up by this program while the call was waiting.
-    #[error("disconnected before `{}` was answered", printable(.what))]
+    /// The client was disconnected while the call was pending.
+    #[error("disconnected before the response to `{}`", printable(.what))]
     #[non_exhaustive]
     Disconnected {
-        /// What was being done.
+        /// The operation.
         what: String,
     },
-    /// The session is busy with another turn. Nothing was sent.
+    /// The session is running another turn. Nothing was sent.
     #[error("session `{}` is busy with another turn", printable(.session_id))]
     #[non_exhaustive]
     TurnInProgress {
@@ -73,196 +73,198 @@ pub enum Error {
     #[error("`{what}` was cancelled before it was sent")]
     #[non_exhaustive]
     Withdrawn {
-        /// What was called.
+        /// The operation.
         what: String,
     },
-    /// The budget of the session, or of the client, is spent. Nothing was sent.
+    /// The budget of the session or of the client is spent. Nothing was sent.
     #[error("{0}")]
     BudgetSpent(Box<BudgetEvent>),
-    /// Neither the server nor the agent has this method. From the second time on nothing is sent.
+    /// Neither the server nor the agent supports the method. Later calls of the method fail without being
+    /// sent.
     #[error("`{}` is not supported", printable(.method))]
     #[non_exhaustive]
     Unsupported {
         /// The method.
         method: String,
     },
-    /// The agent, or the session, has ended.
+    /// The agent or the session has ended.
     #[error("{}", if .0.session_id.is_some() { "the session has ended" } else { "the agent has ended" })]
     AgentEnded(#[source] Box<AgentEnded>),
-    /// The server does not have an agent of this name.
-    #[error("the server has no agent of this name")]
+    /// The server does not know the agent.
+    #[error("the server does not know the agent")]
     UnsupportedAgent(#[source] Box<HttpError>),
-    /// The agent is not installed, and the server does not install it by itself.
+    /// The agent is not installed, and the server does not install it automatically.
     #[error("the agent is not installed")]
     AgentNotInstalled(#[source] Box<HttpError>),
-    /// The agent could not be installed.
-    #[error("the agent could not be installed")]
+    /// The installation of the agent failed.
+    #[error("installation of the agent failed")]
     InstallFailed(#[source] Box<HttpError>),
-    /// The server could not be reached. Nothing was sent.
-    #[error("the server cannot be reached")]
+    /// The server is unreachable. Nothing was sent.
+    #[error("server is unreachable")]
     Unreachable(#[source] Cause),
-    /// The server refuses the token.
+    /// The server rejects the token.
     #[error("the server refuses the token")]
     Unauthorized(#[source] Box<HttpError>),
-    /// No token could be had. Nothing was sent.
-    #[error("no token could be had")]
+    /// The token provider failed. Nothing was sent.
+    #[error("token provider failed")]
     Token(#[source] Cause),
-    /// The connection broke after the message may have been sent.
-    #[error("the connection broke before `{}` was answered", printable(.what))]
+    /// The connection was lost after the request may have been sent.
+    #[error("connection was lost before the response to `{}`", printable(.what))]
     #[non_exhaustive]
     ConnectionLost {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// What broke it.
+        /// The cause.
         #[source]
         source: Cause,
     },
-    /// The connection ended for good, though not by this program. The agent may well be alive.
+    /// The connection has ended permanently without being closed by this client. The agent may still be
+    /// alive.
     #[error("the connection has ended: {reason}")]
     #[non_exhaustive]
     ConnectionEnded {
-        /// Why.
+        /// Why it ended.
         reason: LostReason,
         /// Whether this call may have been sent before.
         sent: bool,
-        /// What the server or the network said.
+        /// The error of the server or the network.
         #[source]
         source: Option<Arc<Error>>,
     },
-    /// The server restarted (its numbering began anew) while the call was waiting.
-    #[error("the server restarted before `{}` was answered", printable(.what))]
+    /// The server restarted while the call was pending. Its event ids started over.
+    #[error("server restarted before the response to `{}`", printable(.what))]
     #[non_exhaustive]
     ServerRestarted {
-        /// What was being done.
+        /// The operation.
         what: String,
     },
-    /// The server answered with an HTTP status that means failure.
+    /// The server responded with an HTTP error status.
     #[error("{0}")]
     Http(Box<HttpError>),
-    /// What was sent is larger than the server takes.
+    /// The request is larger than the server accepts.
     #[error("`{}` is too large for the server{}", printable(.what), .size.map(|size| format!(" ({size} bytes)")).unwrap_or_default())]
     #[non_exhaustive]
     PayloadTooLarge {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// How large it was, if that is known.
+        /// The size of the request, if known.
         size: Option<u64>,
-        /// How much the server takes, if that is known.
+        /// The server's limit, if known.
         limit: Option<u64>,
-        /// What the server answered; `None` if it closed the connection without being heard.
+        /// The server's response; `None` if it closed the connection before a response arrived.
         #[source]
         source: Option<Box<HttpError>>,
     },
-    /// The upload of a large message broke before the server had received all of it. It cannot have run.
+    /// The upload was interrupted before the server had received all of it. The request was not executed.
     #[error("upload of `{what}` broke after {sent} of {size} bytes")]
     UploadInterrupted {
-        /// What was uploaded.
+        /// The operation.
         what: String,
-        /// How many bytes were handed over to the connection.
+        /// How many bytes were sent.
         sent: u64,
-        /// The size of the message.
+        /// The size of the request.
         size: u64,
-        /// What broke it.
+        /// The cause.
         #[source]
         source: Cause,
     },
-    /// An agent request got no response: too many were waiting to be refused.
-    #[error("more than {limit} agent requests are waiting to be refused")]
+    /// An agent request got no response: too many rejections were queued.
+    #[error("more than {limit} agent requests are waiting to be rejected")]
     TooManyRequests {
-        /// The limit for refusals.
+        /// The limit of queued rejections.
         limit: usize,
     },
-    /// The server points elsewhere. Redirects are not followed: a token must not travel to another place.
-    #[error("the server redirects to {}", printable(.location.as_deref().unwrap_or("nowhere")))]
+    /// The server redirects. Redirects are not followed, because the token must not reach another server.
+    #[error("server redirects to {}", printable(.location.as_deref().unwrap_or("nowhere")))]
     #[non_exhaustive]
     Redirected {
-        /// The status.
+        /// The HTTP status.
         status: u16,
-        /// Where to.
+        /// The redirect target.
         location: Option<String>,
     },
-    /// The server answered with success, but the body is not what was asked for: a login page, say.
-    #[error("the server answered {status} with {} that cannot be read", printable(.content_type.as_deref().unwrap_or("a body")))]
+    /// The server responded with success and an unexpected body, such as a login page.
+    #[error("server responded {status} with an unexpected body ({})", printable(.content_type.as_deref().unwrap_or("no content type")))]
     #[non_exhaustive]
     UnexpectedBody {
-        /// The status.
+        /// The HTTP status.
         status: u16,
-        /// The content type of the body.
+        /// The media type of the body.
         content_type: Option<String>,
         /// The beginning of the body.
         start: String,
     },
-    /// The agent answered with an error.
+    /// The agent responded with an error.
     #[error("{error}")]
     #[non_exhaustive]
     Rpc {
-        /// The error as it came.
+        /// The error response.
         error: RpcError,
-        /// The HTTP status it came with, if that meant failure too.
+        /// The HTTP status, if it was an error status too.
         status: Option<u16>,
-        /// Whether the agent may have acted before it failed: it may if the call was a prompt.
+        /// Whether the agent may have acted before it failed, as it may for a prompt.
         executed: bool,
     },
     /// The agent requires a login first: see [`authenticate`](crate::SandboxAgentClient::authenticate).
     #[error("the agent requires a login")]
     LoginRequired(#[source] Box<LoginRequired>),
-    /// The answer does not fit its type. It is kept.
-    #[error("the answer to `{}` cannot be read", printable(.what))]
+    /// The response does not have the expected type.
+    #[error("response to `{}` does not fit its type", printable(.what))]
     #[non_exhaustive]
     Decode {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// The answer as it came.
+        /// The raw response.
         raw: String,
-        /// What does not fit.
+        /// The parse error.
         #[source]
         source: Cause,
     },
-    /// The parameters cannot be written. Nothing was sent.
-    #[error("the parameters of `{}` cannot be written", printable(.what))]
+    /// The parameters cannot be serialized. Nothing was sent.
+    #[error("parameters of `{}` cannot be serialized", printable(.what))]
     #[non_exhaustive]
     Encode {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// What cannot be written.
+        /// The cause.
         #[source]
         source: Cause,
     },
     /// A message from the server is larger than the limit.
-    #[error("a message of at least {seen} bytes is over the limit of {limit}")]
+    #[error("message is at least {seen} bytes; the limit is {limit}")]
     #[non_exhaustive]
     MessageTooLarge {
-        /// The limit that is set.
+        /// The limit in bytes.
         limit: usize,
-        /// How much had arrived when the message was given up.
+        /// How many bytes had arrived when the client stopped reading the message.
         seen: usize,
-        /// The id of the event, if it is known.
+        /// The id of the event, if known.
         event_id: Option<String>,
     },
-    /// A response would take more memory than the limit once it is decoded.
+    /// A response would exceed the memory limit after decoding.
     #[error("the response to `{what}` takes {size} bytes decoded; the limit is {limit}")]
     DecodedTooLarge {
-        /// The call.
+        /// The operation.
         what: String,
         /// The limit: see [`Limits`](crate::client::limits::Limits).
         limit: usize,
-        /// An upper bound of what it takes.
+        /// An upper bound of its size in memory.
         size: usize,
     },
-    /// A list has more pages, or more in them, than the limit. What was read before is not lost.
-    #[error("the list of `{what}` does not end within {pages} pages and {bytes} bytes")]
+    /// A list exceeds the limit of pages or bytes. The pages that were read before are not lost.
+    #[error("the list of `{what}` exceeds the limit after {pages} pages and {bytes} bytes")]
     ListTooLong {
-        /// The call.
+        /// The operation.
         what: String,
         /// How many pages were read.
         pages: usize,
-        /// How many bytes they take decoded, about.
+        /// Their approximate size in memory.
         bytes: usize,
     },
-    /// Parts of a turn are missing, or it was cut short by its deadline. What was received is in it.
+    /// Parts of a turn are missing, or its deadline ended it. The error contains what was received.
     #[error("{0}")]
     IncompleteTurn(#[source] Box<IncompleteTurn>),
-    /// Time ran out.
+    /// A timeout expired.
     #[error("{0}")]
     Timeout(Box<Timeout>),
     #[cfg(feature = "sessions")]
@@ -274,26 +276,26 @@ pub enum Error {
     #[error("{}", lost_text(.0))]
     EventsLost(Vec<EventsLost>),
     #[cfg(feature = "sessions")]
-    /// The session cannot go to the status that this would bring. Nothing was sent.
+    /// The session's status does not allow the transition. Nothing was sent.
     #[error(transparent)]
     Status(#[from] TransitionError),
     #[cfg(feature = "sessions")]
-    /// The session's status does not allow this. Nothing was sent.
-    #[error("a session that is {status} does not allow this")]
+    /// The session's status does not allow the operation. Nothing was sent.
+    #[error("not allowed while the session is {status}")]
     #[non_exhaustive]
     NotAllowed {
-        /// What was to be done.
+        /// The operation.
         action: UserAction,
         /// The status of the session.
         status: SessionStatus,
     },
-    /// Something on this side of the network failed: a local file, or a stream that the program gave.
+    /// A local resource failed: a file, or a stream that the application supplied.
     #[error("`{}` failed on this machine", printable(.what))]
     #[non_exhaustive]
     Local {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// What failed.
+        /// The cause.
         #[source]
         source: Cause,
     },
@@ -323,7 +325,7 @@ impl Error {
         Self::Config(what.into())
     }
 
-    /// An answer of HTTP that means failure, as the variant that says what can be done about it.
+    /// Converts an HTTP error response to the matching variant.
     pub(crate) fn from_http(error: HttpError) -> Self {
         let kind = error.problem.as_ref().map(|problem| problem.short_kind().to_owned());
         let error = Box::new(error);
@@ -346,7 +348,7 @@ impl Error {
         Self::AgentEnded(Box::new(AgentEnded { session_id, info, sent, connection_ended, answer: None }))
     }
 
-    /// Whether the same call may succeed if it is made again, and making it again does no harm.
+    /// Whether the same call may succeed later and is safe to repeat.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -361,7 +363,7 @@ impl Error {
         }
     }
 
-    /// Whether the connection has ended, so that every later call fails too until there is a new one.
+    /// Whether the connection has ended. Every call fails until there is a new one.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         match self {
@@ -371,13 +373,13 @@ impl Error {
         }
     }
 
-    /// Whether the call may have had its effect although it failed. Such a call is never repeated by itself.
+    /// Whether the failed call may have taken effect. The client never repeats such a call automatically.
     #[must_use]
     pub fn maybe_executed(&self) -> bool {
         match self {
             Self::AgentEnded(end) => end.sent,
             Self::ConnectionEnded { sent, .. } => *sent,
-            // A gateway's word, or the server's about itself: it did not pass the call on.
+            // The status comes from a gateway, or from the server before it forwarded the call.
             Self::Http(error) => error.status >= 500 && error.status != 503,
             Self::Disconnected { .. }
             | Self::ConnectionLost { .. }
@@ -408,7 +410,7 @@ impl Error {
             | Self::TooManyRequests { .. }
             | Self::Redirected { .. }
             | Self::Encode { .. }
-            // The agent took the call and refused it.
+            // The agent received the call and rejected it.
             | Self::LoginRequired(_)
             | Self::Rpc { executed: false, .. } => false,
             Self::Rpc { executed: true, .. } => true,
@@ -417,35 +419,7 @@ impl Error {
         }
     }
 
-    /// Whether the failure says that the agent does not have the session.
-    pub(crate) fn is_unknown_session(&self) -> bool {
-        /// What agents say of a session that they do not have.
-        const NOT_FOUND: i64 = -32002;
-        match self {
-            Self::Http(http) => matches!(http.status, 404 | 410),
-            Self::Rpc { error, .. } => {
-                let message = error.message.to_lowercase();
-                let names = |word| message.contains("session") && message.contains(word);
-                let of_session = || error.data.as_ref().is_some_and(|data| data["sessionId"].is_string());
-                error.code == NOT_FOUND
-                    || names("not found")
-                    || names("unknown")
-                    || (message.contains("not found") && of_session())
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether a call about a session did not run because the session, the agent or the connection was gone.
-    pub(crate) fn is_lost_unsent(&self) -> bool {
-        match self {
-            Self::AgentEnded(_) | Self::ConnectionEnded { .. } => !self.maybe_executed(),
-            Self::NotConnected | Self::Unreachable(_) => true,
-            error => error.is_unknown_session(),
-        }
-    }
-
-    /// Whether time ran out.
+    /// Whether a timeout expired.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
@@ -455,20 +429,21 @@ impl Error {
         }
     }
 
-    /// Whether the server refuses the token.
+    /// Whether the server rejects the token.
     #[must_use]
     pub fn is_unauthorized(&self) -> bool {
         matches!(self, Self::Unauthorized(_) | Self::ConnectionEnded { reason: LostReason::Unauthorized, .. })
     }
 
-    /// Whether the agent wants the user to log in first;
-    /// [`Capabilities::auth_methods`](crate::connection::Capabilities::auth_methods) says how that can be done.
+    /// Whether the agent requires a login.
+    ///
+    /// [`Capabilities::auth_methods`](crate::connection::Capabilities::auth_methods) lists the login methods.
     #[must_use]
     pub fn is_login_required(&self) -> bool {
         if matches!(self, Self::LoginRequired(_)) {
             return true;
         }
-        // Servers use the same code for other things, so the words count as well.
+        // Agents use the same code for other errors, so the message is checked too.
         self.rpc_error().is_some_and(|rpc| {
             let message = rpc.message.to_lowercase();
             rpc.code == -32000
@@ -476,9 +451,9 @@ impl Error {
         })
     }
 
-    /// Whether what was asked about does not exist.
+    /// Whether the requested resource does not exist.
     ///
-    /// The released server says so of files with status 400 and a detail, which counts too.
+    /// The released server reports missing files with status 400 and a detail. That counts as well.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.http().is_some_and(|error| {
@@ -487,7 +462,7 @@ impl Error {
         })
     }
 
-    /// How the agent or the session ended, if that is why the call failed.
+    /// Returns how the agent or the session ended, if that caused the error.
     #[must_use]
     pub fn termination(&self) -> Option<&TerminationInfo> {
         match self {
@@ -496,7 +471,7 @@ impl Error {
         }
     }
 
-    /// The failure that HTTP reported, if there was one.
+    /// Returns the HTTP error, if there is one.
     #[must_use]
     pub fn http(&self) -> Option<&HttpError> {
         match self {
@@ -513,13 +488,13 @@ impl Error {
         }
     }
 
-    /// The problem report of the server, if there was one.
+    /// Returns the server's problem report, if there is one.
     #[must_use]
     pub fn problem(&self) -> Option<&Problem> {
         self.http()?.problem.as_ref()
     }
 
-    /// The error answer of the agent, if there was one.
+    /// Returns the agent's error response, if there is one.
     #[must_use]
     pub fn rpc_error(&self) -> Option<&RpcError> {
         match self {
@@ -530,7 +505,7 @@ impl Error {
         }
     }
 
-    /// How long the server asks to wait before the next attempt.
+    /// Returns how long the server asks the client to wait before the next attempt.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.http()?.retry_after

@@ -1,4 +1,4 @@
-//! The error with which an agent answers.
+//! The error response of an agent.
 
 use std::fmt;
 
@@ -7,48 +7,50 @@ use serde_json::Value;
 
 use crate::convert::text::printable;
 
-/// An error response, kept as it came: code, message and data.
+/// An error response with code, message and data.
 ///
-/// `Display` shows the message, the code and what `data` says in words. It is safe to print: control characters are
-/// [escaped](crate::convert::text::printable).
+/// `Display` shows the message, the code and the text in `data`. It is safe to print: it
+/// [escapes](crate::convert::text::printable) control characters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcError {
-    /// The number that says what kind of error this is.
+    /// The error code.
     pub code: i64,
-    /// One sentence for people.
+    /// The error message.
     #[serde(default)]
     pub message: String,
-    /// Whatever else the other side had to say.
+    /// Additional data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
 
 impl RpcError {
-    /// The method does not exist or is not offered.
+    /// The method does not exist or is not available.
     pub const METHOD_NOT_FOUND: i64 = -32601;
-    /// The parameters cannot be used.
+    /// The parameters are invalid.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// Whoever answers has failed.
+    /// An internal error of the responder.
     pub const INTERNAL_ERROR: i64 = -32603;
-    /// What was asked for does not exist.
+    /// The requested resource does not exist.
     pub const NOT_FOUND: i64 = -32002;
 
-    /// An error with a code and a message.
+    /// Creates an error from a code and a message.
     #[must_use]
     pub fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
 
-    /// Adds data.
+    /// Sets the data.
     #[must_use]
     pub fn with_data(mut self, data: Value) -> Self {
         self.data = Some(data);
         self
     }
 
-    /// What `data` says in words: the data itself if it is a string, or its `details`, `detail`, `message`, `error` or
-    /// `reason`. Some agents put the cause of a failure only there.
+    /// Returns the text in `data`, where some agents report the cause of a failure.
+    ///
+    /// The text is the data itself if it is a string, or its `details`, `detail`, `message`, `error` or
+    /// `reason`.
     #[must_use]
     pub fn details(&self) -> Option<&str> {
         let data = self.data.as_ref()?;

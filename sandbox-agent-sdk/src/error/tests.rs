@@ -1,4 +1,4 @@
-//! What callers are told.
+//! The classification and the messages of errors.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn problem(kind: &str) -> String {
 fn callers_can_ask_what_to_do() {
     let info = || TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
     let lost = |sent| Error::ConnectionEnded { reason: LostReason::ServerGone, sent, source: None };
-    // Each row: the error, and whether it is retryable, terminal, perhaps executed.
+    // Each row: the error, and whether it is retryable, terminal, maybe executed.
     let table = [
         (Error::NotConnected, false, true, false),
         (Error::AlreadyConnected, false, false, false),
@@ -55,23 +55,23 @@ fn callers_can_ask_what_to_do() {
         (Error::Disconnected { what: "x".into() }, false, true, true),
     ];
     for (error, retryable, terminal, maybe) in table {
-        let told = (error.is_retryable(), error.is_terminal(), error.maybe_executed());
-        assert_eq!(told, (retryable, terminal, maybe), "{error:?}");
+        let flags = (error.is_retryable(), error.is_terminal(), error.maybe_executed());
+        assert_eq!(flags, (retryable, terminal, maybe), "{error:?}");
     }
 }
 
 #[test]
-fn an_agent_that_wants_a_login_is_told_from_one_that_ended() {
+fn a_required_login_is_distinguished_from_an_ended_agent() {
     let rpc =
         |message: &str| Error::Rpc { error: RpcError::new(-32000, message), status: None, executed: false };
     assert!(rpc("Authentication required").is_login_required());
-    // What gemini says.
+    // The message of gemini.
     assert!(rpc("Gemini API key is missing or not configured.").is_login_required());
     assert!(!rpc("session already ended").is_login_required());
 }
 
 #[test]
-fn problems_become_the_variant_that_says_what_to_do() {
+fn problems_become_the_matching_variant() {
     assert!(matches!(http(400, &problem("unsupported_agent")), Error::UnsupportedAgent(_)));
     assert!(matches!(http(404, &problem("agent_not_installed")), Error::AgentNotInstalled(_)));
     assert!(matches!(http(500, &problem("install_failed")), Error::InstallFailed(_)));
@@ -87,12 +87,12 @@ fn problems_become_the_variant_that_says_what_to_do() {
 }
 
 #[test]
-fn the_layer_below_is_translated_without_loss() {
+fn errors_of_the_protocol_client_are_converted_without_loss() {
     use acp_http_client as wire;
     let rpc = wire::RpcError::new(-32000, "no").with_data(json!({"a": 1}));
     let error = Error::from_wire(wire::Error::Rpc { error: rpc, status: Some(500) });
-    let told = error.rpc_error().unwrap();
-    assert_eq!((told.code, told.message.as_str(), &told.data), (-32000, "no", &Some(json!({"a": 1}))));
+    let rpc = error.rpc_error().unwrap();
+    assert_eq!((rpc.code, rpc.message.as_str(), &rpc.data), (-32000, "no", &Some(json!({"a": 1}))));
     assert!(matches!(error, Error::Rpc { status: Some(500), .. }));
 
     let error = Error::from_wire(wire::Error::Config("bad".into()));
@@ -108,7 +108,7 @@ fn the_layer_below_is_translated_without_loss() {
 }
 
 #[test]
-fn causes_are_told_once_and_kept() {
+fn causes_are_shown_once_and_preserved() {
     let mut info = TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
     info.exit_code = Some(3);
     let error = Error::ended(None, info, true);

@@ -1,4 +1,4 @@
-//! Deadlines that passed.
+//! Timeouts that expired.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,27 +9,29 @@ use crate::convert::plain_text::plain_line;
 use crate::convert::text::printable;
 use crate::requests::UnclaimedSummary;
 
-/// A deadline that passed, with what is needed to tell why.
+/// An expired timeout, with the state of the connection at that time.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Timeout {
-    /// What was being waited for.
+    /// What the call was waiting for.
     pub phase: Phase,
-    /// What was being done.
+    /// The operation.
     pub what: String,
-    /// How long it took until it was given up.
+    /// How long the call waited.
     pub elapsed: Duration,
-    /// How long ago the last message came; `None` if none ever did, or there is no connection.
+    /// The time since the last message; `None` without a message or a connection.
     pub last_event_age: Option<Duration>,
-    /// The state of the connection at that time, in words; `None` if there was none.
+    /// The state of the connection; `None` if there was none.
     pub connection: Option<String>,
-    /// What the agent printed last that is no message: an agent that prints such lines and falls silent has usually
-    /// failed to start.
+    /// The last lines of agent output that are not protocol messages. An agent that prints such lines and
+    /// then falls silent has usually failed to start.
     pub agent_output: Vec<String>,
-    /// Agent requests that arrived while a session was being created and that were not
-    /// [claimed](crate::requests::UnclaimedRequest): the agent may have been waiting for a response.
+    /// Unclaimed agent requests that arrived while a session was being created.
+    ///
+    /// The agent may have been waiting for a response: see
+    /// [`UnclaimedRequest`](crate::requests::UnclaimedRequest).
     pub unclaimed_requests: Vec<UnclaimedSummary>,
-    /// What had gone wrong before, if anything: a 504, say.
+    /// An earlier failure of the call, such as a 504.
     pub cause: Option<Arc<Error>>,
 }
 
@@ -48,19 +50,19 @@ impl Timeout {
     }
 }
 
-/// What was being waited for.
+/// What a call was waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// The server to be up and healthy.
+    /// A healthy server.
     Health,
     /// The first byte of a response.
     Headers,
     /// The rest of a response.
     Body,
-    /// The answer to a call.
+    /// The response to a call.
     Answer,
-    /// The answer to a call whose request had failed in a way that leaves open whether it ran.
+    /// The response to a call whose request failed. It is unknown whether the call was executed.
     Confirmation,
     /// The event stream to open.
     StreamOpen,
@@ -70,9 +72,11 @@ pub enum Phase {
     Cancel,
     /// The server to confirm that the connection is closed.
     Close,
-    /// The turn to end by its deadline.
+    /// The turn to end before its deadline.
     Deadline,
-    /// Something that this version has no name for.
+    /// An update of the turn, within its [idle limit](crate::Turn::with_idle_timeout).
+    Idle,
+    /// A phase that this version does not know.
     Other,
 }
 
@@ -82,12 +86,13 @@ impl fmt::Display for Phase {
             Self::Health => "the server to be healthy",
             Self::Headers => "the response headers",
             Self::Body => "the rest of the response",
-            Self::Answer => "the answer",
-            Self::Confirmation => "the answer to a call that may have run",
+            Self::Answer => "the response",
+            Self::Confirmation => "the response to a request that may have run",
             Self::StreamOpen => "the event stream to open",
             Self::StreamIdle => "bytes on the event stream",
             Self::Cancel => "the turn to stop",
             Self::Deadline => "the turn to end by its deadline",
+            Self::Idle => "an update of the turn",
             Self::Close => "the server to confirm the close",
             Self::Other => "the server",
         })

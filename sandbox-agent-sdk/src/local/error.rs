@@ -1,4 +1,4 @@
-//! Why a local server could not be started.
+//! Errors of starting a local server.
 
 use std::fmt;
 use std::io;
@@ -9,78 +9,78 @@ use std::time::Duration;
 use super::{LocalExit, PathProblem};
 use crate::Error;
 
-/// Why a server on this machine could not be started.
+/// The error of starting a server on this machine.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalError {
     /// The server's program was not found.
     #[error("the program `sandbox-agent` was not found{}", Searched(.searched))]
     NotFound {
-        /// Where it was looked for, in this order.
+        /// The searched locations, in order.
         searched: Vec<String>,
     },
-    /// The program was found and is not executable. Its mode is left as it is: run `chmod +x` if you trust it.
+    /// The program is not executable. Its mode is not changed: run `chmod +x` if you trust it.
     #[error("{} is not executable", .binary.display())]
     NotExecutable {
         /// The program.
         binary: PathBuf,
     },
-    /// Other users of this machine can change which program runs:
+    /// Other users of this machine can replace the program. See
     /// [`LocalOptions::accept_untrusted_binary`](super::LocalOptions::accept_untrusted_binary).
-    #[error("{} is not started: {}: {problem}", .binary.display(), .entry.display())]
+    #[error("{} is not trusted: {}: {problem}", .binary.display(), .entry.display())]
     Untrusted {
         /// The program.
         binary: PathBuf,
-        /// The program itself, or a directory or link on the way to it.
+        /// The untrusted entry: the program, or a directory or link in its path.
         entry: PathBuf,
-        /// Why it is not trusted.
+        /// Why the entry is not trusted.
         problem: PathProblem,
     },
-    /// The program could not be run.
-    #[error("{} cannot be run", .binary.display())]
+    /// The program failed to start.
+    #[error("{} failed to start", .binary.display())]
     Spawn {
         /// The program.
         binary: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: Arc<io::Error>,
     },
     /// The server exited before it was healthy.
-    #[error("the server exited during its start: {exit}{}", Output(.output))]
+    #[error("the server exited during startup: {exit}{}", Output(.output))]
     Died {
         /// How it exited.
         exit: LocalExit,
-        /// The last lines that it printed.
+        /// The last lines of its output.
         output: Vec<String>,
     },
-    /// The server did not become healthy in time. It was ended.
+    /// The server did not become healthy in time and was stopped.
     #[error("the server was not healthy after {waited:.1?}{}", Output(.output))]
     NotHealthy {
-        /// How long the start took.
+        /// How long the client waited.
         waited: Duration,
-        /// The last lines that it printed.
+        /// The last lines of its output.
         output: Vec<String>,
-        /// The outcome of the last health check.
+        /// The error of the last health check.
         #[source]
         source: Box<Error>,
     },
-    /// Another process listens on the port of the server. Nothing was sent to it, and the server was ended.
+    /// Another process listens on the server's port. Nothing was sent to it, and the server was stopped.
     #[error("another process listens on port {port}")]
     ForeignListener {
         /// The port.
         port: u16,
     },
-    /// This machine lacks what a start needs: a port, randomness, or the table of sockets.
-    #[error("this machine has no {what} for a server")]
+    /// A resource of this machine is unavailable: a port, randomness, or the table of sockets.
+    #[error("{what} is unavailable on this machine")]
     Machine {
-        /// What is missing.
+        /// The resource.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Arc<io::Error>,
     },
     /// The options of the client are invalid.
-    #[error("the client cannot be made")]
+    #[error("the client options are invalid")]
     Client(#[source] Box<Error>),
 }
 
@@ -89,7 +89,7 @@ impl LocalError {
         Self::Machine { what, source: Arc::new(source) }
     }
 
-    /// The last lines that the server printed, if it was started.
+    /// Returns the last lines of the server's output, if it was started.
     #[must_use]
     pub fn output(&self) -> &[String] {
         match self {
@@ -120,7 +120,7 @@ struct Output<'a>(&'a [String]);
 
 impl fmt::Display for Output<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// How many lines are shown; the error has all that were kept.
+        /// How many lines are shown; the error holds all of them.
         const SHOWN: usize = 10;
         let first = self.0.len().saturating_sub(SHOWN);
         self.0[first..].iter().try_for_each(|line| write!(f, "\n  {}", crate::convert::text::printable(line)))

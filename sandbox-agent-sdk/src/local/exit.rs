@@ -1,16 +1,16 @@
-//! How a process ended.
+//! The exit status of a server.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// How a server's process ended.
+/// How a server process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct LocalExit {
-    /// Its exit code, unless a signal ended it.
+    /// The exit code, unless a signal ended the process.
     pub code: Option<i32>,
-    /// The number of the signal that ended it.
+    /// The number of the signal that ended the process.
     pub signal: Option<i32>,
 }
 

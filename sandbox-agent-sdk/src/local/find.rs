@@ -1,4 +1,4 @@
-//! Where the server's program is.
+//! Finds the server's program.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,25 +12,25 @@ use super::trust::{Verdict, check};
 
 /// The name of the program.
 const PROGRAM: &str = "sandbox-agent";
-/// The variable that names the program.
+/// The environment variable that names the program.
 const VARIABLE: &str = "SANDBOX_AGENT_BIN";
 
-/// Where the program is looked for.
+/// Where to search for the program.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// The program of the options. If set, nothing else is considered.
+    /// The program from the options. If set, it is the only candidate.
     pub(super) option: Option<PathBuf>,
-    /// The program of the environment. If set, nothing below is considered.
+    /// The program from the environment. If set, it is the only remaining candidate.
     pub(super) variable: Option<PathBuf>,
     pub(super) path: Option<OsString>,
-    /// The directory from which `node_modules` is looked for, upwards.
+    /// The directory where the search for `node_modules` starts. It continues in the parent directories.
     pub(super) node_modules: Option<PathBuf>,
-    /// Whether a program that other users can change is accepted.
+    /// Whether a program that other users can replace is accepted.
     pub(super) accept_untrusted: bool,
 }
 
 impl Search {
-    /// The search path and the variable of this process, and these options.
+    /// Creates a search from `PATH`, the environment variable and these options.
     pub(super) fn new(
         option: Option<PathBuf>,
         node_modules: Option<PathBuf>,
@@ -45,7 +45,7 @@ impl Search {
         }
     }
 
-    /// The absolute path of the program. It can be run, and other users cannot change it.
+    /// Returns the absolute path of an executable program that other users cannot replace.
     pub(super) fn find(&self) -> Result<PathBuf, LocalError> {
         let found = self.locate()?;
         let refused =
@@ -64,7 +64,7 @@ impl Search {
     }
 
     fn locate(&self) -> Result<PathBuf, LocalError> {
-        // A named program that does not exist must not be replaced by another one silently.
+        // If a named program does not exist, no other program silently replaces it.
         if let Some(named) = &self.option {
             return only(named, format!("{} (from the options)", named.display()));
         }
@@ -95,7 +95,7 @@ impl Search {
             .map(|directory| directory.join("node_modules").join(package).join("bin").join(PROGRAM));
         candidates.find(|candidate| candidate.is_file()).ok_or_else(|| {
             let first = start.join("node_modules").join(package);
-            searched.push(format!("{} and the same in the directories above", first.display()));
+            searched.push(format!("{} and in its parent directories", first.display()));
             LocalError::NotFound { searched }
         })
     }
@@ -215,6 +215,6 @@ mod tests {
         search.variable = Some(root.path().join("gone"));
         assert_eq!(searched(&search), [format!("{}/gone (from SANDBOX_AGENT_BIN)", root.path().display())]);
         search.option = Some(root.path().to_owned());
-        assert_eq!(searched(&search).len(), 1, "a directory is no program");
+        assert_eq!(searched(&search).len(), 1, "a directory is not a program");
     }
 }

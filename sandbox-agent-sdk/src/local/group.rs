@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::process_tree::{ProcessTree, run_blocking};
 
-/// How often the process tree is checked for living members.
+/// How often the process tree is checked for live members.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A server's process and its process tree, which is killed on drop.
@@ -25,7 +25,7 @@ pub(super) struct Group {
 impl Group {
     /// Starts a command as the leader of a process tree.
     pub(super) fn spawn(mut command: Command) -> io::Result<(Self, ChildStdout, ChildStderr)> {
-        // Before the start, so that no exit is missed.
+        // Registered before the start, so that no exit is missed.
         let children = signal(SignalKind::child())?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (mut leader, tree) = ProcessTree::start(command)?;
@@ -43,7 +43,7 @@ impl Group {
         Arc::clone(&self.tree)
     }
 
-    /// Waits for the exit of the leader, which is not reaped: its process tree can still be found.
+    /// Waits until the leader exits. The leader is not reaped, so that its process tree can still be found.
     pub(super) async fn ended(&mut self) {
         while matches!(self.tree.exit(), Ok(None)) {
             // The signal stream ends with the runtime.
@@ -53,7 +53,8 @@ impl Group {
         }
     }
 
-    /// Ends the process tree: SIGTERM first, SIGKILL after the grace period. Returns how the leader exited.
+    /// Stops the process tree: SIGTERM, then SIGKILL after the grace period. Returns the leader's exit
+    /// status.
     pub(super) async fn end(&mut self, grace: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + grace;
         run_blocking(&self.tree, ProcessTree::terminate).await;

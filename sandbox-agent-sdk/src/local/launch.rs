@@ -1,4 +1,4 @@
-//! Starting a server.
+//! Starts a server.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -21,12 +21,12 @@ use crate::control::HealthWait;
 use crate::process_tree::{Listener, ProcessTree, run_blocking};
 use crate::{ClientOptions, Error, SandboxAgentClient};
 
-/// How many ports are tried: another process may take a free port before the server does.
+/// How many ports are tried: another process may bind a free port before the server does.
 const PORTS: usize = 5;
 /// How often the table of sockets is read until the server listens.
 const LISTENER_POLL: Duration = Duration::from_millis(10);
 
-/// Starts the program, on another port if another process took the one that it was given.
+/// Starts the program. Tries another port if another process has bound the chosen one.
 pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<LocalServer, LocalError> {
     let token = match &options.token {
         Some(token) => token.clone(),
@@ -45,7 +45,7 @@ pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<Loc
         match healthy(&options, supervisor, &lines, port, &token).await {
             Ok(supervisor) => break (supervisor, lines, port),
             Err(error) if options.port.is_none() && attempt < PORTS && lost_port(&error, port) => {
-                tracing::debug!(port, "another process took the port before the server did");
+                tracing::debug!(port, "another process bound the port before the server did");
                 attempt += 1;
             }
             Err(error) => return Err(error),
@@ -62,7 +62,7 @@ pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<Loc
     Ok(LocalServer::new(client, supervisor, lines, url, token, binary))
 }
 
-/// Sends the token only while the server runs: afterwards any process may listen on its port.
+/// Sends the token only while the server is running: afterwards another process may listen on its port.
 fn authorised(options: ClientOptions, tree: &Arc<ProcessTree>, token: &Secret) -> ClientOptions {
     let (tree, token) = (Arc::clone(tree), token.clone());
     options.token_provider(move |_| {
@@ -86,7 +86,7 @@ fn spawn(
     command
         .args(["server", "--no-telemetry", "--host", "127.0.0.1", "--port", &port.to_string()])
         .args(["--token", token.expose()])
-        // Otherwise its log goes to a file in its data directory.
+        // By default the server logs to a file in its data directory.
         .env("SANDBOX_AGENT_LOG_STDOUT", "1")
         .envs(options.environment.iter().map(|(name, value)| (name, value)));
     if let Some(directory) = &options.directory {
@@ -100,7 +100,7 @@ fn spawn(
     Ok((supervisor, lines))
 }
 
-/// Waits until the server is healthy; otherwise ends it.
+/// Waits until the server is healthy. Stops it if that fails.
 async fn healthy(
     options: &LocalOptions,
     mut supervisor: Supervisor,
@@ -128,7 +128,7 @@ async fn healthy(
     })
 }
 
-/// Why a server that runs is not used.
+/// Why a running server is not used.
 enum Failure {
     NotHealthy(Error),
     Other(LocalError),
@@ -136,8 +136,8 @@ enum Failure {
 
 /// Waits until the server listens, and then until it is healthy.
 ///
-/// Nothing is sent before the listening socket was seen in the hands of the server's process tree: another process that
-/// took the port would get the token.
+/// Sends nothing before the listening socket was found in the server's process tree. Otherwise another
+/// process on that port could receive the token.
 async fn ready(
     options: &LocalOptions,
     tree: &Arc<ProcessTree>,
@@ -155,14 +155,14 @@ async fn ready(
             Listener::Foreign if options.relayed && ProcessTree::listens_itself(port).unwrap_or(false) => {
                 break;
             }
-            // A server that exits between two reads of the tables looks foreign once.
+            // If the server exits between two reads of the tables, its socket looks foreign once.
             Listener::Foreign if foreign => {
                 return Err(Failure::Other(LocalError::ForeignListener { port }));
             }
             listener => foreign = listener == Listener::Foreign,
         }
         if started.elapsed() >= options.start_timeout {
-            // Without a token, to report what is wrong.
+            // Probes without a token, to report the failure.
             let probe = SandboxAgentClient::builder(url(port)).auto_connect(false).build().map_err(failed)?;
             if let Err(error) = probe.health().check().await {
                 return Err(Failure::NotHealthy(error));
@@ -176,7 +176,7 @@ async fn ready(
     health.wait(HealthWait::within(left)).await.map(drop).map_err(Failure::NotHealthy)
 }
 
-/// Whether a start failed because another process took its port.
+/// Whether the start failed because another process bound its port.
 fn lost_port(error: &LocalError, port: u16) -> bool {
     match error {
         LocalError::ForeignListener { .. } => true,

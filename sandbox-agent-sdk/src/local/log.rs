@@ -1,4 +1,4 @@
-//! The output of a server.
+//! Collects the output of a server.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -6,29 +6,29 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How many lines are kept.
+/// How many lines are retained.
 const LINES: usize = 256;
-/// How much of a line is kept.
+/// How many bytes of a line are retained.
 const LINE_BYTES: usize = 4096;
 /// How much is read at once.
 const CHUNK: usize = 16 << 10;
 
-/// Where the output of a server goes. The last 256 lines are kept in any case.
+/// Where the output of a server goes. The last 256 lines are always retained in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LocalLog {
-    /// It is only kept.
+    /// The output is only retained in memory.
     #[default]
     Keep,
-    /// It is also written to this program's standard error.
+    /// The output is also written to this program's standard error.
     Forward,
 }
 
-/// The last lines of a server, in bounded memory whatever it prints.
+/// The last lines of a server's output, in bounded memory.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     policy: LocalLog,
-    /// Guards the lines that are whole; held for a push or a copy.
+    /// Guards the complete lines; held for a push or a copy.
     kept: Mutex<VecDeque<String>>,
 }
 
@@ -37,12 +37,12 @@ impl Lines {
         Self { policy, kept: Mutex::default() }
     }
 
-    /// The lines that are kept, oldest first.
+    /// Returns the retained lines, oldest first.
     pub(super) fn last(&self) -> Vec<String> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Reads to the end. It never stops reading: a server whose pipe is full would block.
+    /// Reads to the end. It never pauses, because a full pipe would block the server.
     pub(super) async fn read(&self, mut pipe: impl AsyncRead + Unpin) {
         let (mut buffer, mut line) = (vec![0; CHUNK], Vec::new());
         while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
@@ -54,7 +54,7 @@ impl Lines {
                     self.push(&std::mem::take(&mut line));
                 }
             }
-            // A server that prints without end must not starve other tasks.
+            // A server that prints without pause must not starve other tasks.
             tokio::task::coop::consume_budget().await;
         }
         if !line.is_empty() {
@@ -65,7 +65,7 @@ impl Lines {
     fn push(&self, line: &[u8]) {
         let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
         if self.policy == LocalLog::Forward {
-            // A program without a standard error has nowhere to show it.
+            // An error means that this program has no standard error.
             let _ = writeln!(std::io::stderr().lock(), "{}", crate::convert::text::printable(&line));
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_last_lines_are_kept_and_no_more() {
+    async fn only_the_last_lines_are_retained() {
         let lines = Lines::new(LocalLog::Keep);
         let text: String = (0..1000).map(|number| format!("line {number}\r\n")).collect();
         lines.read((text + "no end").as_bytes()).await;

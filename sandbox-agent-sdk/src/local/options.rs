@@ -1,4 +1,4 @@
-//! What a server on this machine is started with.
+//! Options of a server on this machine.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,12 +14,12 @@ use crate::client::secret::Secret;
 use crate::process_tree::Inherited;
 use crate::{ClientOptions, SandboxAgentClient};
 
-/// Where a server keeps its data and its configuration: inherited beside the harmless variables.
+/// The server's data and configuration directories, inherited in addition to the default variables.
 const DATA: [&str; 4] = ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
 
 type Adjust = Box<dyn FnOnce(ClientOptions) -> ClientOptions + Send + Sync>;
 
-/// How a server on this machine is started: [`SandboxAgentClient::start_local`].
+/// Options of a server on this machine. See [`SandboxAgentClient::start_local`].
 #[must_use = "options do nothing until the server is started"]
 pub struct LocalOptions {
     pub(super) binary: Option<PathBuf>,
@@ -29,7 +29,7 @@ pub struct LocalOptions {
     pub(super) inherited: Inherited,
     pub(super) environment: Vec<(OsString, OsString)>,
     pub(super) port: Option<u16>,
-    /// Whether this process listens for the server and relays to it.
+    /// Whether this process listens on the port and relays connections to the server.
     #[cfg(feature = "providers")]
     pub(super) relayed: bool,
     pub(super) token: Option<Secret>,
@@ -41,15 +41,17 @@ pub struct LocalOptions {
 }
 
 impl SandboxAgentClient {
-    /// Starts a server on this machine, with a client for it.
+    /// Creates options to start a server on this machine, with a client for it.
     ///
-    /// The server listens on the loopback interface only. The client connects to it without a proxy, and only after the
-    /// listening socket was found in the server's process tree (on Linux; other systems do not show who listens). The
-    /// client is disconnected when the server exits, and sends its token to no other process on that port.
+    /// The server listens on the loopback interface only. The client connects to it without a proxy, and only
+    /// after the listening socket was found in the server's process tree (on Linux; other systems do not
+    /// expose the owner of a socket). The client is disconnected when the server exits, and sends its token
+    /// to no other process on that port.
     ///
-    /// The released server takes its token on its command line only, and on most systems every user can read the command
-    /// lines of all processes (`ps`, `/proc`). The token gives the rights of this program's user. On a machine with users
-    /// that you do not trust, mount `/proc` with `hidepid=2`, or run this program in a container.
+    /// The released server accepts its token on its command line only. On most systems every user can read
+    /// the command lines of all processes (`ps`, `/proc`), and the token grants the rights of this program's
+    /// user. On a machine with untrusted users, mount `/proc` with `hidepid=2`, or run this program in a
+    /// container.
     ///
     /// ```no_run
     /// # use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
@@ -83,40 +85,40 @@ impl SandboxAgentClient {
 }
 
 impl LocalOptions {
-    /// This process listens on the port itself and relays to the server.
+    /// Makes this process listen on the port and relay connections to the server.
     #[cfg(feature = "providers")]
     pub(crate) fn relayed(mut self) -> Self {
         self.relayed = true;
         self
     }
 
-    /// Sets the server's program. By default it is the one that `SANDBOX_AGENT_BIN` names, or the first
-    /// `sandbox-agent` in `PATH`.
+    /// Sets the server's program. The default is `SANDBOX_AGENT_BIN`, or the first `sandbox-agent` in `PATH`.
     ///
-    /// The program must be executable; its mode is never changed. Neither it nor a directory or link on the way to it
-    /// may belong to, or be writable by, another user: [`accept_untrusted_binary`](Self::accept_untrusted_binary).
+    /// The program must be executable; its mode is never changed. Neither the program nor a directory or link
+    /// in its path may be owned by or writable for another user, unless
+    /// [`accept_untrusted_binary`](Self::accept_untrusted_binary) is set.
     pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
         self.binary = Some(binary.into());
         self
     }
 
-    /// Also looks for the npm package `@sandbox-agent/cli-…` of this platform, in the `node_modules` of this directory
-    /// and of those above it.
+    /// Also searches for the npm package `@sandbox-agent/cli-…` of this platform.
     ///
-    /// The author of such a directory chooses the program: name only directories that you trust. A package that was
-    /// installed without the permission to run it is [`LocalError::NotExecutable`].
+    /// The search covers `node_modules` in this directory and in its parents. The author of such a directory
+    /// chooses the program: use only directories that you trust. If the package's program is not executable,
+    /// the start fails with [`LocalError::NotExecutable`].
     pub fn search_node_modules(mut self, directory: impl Into<PathBuf>) -> Self {
         self.node_modules = Some(directory.into());
         self
     }
 
-    /// Starts the program even if other users of this machine can change it.
+    /// Starts the program even if other users of this machine can replace it.
     pub fn accept_untrusted_binary(mut self) -> Self {
         self.accept_untrusted = true;
         self
     }
 
-    /// Sets the working directory of the server and its agents. By default it is this program's.
+    /// Sets the working directory of the server and its agents. The default is this program's.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
@@ -130,35 +132,37 @@ impl LocalOptions {
 
     /// Passes on these variables of this program's environment, such as `ANTHROPIC_API_KEY` or `HTTPS_PROXY`.
     ///
-    /// By default the server and its agents get `PATH`, `HOME`, the user, the language, the terminal, the time zone and
-    /// the `XDG_…_HOME` directories, and nothing that may be a secret.
+    /// By default the server and its agents get `PATH`, `HOME`, the user, the language, the terminal, the
+    /// time zone and the `XDG_…_HOME` directories, and nothing that may be a secret.
     pub fn inherit(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.inherited.add(names);
         self
     }
 
-    /// Passes on the whole environment of this program, with every secret in it.
+    /// Passes on the whole environment of this program, including all secrets.
     pub fn inherit_everything(mut self) -> Self {
         self.inherited = Inherited::Everything;
         self
     }
 
-    /// Sets the port to listen on. By default it is a free one.
+    /// Sets the port to listen on. The default is a free port.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// Sets the token that the server requires. By default it is random.
+    /// Sets the token that the server requires. The default is random.
     ///
-    /// Other users of this machine may be able to read it from the server's command line:
-    /// [`start_local`](SandboxAgentClient::start_local). Do not use one that gives access to anything else.
+    /// Other users of this machine may be able to read it from the server's command line: see
+    /// [`start_local`](SandboxAgentClient::start_local). Do not use a token that grants access to anything
+    /// else.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into().into());
         self
     }
 
-    /// Sets the agent that the client connects to once the server is healthy. Without one it does not connect.
+    /// Sets the agent that the client connects to once the server is healthy. Without an agent it does not
+    /// connect.
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = Some(agent.into());
         self
@@ -182,8 +186,10 @@ impl LocalOptions {
         self
     }
 
-    /// Changes the options of the client. Its URL and its token are set already; a client with another token or HTTP
-    /// client loses the protection that [`start_local`](SandboxAgentClient::start_local) describes.
+    /// Changes the options of the client, whose URL and token are already set.
+    ///
+    /// A client with another token or HTTP client loses the protection that
+    /// [`start_local`](SandboxAgentClient::start_local) describes.
     pub fn client_options(
         mut self,
         change: impl FnOnce(ClientOptions) -> ClientOptions + Send + Sync + 'static,
@@ -195,10 +201,10 @@ impl LocalOptions {
     /// Starts the server and waits until it is healthy.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the server.
+    /// Dropping the future stops the server.
     ///
     /// # Errors
-    /// [`LocalError`] says what is missing, or how the server exited and what it printed last.
+    /// [`LocalError`] describes what is missing, or how the server exited, with the last lines of its output.
     pub fn start(self) -> BoxFuture<'static, Result<LocalServer, LocalError>> {
         Box::pin(async move {
             let search = Search::new(self.binary.clone(), self.node_modules.clone(), self.accept_untrusted);
@@ -208,7 +214,7 @@ impl LocalOptions {
     }
 }
 
-/// Leaves out the token and the values of variables.
+/// Hides the token and the values of variables.
 impl fmt::Debug for LocalOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalOptions")

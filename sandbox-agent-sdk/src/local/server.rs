@@ -12,21 +12,22 @@ use super::supervisor::Supervisor;
 use crate::SandboxAgentClient;
 use crate::client::secret::Secret;
 
-/// A server on this machine that this program started: [`SandboxAgentClient::start_local`].
+/// A server that this program started. See [`SandboxAgentClient::start_local`].
 ///
-/// It ends with this value, and so does its process tree: every process gets SIGTERM, and SIGKILL after the
-/// [stop timeout](super::LocalOptions::stop_timeout). A drop does not wait for that; [`close`](Self::close) does. When
-/// the runtime goes first, everything is killed at once.
+/// Dropping this value stops the server and its process tree: every process gets SIGTERM, and SIGKILL after
+/// the [stop timeout](super::LocalOptions::stop_timeout). A drop does not wait for that;
+/// [`close`](Self::close) does. If the runtime shuts down first, every process is killed immediately.
 ///
-/// On Linux the process tree is found in `/proc`: also agents and tools with a process group or a session of their own,
-/// without a parent, or with a cleared environment. Not found are processes that another program started on their behalf
-/// (a container engine, a service manager), processes of other users, and a process that gives up its session, its
-/// parent, its environment and its resource limits on purpose. On other Unix systems the process group ends.
+/// On Linux the members of the process tree are found in `/proc`, including agents and tools with their own
+/// process group or session, without a parent, or with a cleared environment. Three kinds of processes are
+/// not found: those that another program started on their behalf (a container engine, a service manager),
+/// those of other users, and those that deliberately changed their session, parent, environment and resource
+/// limits. On other Unix systems only the process group is stopped.
 ///
 /// The client is disconnected when the server exits.
 ///
-/// A program that is killed by SIGKILL leaves its server behind.
-#[must_use = "the server ends when this is dropped"]
+/// If this program is killed by SIGKILL, its server keeps running.
+#[must_use = "the server is stopped when this is dropped"]
 pub struct LocalServer {
     client: SandboxAgentClient,
     supervisor: Supervisor,
@@ -48,62 +49,66 @@ impl LocalServer {
         Self { client, supervisor, lines, url, token, binary }
     }
 
-    /// The client for it.
+    /// Returns the client of the server.
     #[must_use]
     pub fn client(&self) -> &SandboxAgentClient {
         &self.client
     }
 
-    /// The URL on which it listens.
+    /// Returns the URL on which the server listens.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The token that it requires. It gives the rights of this program's user. Do not send it once the server has
+    /// Returns the token that the server requires.
+    ///
+    /// The token grants the rights of this program's user. Do not send it after the server has
     /// [ended](Self::ended): another process may listen on its port.
     #[must_use]
     pub fn token(&self) -> &str {
         self.token.expose()
     }
 
-    /// The path of its program.
+    /// Returns the path of the server's program.
     #[must_use]
     pub fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// Its process id.
+    /// Returns the server's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.supervisor.pid()
     }
 
-    /// The last lines that it printed, oldest first: 256 at most.
+    /// Returns the last lines of the server's output, oldest first: at most 256.
     #[must_use]
     pub fn output(&self) -> Vec<String> {
         self.lines.last()
     }
 
-    /// How it exited, if it has.
+    /// Returns the server's exit status, if it has exited.
     #[must_use]
     pub fn exit(&self) -> Option<LocalExit> {
         self.supervisor.exit()
     }
 
-    /// Waits until it and its process tree have exited.
+    /// Waits until the server and its process tree have exited.
     pub async fn ended(&self) -> LocalExit {
         self.supervisor.ended().await
     }
 
-    /// Disconnects the client, ends the server and its process tree, and waits for that: no longer than the
-    /// [stop timeout](super::LocalOptions::stop_timeout) and the time to kill the rest.
+    /// Disconnects the client, stops the server and its process tree, and waits for their exit.
+    ///
+    /// This takes at most the [stop timeout](super::LocalOptions::stop_timeout) plus the time to kill
+    /// remaining processes.
     pub fn close(mut self) -> BoxFuture<'static, LocalExit> {
         Box::pin(async move {
             self.supervisor.stop();
             let (exit, outcome) = tokio::join!(self.supervisor.ended(), self.client.disconnect());
             if let Err(error) = outcome {
-                tracing::debug!(%error, "disconnecting from a server that is being ended failed");
+                tracing::debug!(%error, "failed to disconnect from a server that is stopping");
             }
             exit
         })

@@ -1,4 +1,4 @@
-//! The one task that owns a server's processes.
+//! The task that owns a server's processes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,25 +14,26 @@ use super::log::Lines;
 use crate::SandboxAgentClient;
 use crate::process_tree::ProcessTree;
 
-/// How long the rest of the output may take after the exit. A process outside of the tree may hold the pipes open.
+/// How long reading the rest of the output may take after the exit. A process outside the tree may hold the
+/// pipes open.
 const DRAIN: Duration = Duration::from_millis(200);
-/// How long the client may take to disconnect, with what it has yet to store.
+/// How long the client may take to disconnect, including pending writes to its store.
 const DISCONNECT: Duration = Duration::from_secs(10);
 
-/// Ends a server when it is stopped, when this is dropped, and when the runtime goes.
+/// Stops a server on request, on drop, and when the runtime shuts down.
 #[derive(Debug)]
 pub(super) struct Supervisor {
-    /// Dropping it ends the server.
+    /// Dropping it stops the server.
     stop: Option<oneshot::Sender<()>>,
     exit: watch::Receiver<Option<LocalExit>>,
     tree: Arc<ProcessTree>,
     pid: u32,
     client: ClientSlot,
-    /// Ends by itself within the grace period once `stop` is gone.
+    /// Ends within the grace period after `stop` was dropped.
     _task: JoinHandle<()>,
 }
 
-/// The client that ends with the server. Guards an option; held for a move.
+/// The client to disconnect when the server exits. Guards an option; held for a move.
 type ClientSlot = Arc<Mutex<Option<SandboxAgentClient>>>;
 
 impl Supervisor {
@@ -54,7 +55,7 @@ impl Supervisor {
         self.pid
     }
 
-    /// The server's process tree.
+    /// Returns the server's process tree.
     pub(super) fn tree(&self) -> &Arc<ProcessTree> {
         &self.tree
     }
@@ -64,22 +65,22 @@ impl Supervisor {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
     }
 
-    /// How the server exited, if it has.
+    /// Returns the server's exit status, if it has exited.
     pub(super) fn exit(&self) -> Option<LocalExit> {
         *self.exit.borrow()
     }
 
-    /// Waits for the exit of the server and of its process tree.
+    /// Waits until the server and its process tree have exited.
     pub(super) async fn ended(&self) -> LocalExit {
         let mut exit = self.exit.clone();
         match exit.wait_for(Option::is_some).await.map(|exit| *exit) {
             Ok(Some(exit)) => exit,
-            // The task goes with its runtime, and kills the server then.
+            // The task was dropped with its runtime, which killed the server.
             _ => LocalExit::of(None),
         }
     }
 
-    /// Begins to end the server.
+    /// Begins to stop the server.
     pub(super) fn stop(&mut self) {
         self.stop = None;
     }
@@ -107,17 +108,17 @@ async fn supervise(
         let Some(client) = client else { return };
         match timeout(DISCONNECT, client.disconnect()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "disconnecting from a server that has ended failed"),
-            Err(_) => tracing::debug!("disconnecting from a server that has ended took too long"),
+            Ok(Err(error)) => tracing::debug!(%error, "failed to disconnect from a server that has exited"),
+            Err(_) => tracing::debug!("disconnecting from a server that has exited timed out"),
         }
     };
     let end = async {
-        // A server that exited by itself may have left its agents behind.
+        // A server that exited on its own may have left its agents running.
         let status = group.end(grace).await;
-        // What is not read by then is held open by a process that cannot be found.
+        // If the pipes are still open afterwards, a process outside the tree holds them.
         let _ = timeout(DRAIN, async { while reading.join_next().await.is_some() {} }).await;
         ended.send_replace(Some(LocalExit::of(status)));
     };
-    // A store that hangs while the client disconnects does not delay the exit.
+    // A store that hangs during the disconnect does not delay the exit.
     tokio::join!(disconnect, end);
 }

@@ -1,4 +1,4 @@
-//! Whether other users can change a program.
+//! Checks whether other users can replace a program.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -10,23 +10,23 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// How many symbolic links are followed, as the kernel does.
+/// How many symbolic links are followed; the same limit as the kernel's.
 const MAX_LINKS: usize = 40;
 const ROOT: u32 = 0;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Why a file or directory lets other users decide which program runs.
+/// Why a file or directory is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathProblem {
-    /// Other users can write it.
+    /// Other users can write to it.
     WritableByOthers {
         /// Its permission bits.
         mode: u32,
     },
-    /// It belongs to another user, who is not the superuser.
+    /// It is owned by another user who is not root.
     OwnedBy {
         /// The id of that user.
         user: u32,
@@ -36,24 +36,25 @@ pub enum PathProblem {
 impl fmt::Display for PathProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::WritableByOthers { mode } => write!(f, "other users can write it (mode {mode:04o})"),
-            Self::OwnedBy { user } => write!(f, "it belongs to user {user}"),
+            Self::WritableByOthers { mode } => write!(f, "other users can write to it (mode {mode:04o})"),
+            Self::OwnedBy { user } => write!(f, "it is owned by user {user}"),
         }
     }
 }
 
-/// What the check of a path found.
+/// The result of checking a path.
 #[derive(Debug)]
 pub(super) enum Verdict {
     Trusted,
-    /// This entry on the way to the file is not.
+    /// This entry in the path is not trusted.
     Untrusted(PathBuf, PathProblem),
 }
 
-/// Checks every directory, link and file on the way to an absolute path.
+/// Checks every directory, link and file in an absolute path.
 ///
-/// Each must belong to this user or to the superuser, and no other user may be able to write it. In a sticky directory,
-/// such as `/tmp`, other users can add entries but not replace those of others, so that the owner of the entry decides.
+/// Each must be owned by this user or by root, and no other user may be able to write to it. In a sticky
+/// directory, such as `/tmp`, other users can add entries but not replace those of others, so the owner of
+/// the entry decides.
 pub(super) fn check(path: &Path) -> io::Result<Verdict> {
     let mut place = PathBuf::from("/");
     let mut rest = parts(path);
@@ -90,7 +91,7 @@ pub(super) fn check(path: &Path) -> io::Result<Verdict> {
     Ok(Verdict::Trusted)
 }
 
-/// The names in a path, without the root and `.`.
+/// Returns the names in a path, without the root and `.`.
 fn parts(path: &Path) -> VecDeque<OsString> {
     let names = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
     names.map(|part| part.as_os_str().to_owned()).collect()
@@ -101,12 +102,12 @@ fn problem(metadata: &Metadata) -> Option<PathProblem> {
     if user != ROOT && user != geteuid().as_raw() {
         return Some(PathProblem::OwnedBy { user });
     }
-    // The mode of a link means nothing: its directory decides who can replace it.
+    // The mode of a link has no meaning: its directory decides who can replace it.
     if metadata.is_symlink() || (metadata.is_dir() && metadata.mode() & STICKY != 0) {
         return None;
     }
     let mode = metadata.mode() & 0o7777;
-    // The superuser's group has the superuser's rights on the systems that use it.
+    // Where root's group is used, its members have root's rights.
     let writers =
         if metadata.gid() == ROOT { WRITABLE_BY_OTHERS } else { WRITABLE_BY_OTHERS | WRITABLE_BY_GROUP };
     (mode & writers != 0).then_some(PathProblem::WritableByOthers { mode })
@@ -166,7 +167,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let program = scratch.path().canonicalize().unwrap().join("program");
         fs::write(&program, "").unwrap();
-        // Only the superuser can give a file away.
+        // Only root can change the owner of a file.
         if std::os::unix::fs::chown(&program, Some(12345), None).is_ok() {
             let verdict = check(&program).unwrap();
             assert!(

@@ -1,24 +1,24 @@
-//! Which variables of this program's environment a child process inherits.
+//! The environment variables that a child process inherits.
 
 use std::ffi::OsString;
 
 use tokio::process::Command;
 
-/// The variables that a child process inherits by default. None of them holds a secret.
+/// The variables that a child process inherits by default. None of them contains a secret.
 const DEFAULT: [&str; 11] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ"];
 
 /// Which variables a child process inherits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Inherited {
-    /// Variables of these names.
+    /// Variables with these names.
     Named(Vec<OsString>),
-    /// The whole environment, with every secret in it.
+    /// The whole environment, including all secrets.
     Everything,
 }
 
 impl Inherited {
-    /// The default variables, and these.
+    /// Selects the default variables and these.
     pub(crate) fn with(names: &[&str]) -> Self {
         Self::Named(DEFAULT.iter().chain(names).map(OsString::from).collect())
     }
@@ -30,7 +30,7 @@ impl Inherited {
         }
     }
 
-    /// Gives a command these variables of this program's environment and no others.
+    /// Sets a command's environment to the inherited variables only.
     pub(crate) fn apply(&self, command: &mut Command) {
         if let Self::Named(names) = self {
             command.env_clear();

@@ -10,11 +10,11 @@ pub(super) fn is_empty(membership: &Membership) -> bool {
     test_kill_process_group(membership.leader()).is_err()
 }
 
-/// Asks every member to exit.
+/// Sends SIGTERM to every member.
 pub(super) fn terminate(membership: &Membership) {
     // A stopped process handles SIGTERM only after SIGCONT.
     for signal in [Signal::TERM, Signal::CONT] {
-        // A group without a living process needs nothing.
+        // An error means that the group has no live process.
         let _ = kill_process_group(membership.leader(), signal);
     }
 }

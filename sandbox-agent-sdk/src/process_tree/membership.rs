@@ -1,4 +1,4 @@
-//! How the members of a process tree are recognised.
+//! Recognises the members of a process tree.
 
 use rustix::process::Pid;
 #[cfg(target_os = "linux")]
@@ -11,27 +11,27 @@ use crate::client::random::random_id;
 #[cfg(target_os = "linux")]
 use crate::client::random::random_number;
 
-/// What the members of a tree have in common. Each mark alone is enough; a process has to lose all of them to be
-/// overlooked.
+/// The marks by which members of a tree are recognised. Each mark alone is sufficient.
 ///
 /// | mark | survives |
 /// |---|---|
-/// | the session | a process group of its own (`timeout`, job control), a lost parent, a cleared environment |
-/// | a variable in the environment | a session of its own (`setsid`, daemons), a lost parent |
-/// | a resource limit | all of that; a process that sets this very limit loses it |
+/// | the session | a new process group (`timeout`, job control), a lost parent, a cleared environment |
+/// | a variable in the environment | a new session (`setsid`, daemons), a lost parent |
+/// | a resource limit | all of these, unless a process sets this limit itself |
 /// | the parent | everything, while the parent is alive |
 ///
-/// The limit is `RLIMIT_RTTIME`, the processor time of real-time threads. A value of some hundred years restricts no
-/// process, every child and program inherits it, and every user may read it. A command that starts a new session, loses
-/// its parent, clears its environment and sets this limit is overlooked; in a sandbox it is not.
+/// The limit is `RLIMIT_RTTIME`, the processor time of real-time threads. Its value of more than 100 years
+/// restricts no process, every child and program inherits it, and every user may read it. A command that
+/// starts a new session, loses its parent, clears its environment and sets this limit is not found, except in
+/// a sandbox.
 #[derive(Debug)]
 pub(super) struct Membership {
     leader: Pid,
     variable: String,
-    /// No member was started earlier.
+    /// The earliest start time of a member.
     #[cfg(target_os = "linux")]
     since: u64,
-    /// `None` where the limit is in use already, as it is for programs that are members of such a tree themselves.
+    /// `None` if the limit is already in use, as in programs that are members of such a tree themselves.
     #[cfg(target_os = "linux")]
     mark: Option<u64>,
 }
@@ -39,9 +39,9 @@ pub(super) struct Membership {
 impl Membership {
     pub(super) fn new() -> Self {
         Self {
-            // A placeholder; `started` sets the real one.
+            // A placeholder; `started` sets the actual leader.
             leader: Pid::INIT,
-            // The name is the mark, so that nested trees do not replace each other's.
+            // The name is the mark, so that nested trees do not overwrite each other's.
             variable: format!("SANDBOX_AGENT_SDK_{}", random_id()),
             #[cfg(target_os = "linux")]
             since: 0,
@@ -54,10 +54,10 @@ impl Membership {
         command.env(&self.variable, "1");
     }
 
-    /// Records the leader as soon as it runs.
+    /// Records the leader immediately after its start.
     ///
-    /// The limit is set a moment after the start. A process that the leader has started by then is still its child, or
-    /// has its session or its environment, and is found by that.
+    /// The limit is set shortly after the start. Processes that the leader has started before are found by
+    /// parent, session or environment.
     pub(super) fn started(&mut self, leader: Pid) {
         self.leader = leader;
         #[cfg(target_os = "linux")]
@@ -74,7 +74,7 @@ impl Membership {
         self.leader
     }
 
-    /// Whether a process has a mark of its own, whatever its parent is.
+    /// Whether a process carries a mark, regardless of its parent.
     #[cfg(target_os = "linux")]
     pub(super) fn fit(&self, entry: &Entry) -> bool {
         entry.pid == self.leader
@@ -83,17 +83,17 @@ impl Membership {
             || table::has_variable(entry.pid, &self.variable)
     }
 
-    /// Whether a process can be a member at all.
+    /// Whether a process can be a member.
     #[cfg(target_os = "linux")]
     pub(super) fn could_fit(&self, entry: &Entry) -> bool {
         entry.started >= self.since
     }
 }
 
-/// Sets the limit of a process to a value that no other process has.
+/// Sets the limit of a process to a unique value.
 #[cfg(target_os = "linux")]
 fn mark(leader: Pid) -> Option<u64> {
-    /// About 140 years in microseconds; exact in a floating-point number.
+    /// About 140 years in microseconds, exactly representable as a floating-point number.
     const FLOOR: u64 = 1 << 52;
     let inherited = getrlimit(Resource::Rttime);
     if inherited.current.is_some() || inherited.maximum.is_some() {
@@ -107,7 +107,7 @@ fn mark(leader: Pid) -> Option<u64> {
 #[cfg(target_os = "linux")]
 fn set_mark(process: Pid, mark: u64) {
     let limit = Rlimit { current: Some(mark), maximum: Some(mark) };
-    // A program of another user, such as one that makes itself the superuser's, is known by the other membership.
+    // A setuid program belongs to another user; the other marks identify it.
     if let Err(error) = prlimit(Some(process), Resource::Rttime, limit) {
         tracing::trace!(?process, %error, "limit not set");
     }

@@ -1,9 +1,9 @@
-//! A process and every process that it started, directly or not.
+//! A process and every process that it started, directly or indirectly.
 //!
 //! ```text
-//! membership   how members are recognised, whatever they do to hide
+//! membership   recognises members, even those that try to hide
 //! table        the processes of this machine, from /proc (Linux)
-//! sweep        find, stop and kill members until none is left (Linux)
+//! sweep        finds, stops and kills members until none is left (Linux)
 //! sockets      which members hold a listening socket (Linux)
 //! group        the process group, the only means on other systems
 //! environment  which variables a child process inherits
@@ -35,40 +35,40 @@ use self::membership::Membership;
 #[cfg(target_os = "linux")]
 use self::sweep as platform;
 
-/// The leader of a new session and every process that it started, directly or not.
+/// The leader of a new session and every process that it started, directly or indirectly.
 ///
-/// The owner of the [`Child`] must not wait for it before [`finish`](Self::finish): until then the leader's process id
-/// cannot be reused, even if the leader has exited.
+/// The owner of the [`Child`] must not wait for it before [`finish`](Self::finish): until then the leader's
+/// process id cannot be reused, even if the leader has exited.
 #[derive(Debug)]
 pub(crate) struct ProcessTree {
     leader: Pid,
-    /// Guards the right to signal the tree; held while signals are sent, for a few scans of the process table. `None`
-    /// once the tree is finished.
+    /// Guards the permission to signal the tree; held while signals are sent, for a few scans of the process
+    /// table. `None` once the tree is finished.
     membership: Mutex<Option<Membership>>,
     /// Whether the tree is finished, readable without the lock.
     finished: AtomicBool,
 }
 
-/// Who holds the sockets that listen on a port of the loopback interface.
+/// The holder of the sockets that listen on a loopback port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listener {
     /// No socket listens yet.
     None,
-    /// Every such socket is held by a member of the tree.
+    /// Members of the tree hold every such socket.
     Member,
-    /// At least one is held by another process.
+    /// Another process holds at least one of them.
     Foreign,
-    /// This system does not tell who holds a socket.
+    /// This system does not expose the holder of a socket.
     #[cfg_attr(target_os = "linux", allow(dead_code))]
     Unknown,
 }
 
 impl ProcessTree {
-    /// Starts a command as the leader of a tree. It has no controlling terminal, and is killed on drop.
+    /// Starts a command as the leader of a tree. It has no controlling terminal and is killed on drop.
     pub(crate) fn start(mut command: Command) -> io::Result<(Child, Arc<Self>)> {
         let mut membership = Membership::new();
         membership.prepare(&mut command);
-        // The hook uses nothing of the wrapper that it is given.
+        // The hook does not use the wrapper that it receives.
         ProcessSession.pre_spawn(&mut command, &CommandWrap::with_new("", |_| {}))?;
         let child = command.kill_on_drop(true).spawn()?;
         let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
@@ -79,18 +79,18 @@ impl ProcessTree {
         Ok((child, Arc::new(Self { leader, membership, finished: AtomicBool::new(false) })))
     }
 
-    /// The process that was started.
+    /// Returns the leader's process id.
     pub(crate) fn leader(&self) -> Pid {
         self.leader
     }
 
-    /// How the leader exited, if it has. The exit status stays available to the owner of the [`Child`].
+    /// Returns the leader's exit status, if it has exited. The owner of the [`Child`] can still read it.
     pub(crate) fn exit(&self) -> io::Result<Option<WaitIdStatus>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(self.leader), options)?)
     }
 
-    /// Whether the leader has not exited. It never waits for a scan.
+    /// Whether the leader has not exited. Never waits for a scan.
     pub(crate) fn is_leader_alive(&self) -> bool {
         // The leader's id is not reused before the tree is finished.
         !self.finished.load(Ordering::Acquire) && matches!(self.exit(), Ok(None))
@@ -101,7 +101,7 @@ impl ProcessTree {
         self.lock().as_ref().is_none_or(platform::is_empty)
     }
 
-    /// Whether this process itself holds the sockets that listen on this loopback port.
+    /// Whether this process holds the sockets that listen on this loopback port.
     #[cfg(feature = "providers")]
     pub(crate) fn listens_itself(port: u16) -> io::Result<bool> {
         #[cfg(target_os = "linux")]
@@ -110,7 +110,8 @@ impl ProcessTree {
         return Ok(port != 0);
     }
 
-    /// Whether members of this tree, running as this user, hold the sockets that listen on this loopback port.
+    /// Whether members of this tree, running as this user, hold the sockets that listen on this loopback
+    /// port.
     pub(crate) fn listener(&self, port: u16) -> io::Result<Listener> {
         match &*self.lock() {
             #[cfg(target_os = "linux")]
@@ -131,10 +132,10 @@ impl ProcessTree {
         }
     }
 
-    /// Kills the process group of the leader, without a scan. Other members may be left.
+    /// Kills the leader's process group without a scan. Other members may survive.
     #[cfg_attr(not(feature = "terminals"), allow(dead_code))]
     pub(crate) fn kill_group(&self) {
-        // The holder of the lock is about to do the same.
+        // If the lock is held, its holder is about to kill the tree anyway.
         if let Ok(membership) = self.membership.try_lock()
             && let Some(membership) = &*membership
         {
@@ -150,14 +151,14 @@ impl ProcessTree {
         }
     }
 
-    /// Kills every member and gives up the right to signal the tree.
+    /// Kills every member and gives up the permission to signal the tree.
     pub(crate) fn finish(&self) {
         Self::finish_all([self]);
     }
 
     /// Finishes several trees with one scan of the process table. Two concurrent calls must not share a tree.
     pub(crate) fn finish_all<'a>(trees: impl IntoIterator<Item = &'a Self>) {
-        // Held to the end: a caller that finds a tree finished may wait for its leader.
+        // Held to the end: a caller that sees a finished tree may wait for its leader.
         let trees: Vec<_> = trees.into_iter().collect();
         let mut held: Vec<_> = trees.iter().map(|tree| tree.lock()).collect();
         let memberships: Vec<_> = held.iter().filter_map(|membership| membership.as_ref()).collect();
@@ -181,7 +182,7 @@ impl Drop for ProcessTree {
 
 /// Kills a process group atomically: no member escapes by starting another process.
 fn kill_group(group: Pid) {
-    // A group without a living process needs nothing.
+    // An error means that the group has no live process.
     let _ = kill_process_group(group, Signal::KILL);
 }
 
@@ -193,7 +194,7 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     let copy = Arc::clone(tree);
     match tokio::task::spawn_blocking(move || work(&copy)).await {
         Ok(result) => result,
-        // The runtime is shutting down, and this is the last chance to do it.
+        // The runtime is shutting down, so the work runs here.
         Err(_) => work(tree),
     }
 }

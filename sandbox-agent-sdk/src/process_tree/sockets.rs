@@ -22,11 +22,11 @@ struct Socket {
     inode: u64,
 }
 
-/// Whether members of this tree hold every socket that may accept connections to this loopback port.
+/// Whether members of this tree hold every socket that accepts connections to this loopback port.
 ///
-/// The table of sockets is read before the open files of members: a socket that listens has an owner. Another user can
-/// copy the marks by which members are recognised, but neither the user id of a socket nor that of a process, so both
-/// must be this user's.
+/// The table of sockets is read before the members' open files, because a listening socket always has an
+/// owner. Another user can copy the marks of members, but not the user id of a socket or a process. Both must
+/// be this user's.
 pub(super) fn listener(membership: &Membership, port: u16) -> io::Result<Listener> {
     let sockets = listening(port)?;
     if sockets.is_empty() {
@@ -45,14 +45,14 @@ pub(super) fn listener(membership: &Membership, port: u16) -> io::Result<Listene
     Ok(if sockets.iter().all(is_held) { Listener::Member } else { Listener::Foreign })
 }
 
-/// Whether this process holds every socket that may accept connections to this loopback port.
+/// Whether this process holds every socket that accepts connections to this loopback port.
 #[cfg(feature = "providers")]
 pub(crate) fn is_own(port: u16) -> io::Result<bool> {
     let (sockets, held) = (listening(port)?, inodes(rustix::process::getpid()));
     Ok(!sockets.is_empty() && sockets.iter().all(|socket| held.contains(&socket.inode)))
 }
 
-/// The sockets that listen on a port of the IPv4 loopback address.
+/// Returns the sockets that listen on a port of the IPv4 loopback address.
 fn listening(port: u16) -> io::Result<Vec<Socket>> {
     let mut sockets = parse(&fs::read_to_string("/proc/net/tcp")?, port);
     // An IPv6 socket also accepts IPv4 connections. A kernel without IPv6 has no such table.
@@ -64,7 +64,8 @@ fn listening(port: u16) -> io::Result<Vec<Socket>> {
     Ok(sockets)
 }
 
-/// The sockets in the text of a table that listen on a port, at the IPv4 loopback address or at every address.
+/// Parses a table. Returns the sockets that listen on a port, at the IPv4 loopback address or at every
+/// address.
 fn parse(table: &str, port: u16) -> Vec<Socket> {
     let addresses = addresses();
     let socket = |line: &str| {
@@ -79,7 +80,8 @@ fn parse(table: &str, port: u16) -> Vec<Socket> {
     table.lines().skip(1).filter_map(socket).collect()
 }
 
-/// The addresses that accept connections to 127.0.0.1, as the tables write them: words in the machine's byte order.
+/// The addresses that accept connections to 127.0.0.1, formatted as in the tables: words in native byte
+/// order.
 fn addresses() -> [String; 4] {
     let word = |bytes| format!("{:08X}", u32::from_ne_bytes(bytes));
     let (zero, loopback) = (word([0; 4]), word([127, 0, 0, 1]));
@@ -87,7 +89,7 @@ fn addresses() -> [String; 4] {
     [loopback, mapped, zero.repeat(4), zero]
 }
 
-/// The inodes of the sockets that a process holds. Empty if its open files cannot be read.
+/// Returns the inodes of the sockets that a process holds. Empty if its open files cannot be read.
 fn inodes(pid: Pid) -> Vec<u64> {
     let Ok(files) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())) else { return Vec::new() };
     let inode = |target: &str| target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
@@ -110,7 +112,7 @@ mod tests {
         assert_eq!(sockets.len(), 1);
         assert_eq!(sockets[0].user, geteuid().as_raw());
         assert!(inodes(getpid()).contains(&sockets[0].inode));
-        // A connection uses the port too, and does not listen.
+        // A connection uses the port too, but does not listen.
         let _connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(listening(port).unwrap(), sockets);
         drop(listener);

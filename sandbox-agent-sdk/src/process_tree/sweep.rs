@@ -14,14 +14,15 @@ use super::kill_group;
 use super::membership::Membership;
 use super::table::{Entry, Look, newest};
 
-/// How long a tree may take to die. Only the kernel keeps a killed process alive, in disk I/O for example.
+/// How long killing a tree may take. A killed process stays alive only in the kernel, for example in disk
+/// I/O.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait for a killed process before the next scan.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// A chase is over after this time without a new member.
+/// A chase ends after this time without a new member.
 const QUIET: Duration = Duration::from_millis(20);
-/// How many process ids before the newest a chase looks at.
+/// How many process ids below the newest a chase checks.
 const BEHIND: i32 = 8;
 
 /// Whether no member of a tree is alive.
@@ -29,11 +30,11 @@ pub(super) fn is_empty(membership: &Membership) -> bool {
     members(&[membership], Look::new().entries).is_empty()
 }
 
-/// Asks every member to exit.
+/// Sends SIGTERM to every member.
 pub(super) fn terminate(membership: &Membership) {
     // A stopped process handles SIGTERM only after SIGCONT.
     for signal in [Signal::TERM, Signal::CONT] {
-        // A group without a living process needs nothing.
+        // An error means that the group has no live process.
         let _ = kill_process_group(membership.leader(), signal);
     }
     for entry in members(&[membership], Look::new().entries) {
@@ -45,10 +46,10 @@ pub(super) fn terminate(membership: &Membership) {
     }
 }
 
-/// Kills every member of these trees. `false` if a process does not die.
+/// Kills every member of these trees. Returns `false` if a process does not die.
 ///
-/// Members are stopped first, and killed when no more are found: a stopped parent starts no child in place of a
-/// killed one, and stays the parent of those it has.
+/// Members are stopped before any is killed: a stopped parent cannot start a child to replace a killed one,
+/// and remains the parent of its children.
 pub(super) fn kill(trees: &[&Membership]) -> bool {
     trees.iter().for_each(|membership| kill_group(membership.leader()));
     let begun = Instant::now();
@@ -89,7 +90,7 @@ fn freeze(trees: &[&Membership], begun: Instant) -> Frozen {
                 escaped |= !stop(&entry, &mut frozen);
             }
         }
-        // A process that exited before it could be stopped may have started another one.
+        // A process that exited before it was stopped may have started another one.
         if escaped || !look.complete {
             found |= chase(trees, begun, |entry| {
                 stop(entry, &mut frozen);
@@ -101,8 +102,8 @@ fn freeze(trees: &[&Membership], begun: Instant) -> Frozen {
     }
 }
 
-/// Reads new processes as they start until none of them was a member for a while; `true` if one was. A process that
-/// starts another one and exits is gone before a whole scan is over.
+/// Checks new processes as they start, until none was a member for a while. Returns whether any was. A
+/// process that starts another one and exits is gone before a full scan completes.
 fn chase(trees: &[&Membership], begun: Instant, mut visit: impl FnMut(&Entry)) -> bool {
     let (mut found, mut quiet) = (false, Instant::now());
     let mut last = (newest() - BEHIND).max(0);
@@ -118,7 +119,7 @@ fn chase(trees: &[&Membership], begun: Instant, mut visit: impl FnMut(&Entry)) -
     found
 }
 
-/// The living members of these trees.
+/// Returns the live members of these trees.
 pub(super) fn members(trees: &[&Membership], mut rest: Vec<Entry>) -> Vec<Entry> {
     let me = getpid();
     // Zombies have no children.
@@ -129,7 +130,7 @@ pub(super) fn members(trees: &[&Membership], mut rest: Vec<Entry>) -> Vec<Entry>
         |entry: &Entry| trees.iter().any(|membership| membership.could_fit(entry) && membership.fit(entry));
     let (mut members, mut rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(fits);
     let mut known: HashSet<i32> = members.iter().map(|entry| entry.pid.as_raw_pid()).collect();
-    // The children of members are members, and so are theirs.
+    // Descendants of members are members.
     loop {
         let (found, left): (Vec<_>, Vec<_>) =
             rest.into_iter().partition(|entry| known.contains(&entry.parent));
@@ -143,28 +144,28 @@ pub(super) fn members(trees: &[&Membership], mut rest: Vec<Entry>) -> Vec<Entry>
     members
 }
 
-/// A process that can be signalled without the risk of hitting another one with its id.
+/// A process that can be signalled without the risk of a reused process id.
 #[derive(Debug)]
 struct Target {
     pid: Pid,
-    /// `None` on systems too old to have them.
+    /// `None` on systems without process file descriptors.
     handle: Option<OwnedFd>,
 }
 
 impl Target {
-    /// `None` if it is gone.
+    /// Returns `None` if the process has exited.
     fn of(entry: &Entry) -> Option<Self> {
         let handle = match pidfd_open(entry.pid, PidfdFlags::empty()) {
             Ok(handle) => Some(handle),
             Err(rustix::io::Errno::SRCH) => return None,
             Err(_) => None,
         };
-        // The id may have been reused between the scan and the handle, but not since.
+        // The id may have been reused before the handle was opened, but not afterwards.
         let now = Entry::read(entry.pid)?;
         (now.started == entry.started).then_some(Self { pid: entry.pid, handle })
     }
 
-    /// Waits for its exit, for a moment at most.
+    /// Waits briefly for the exit.
     fn ended(&self) {
         match &self.handle {
             // The next scan decides.

@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::process::{Pid, getpid};
 
-/// How many scans are made at most. On a busy machine there is always a new process.
+/// The maximum number of scans. On a busy machine every scan may find a new process.
 const SCANS: usize = 32;
 
 /// One process.
@@ -13,12 +13,12 @@ const SCANS: usize = 32;
 pub(super) struct Entry {
     pub(super) pid: Pid,
     pub(super) parent: i32,
-    /// Zero for a group or a session outside of this container.
+    /// Zero for a group or a session outside this container.
     pub(super) group: i32,
     pub(super) session: i32,
-    /// When it was started, in ticks since boot. With the id it identifies a process.
+    /// When it was started, in ticks since boot. Identifies a process together with its id.
     pub(super) started: u64,
-    /// Whether it is no zombie.
+    /// Whether it is alive, that is, not a zombie.
     pub(super) lives: bool,
 }
 
@@ -32,13 +32,13 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(super) struct Look {
     pub(super) entries: Vec<Entry>,
-    /// Whether no process can have been overlooked. A process that starts another one and exits, over and over, is
-    /// never listed for long.
+    /// Whether the scan found every process. A chain of processes, each of which starts the next one and
+    /// exits, can escape every scan.
     pub(super) complete: bool,
 }
 
 impl Look {
-    /// Scans until no process has appeared meanwhile.
+    /// Scans until no new process has appeared.
     pub(super) fn new() -> Self {
         let (mut seen, mut look) = (HashSet::new(), Self::default());
         for _ in 0..SCANS {
@@ -54,13 +54,14 @@ impl Look {
     }
 }
 
-/// The id of the process that was started last, without a scan.
+/// Returns the id of the most recently started process, without a scan.
 pub(super) fn newest() -> i32 {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split_whitespace().nth(4).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The ids of all processes. Empty where `/proc` belongs to another PID namespace and lists other processes under our ids.
+/// Returns the ids of all processes. Empty if `/proc` belongs to another PID namespace and lists other
+/// processes under our ids.
 fn numbers() -> Vec<i32> {
     let me = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
     if me != Some(getpid().as_raw_pid()) {
@@ -70,7 +71,7 @@ fn numbers() -> Vec<i32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The children of a process, without a scan.
+/// Returns the children of a process, without a scan.
 pub(super) fn children(of: Pid) -> Vec<Pid> {
     let pid = of.as_raw_pid();
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -92,9 +93,9 @@ pub(super) fn has_variable(pid: Pid, name: &str) -> bool {
     environment.split(|byte| *byte == 0).any(is_it)
 }
 
-/// Reads a line of `/proc/PID/stat`.
+/// Parses a line of `/proc/PID/stat`.
 fn parse(pid: Pid, stat: &[u8]) -> Option<Entry> {
-    // The program's name may hold any bytes, also brackets and spaces; numbers follow it.
+    // The program's name may contain any bytes, including brackets and spaces. Numbers follow it.
     let behind_name = stat.rsplit(|byte| *byte == b')').next()?;
     let mut fields = std::str::from_utf8(behind_name).ok()?.split_whitespace();
     let state = fields.next()?;
@@ -103,7 +104,7 @@ fn parse(pid: Pid, stat: &[u8]) -> Option<Entry> {
     let session = fields.next()?.parse().ok()?;
     let threads: u64 = fields.nth(13)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
-    // A process whose first thread has exited looks like a zombie and still runs.
+    // A process whose main thread has exited looks like a zombie but is running.
     let lives = !matches!(state, "Z" | "X" | "x") || threads > 1;
     Some(Entry { pid, parent, group, session, started, lives })
 }
@@ -117,7 +118,7 @@ mod tests {
     use super::{Entry, Look, has_limit, has_variable, newest, parse};
 
     #[test]
-    fn a_line_is_read_whatever_the_program_is_called() {
+    fn a_line_is_parsed_for_any_program_name() {
         let pid = Pid::from_raw(7).unwrap();
         for name in
             ["sh", "a b", ") Z 1 2 3", "((", "new\nline"].map(str::as_bytes).into_iter().chain([&b"\xd1"[..]])
@@ -136,7 +137,7 @@ mod tests {
             parse(pid, line.as_bytes()).unwrap().lives
         };
         assert!(state("T", 1) && state("D", 1) && !state("Z", 1) && !state("X", 1));
-        assert!(state("Z", 3), "its first thread has ended and others have not");
+        assert!(state("Z", 3), "only its main thread has exited");
         for broken in ["", "7", "7 (sh)", "7 (sh) S x", "7 (sh) S 1 2 3"] {
             assert_eq!(parse(pid, broken.as_bytes()), None, "{broken}");
         }
@@ -153,11 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_a_group_and_a_session_is_told() {
+    fn group_and_session_leaders_are_identified() {
         let mut child = Command::new("setsid").args(["--wait", "sleep", "60"]).spawn().unwrap();
         let own = || Entry::read(Pid::from_child(&child)).unwrap();
         let (me, mut entry) = (Entry::read(getpid()).unwrap(), own());
-        // A process is a member of our group until it has begun to be the program that it is to be.
+        // A process is in our group until it has executed its program.
         while entry.session == me.session {
             std::thread::yield_now();
             entry = own();

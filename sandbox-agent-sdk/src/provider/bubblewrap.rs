@@ -1,4 +1,4 @@
-//! A server in a bubblewrap sandbox.
+//! Runs a server in a bubblewrap sandbox.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,13 +16,13 @@ use crate::SandboxAgentClient;
 use crate::client::random::random_id;
 use crate::local::LocalOptions;
 
-/// The home directory inside.
+/// The home directory inside the sandbox.
 const HOME: &str = "/home/sandbox";
 
-/// The file in which `bwrap` writes about a sandbox.
+/// The file in which `bwrap` describes a sandbox.
 const INFO: &str = "info.json";
 
-/// What programs need of the system, where it is there. Nothing of it can be written.
+/// System directories that programs need, if they exist. They are mounted read-only.
 const SYSTEM: [&str; 14] = [
     "/usr",
     "/bin",
@@ -40,15 +40,15 @@ const SYSTEM: [&str; 14] = [
     "/etc/ssl",
 ];
 
-/// Starts the released server in a sandbox of `bwrap` (bubblewrap), on Linux.
+/// Starts the released server in a `bwrap` (bubblewrap) sandbox. Linux only.
 ///
-/// Inside there are the system's programs and libraries, read-only, an empty `/tmp`, a home directory of the sandbox's
-/// own, and the directories that this provider was given. There are no other files, no processes and no environment of
-/// this machine, and no way to gain rights. The network is this machine's, unless
-/// [`without_network`](Self::without_network) is set.
+/// The sandbox contains the system's programs and libraries (read-only), an empty `/tmp`, its own home
+/// directory, and the directories given to this provider. It has no access to other files, processes or
+/// environment variables of this machine, and cannot gain privileges. It shares the network of this machine,
+/// unless [`without_network`](Self::without_network) is set.
 ///
-/// A sandbox ends with its server: when it is destroyed, when this value is dropped, and when this program ends. Its
-/// home directory is deleted when it is destroyed.
+/// A sandbox ends with its server: when it is destroyed, when this value is dropped, and when this program
+/// exits. Destroying it deletes its home directory.
 pub struct BubblewrapProvider {
     program: PathBuf,
     bwrap: PathBuf,
@@ -58,20 +58,20 @@ pub struct BubblewrapProvider {
     network: Network,
     options: Box<dyn Fn(LocalOptions) -> LocalOptions + Send + Sync>,
     held: Held,
-    /// The place of each sandbox. Guards the table, never across an await.
+    /// The resources of each sandbox. Guards the table, never across an await.
     places: Mutex<HashMap<String, Place>>,
 }
 
-/// Which network there is inside.
+/// The network of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Network {
-    /// That of this machine.
+    /// The network of this machine.
     Shared,
-    /// Only a loopback interface of its own.
+    /// A private loopback interface only.
     Own,
 }
 
-/// What a sandbox has on this machine. It goes with this value.
+/// The resources of a sandbox on this machine. Dropping this value frees them.
 #[derive(Debug)]
 struct Place {
     directory: PathBuf,
@@ -82,12 +82,12 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.relay = None;
         if let Err(error) = fs::remove_dir_all(&self.directory) {
-            tracing::debug!(%error, directory = %self.directory.display(), "the directory of a sandbox was not removed");
+            tracing::debug!(%error, directory = %self.directory.display(), "failed to remove the directory of a sandbox");
         }
     }
 }
 
-/// A directory or file of this machine that is seen inside.
+/// A directory or file of this machine that is visible in the sandbox.
 #[derive(Debug, Clone)]
 struct Bind {
     option: &'static str,
@@ -96,7 +96,7 @@ struct Bind {
 }
 
 impl BubblewrapProvider {
-    /// Sandboxes for the server's program, with their home directories below `homes`.
+    /// Creates a provider for the server's program. Home directories are created below `homes`.
     pub fn new(program: impl Into<PathBuf>, homes: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -111,61 +111,61 @@ impl BubblewrapProvider {
         }
     }
 
-    /// Uses this program in place of the first `bwrap` in `PATH`.
+    /// Sets the `bwrap` program. The default is the first `bwrap` in `PATH`.
     #[must_use]
     pub fn bwrap(mut self, program: impl Into<PathBuf>) -> Self {
         self.bwrap = program.into();
         self
     }
 
-    /// Shows a directory or file inside, read-only.
+    /// Makes a directory or file visible in the sandbox, read-only.
     #[must_use]
     pub fn read_only(mut self, outside: impl Into<PathBuf>, inside: impl Into<PathBuf>) -> Self {
         self.binds.push(Bind { option: "--ro-bind", outside: outside.into(), inside: inside.into() });
         self
     }
 
-    /// Shows a directory or file inside, to be read and written.
+    /// Makes a directory or file visible in the sandbox, writable.
     #[must_use]
     pub fn writable(mut self, outside: impl Into<PathBuf>, inside: impl Into<PathBuf>) -> Self {
         self.binds.push(Bind { option: "--bind", outside: outside.into(), inside: inside.into() });
         self
     }
 
-    /// Sets a variable inside. Nothing else of this program's environment is there.
+    /// Sets an environment variable in the sandbox. It inherits none from this program.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Gives sandboxes no network but a loopback interface of their own: nothing inside reaches this machine or any
-    /// other.
+    /// Gives sandboxes no network except a private loopback interface. They reach neither this machine nor
+    /// any other.
     ///
-    /// The server is then reached through `nsenter` and `bash` of this machine, which join the sandbox's network for
-    /// each connection.
+    /// The client then reaches the server through `nsenter` and `bash` of this machine, which join the
+    /// sandbox's network for each connection.
     #[must_use]
     pub fn without_network(mut self) -> Self {
         self.network = Network::Own;
         self
     }
 
-    /// Changes how the server is started: its timeouts, its port, its log. Its program and directory are set already.
+    /// Changes how the server is started: timeouts, port, log. The program and the directory are already set.
     #[must_use]
     pub fn options(mut self, change: impl Fn(LocalOptions) -> LocalOptions + Send + Sync + 'static) -> Self {
         self.options = Box::new(change);
         self
     }
 
-    /// The environment inside. It is that of `bwrap` itself, whose first process can be read from inside, and it is
-    /// not on the command line of `bwrap`, which can be read from outside.
+    /// The environment of the sandbox. `bwrap` itself runs with it, because processes in the sandbox can read
+    /// the environment of `bwrap`. It is not passed on the command line, which other users can read.
     fn variables(&self) -> Vec<String> {
         let own = [("HOME", HOME), ("PATH", "/usr/local/bin:/usr/bin:/bin")];
         let own = own.iter().map(|(name, value)| format!("{name}={value}"));
         own.chain(self.environment.iter().map(|(name, value)| format!("{name}={value}"))).collect()
     }
 
-    /// The options of `bwrap`, and the server's program.
+    /// Builds the arguments of `bwrap`, including the server's program.
     fn words(&self, home: &Path) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         let mut add = |parts: &[&str]| words.extend(parts.iter().map(|part| (*part).to_owned()));
@@ -187,7 +187,7 @@ impl BubblewrapProvider {
         words
     }
 
-    /// Makes the home directory and the launcher of a sandbox.
+    /// Creates the home directory and the launcher script of a sandbox.
     fn prepare(&self) -> Result<(Place, PathBuf), ProviderError> {
         let directory = self.homes.join(random_id());
         let home = directory.join("home");
@@ -226,7 +226,7 @@ impl SandboxProvider for BubblewrapProvider {
             let mut options = (self.options)(SandboxAgentClient::start_local().binary(launcher));
             if self.network == Network::Own {
                 let port = Relay::free_port().map_err(|source| ProviderError::Program {
-                    program: "a free port".to_owned(),
+                    program: "free port".to_owned(),
                     source: Arc::new(source),
                 })?;
                 options = options.port(port).relayed();
@@ -253,7 +253,7 @@ impl SandboxProvider for BubblewrapProvider {
     }
 }
 
-/// Variables may be secrets.
+/// Variables may contain secrets.
 impl fmt::Debug for BubblewrapProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BubblewrapProvider")
@@ -265,7 +265,7 @@ impl fmt::Debug for BubblewrapProvider {
     }
 }
 
-/// A word of a shell's command.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

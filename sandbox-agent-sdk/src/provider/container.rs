@@ -1,4 +1,4 @@
-//! A server in a container, by the command line of an engine.
+//! Runs a server in a container, through the command line of a container engine.
 
 use std::fmt;
 use std::fs::File;
@@ -12,17 +12,17 @@ use tokio::process::Command;
 
 use super::{Endpoint, ProviderError, SandboxProvider};
 
-/// The label that holds a container's token, so that another program can attach to it.
+/// The label that stores a container's token, so that another program can attach to it.
 const TOKEN_LABEL: &str = "sandbox-agent-sdk.token";
 
-/// How much of the output of a command is in an error.
+/// How much of a command's output an error contains.
 const OUTPUT_CHARS: usize = 2000;
 
-/// Runs the server in containers, with the command line of `docker` or `podman`.
+/// Runs the server in containers, through the command line of `docker` or `podman`.
 ///
-/// The image has to have the server's program as `sandbox-agent` in its `PATH`. The server's port is published on the
-/// loopback interface of this machine alone. Everyone who may use the engine can read the token, and may do more than
-/// that anyway.
+/// The image must have the server's program `sandbox-agent` in its `PATH`. The server's port is published
+/// only on the loopback interface of this machine. Every user of the container engine can read the token, but
+/// already controls the container anyway.
 #[derive(Clone)]
 pub struct ContainerProvider {
     engine: PathBuf,
@@ -34,17 +34,18 @@ pub struct ContainerProvider {
 }
 
 impl ContainerProvider {
-    /// Containers of this image, by `docker`.
+    /// Creates a provider for containers of this image, with `docker`.
     pub fn docker(image: impl Into<String>) -> Self {
         Self::engine("docker", "docker", image)
     }
 
-    /// Containers of this image, by `podman`.
+    /// Creates a provider for containers of this image, with `podman`.
     pub fn podman(image: impl Into<String>) -> Self {
         Self::engine("podman", "podman", image)
     }
 
-    /// Containers of this image, by a program that takes the same commands. Its sandboxes have ids of this name.
+    /// Creates a provider for a program that accepts the same commands as `docker`. `name` prefixes the ids
+    /// of its sandboxes.
     pub fn engine(program: impl Into<PathBuf>, name: impl Into<String>, image: impl Into<String>) -> Self {
         Self {
             engine: program.into(),
@@ -63,7 +64,7 @@ impl ContainerProvider {
         self
     }
 
-    /// Sets a variable inside. Its value is handed to the engine in its environment, and not on its command line.
+    /// Sets an environment variable in the container. Its value is not visible on the engine's command line.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
@@ -77,7 +78,7 @@ impl ContainerProvider {
         self
     }
 
-    /// Runs a command of the engine, and returns what it printed.
+    /// Runs a command of the container engine and returns its output.
     async fn command(&self, words: &[String], shown: &'static str) -> Result<String, ProviderError> {
         let program = self.engine.display().to_string();
         let mut command = Command::new(&self.engine);
@@ -97,7 +98,7 @@ impl ContainerProvider {
         Err(ProviderError::Engine { command: format!("{program} {shown}"), output })
     }
 
-    /// The words of `run`.
+    /// Builds the arguments of `run`.
     fn run_words(&self, token: &str) -> Vec<String> {
         let mut words: Vec<String> = ["run", "--detach", "--init"].map(str::to_owned).to_vec();
         words.push(format!("--publish=127.0.0.1::{}", self.port));
@@ -121,7 +122,7 @@ impl SandboxProvider for ContainerProvider {
         Box::pin(async move {
             let token = token()?;
             let printed = self.command(&self.run_words(&token), "run").await?;
-            // Warnings about the image may come before the id.
+            // Warnings about the image may precede the id.
             let id = printed.lines().last().unwrap_or_default().trim().to_owned();
             if id.is_empty() {
                 let command = format!("{} run", self.engine.display());
@@ -172,7 +173,7 @@ impl SandboxProvider for ContainerProvider {
     }
 }
 
-/// Variables may be secrets.
+/// Variables may contain secrets.
 impl fmt::Debug for ContainerProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ContainerProvider")
@@ -184,7 +185,7 @@ impl fmt::Debug for ContainerProvider {
     }
 }
 
-/// 256 bits of the system's randomness.
+/// Generates a token from 256 random bits.
 fn token() -> Result<String, ProviderError> {
     const SOURCE: &str = "/dev/urandom";
     let mut bytes = [0; 32];
@@ -194,7 +195,7 @@ fn token() -> Result<String, ProviderError> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether the engine says that there is no such container.
+/// Whether the engine reports that the container does not exist.
 fn is_unknown(output: &str) -> bool {
     let output = output.to_lowercase();
     output.contains("no such container") || output.contains("no such object")

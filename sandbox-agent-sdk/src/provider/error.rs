@@ -1,4 +1,4 @@
-//! Why there is no sandbox.
+//! Errors of sandbox providers.
 
 use std::io;
 use std::sync::Arc;
@@ -6,45 +6,46 @@ use std::sync::Arc;
 use crate::Error;
 use crate::local::LocalError;
 
-/// Why a provider failed.
+/// The error of a sandbox provider.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProviderError {
-    /// The provider cannot do this.
+    /// The provider does not support the operation.
     #[error("the provider does not support `{0}`")]
     Unsupported(&'static str),
-    /// There is no sandbox with this id.
-    #[error("there is no sandbox `{0}`")]
+    /// The sandbox does not exist.
+    #[error("sandbox `{0}` does not exist")]
     NotFound(String),
-    /// The id is of another provider.
-    #[error("sandbox `{id}` is not of provider `{provider}`")]
+    /// The sandbox id belongs to another provider.
+    #[error("sandbox `{id}` does not belong to provider `{provider}`")]
     WrongProvider {
-        /// The id.
+        /// The sandbox id.
         id: String,
-        /// The provider.
+        /// The provider's name.
         provider: String,
     },
-    /// The server could not be started.
-    #[error("the server did not start")]
+    /// The server failed to start.
+    #[error("the server failed to start")]
     Local(#[from] LocalError),
-    /// A program could not be run.
-    #[error("`{program}` cannot be run")]
+    /// A program failed to start, or a resource of this machine is unavailable.
+    #[error("`{program}` is unavailable")]
     Program {
-        /// The program.
+        /// The program or resource.
         program: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Arc<io::Error>,
     },
     /// A command of the container engine failed.
     #[error("`{command}` failed: {output}")]
     Engine {
-        /// The command, without its secrets.
+        /// The command, without secrets.
         command: String,
-        /// The end of what it printed.
+        /// The end of its output.
         output: String,
     },
-    /// The server in the sandbox cannot be used. A sandbox that was made for it has been destroyed.
-    #[error("the server in the sandbox cannot be used")]
+    /// The server in the sandbox is not usable. If the sandbox was created by this call, it has been
+    /// destroyed.
+    #[error("the server in the sandbox is not usable")]
     Server(#[source] Box<Error>),
 }

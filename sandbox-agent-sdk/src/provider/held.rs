@@ -1,4 +1,4 @@
-//! Servers of this program, by the ids of their sandboxes.
+//! Local servers by sandbox id.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{Endpoint, ProviderError};
 use crate::local::LocalServer;
 
-/// Servers that are processes of this program. They end with this value.
+/// Servers that this program started. Dropping this value stops them.
 #[derive(Default)]
 pub(super) struct Held {
     /// Guards the table, never across an await.
@@ -15,7 +15,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Adds a server, and returns its id.
+    /// Adds a server and returns its id.
     pub(super) fn add(&self, server: LocalServer) -> String {
         let id = server.pid().to_string();
         self.servers().insert(id.clone(), server);

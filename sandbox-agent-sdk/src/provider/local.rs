@@ -1,4 +1,4 @@
-//! A server on this machine, without a sandbox around it.
+//! Runs a server on this machine without a sandbox.
 
 use std::fmt;
 
@@ -9,22 +9,22 @@ use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::SandboxAgentClient;
 use crate::local::LocalOptions;
 
-/// Starts the released server as a process of this user: nothing separates it from this machine.
+/// Starts the released server as a process of this user, without any isolation.
 ///
-/// Its servers end when it is dropped, and can only be attached to through it.
+/// Dropping the provider stops its servers. A client can attach to them only through this provider.
 pub struct LocalProvider {
     options: Box<dyn Fn() -> LocalOptions + Send + Sync>,
     held: Held,
 }
 
 impl LocalProvider {
-    /// Servers with default options.
+    /// Creates a provider that starts servers with default options.
     #[must_use]
     pub fn new() -> Self {
         Self::with_options(SandboxAgentClient::start_local)
     }
 
-    /// Servers with these options, which are made for each of them.
+    /// Creates a provider that calls this function for the options of each server.
     #[must_use]
     pub fn with_options(options: impl Fn() -> LocalOptions + Send + Sync + 'static) -> Self {
         Self { options: Box::new(options), held: Held::default() }

@@ -1,13 +1,14 @@
-//! Sandboxes that run a server: where they come from, and their end.
+//! Creates, attaches to and destroys sandboxes that run a server.
 //!
-//! A [`SandboxProvider`] makes sandboxes; [`SandboxAgentClient::with_provider`](crate::SandboxAgentClient::with_provider)
-//! makes one, or attaches to one, and gives a client of the server in it.
+//! A [`SandboxProvider`] creates sandboxes.
+//! [`SandboxAgentClient::with_provider`](crate::SandboxAgentClient::with_provider) creates a sandbox, or
+//! attaches to one, and returns a client for the server in it.
 //!
-//! | provider | what separates the server from this machine |
+//! | provider | isolation from this machine |
 //! |---|---|
-//! | [`LocalProvider`] | nothing: it is a process of this user |
-//! | [`BubblewrapProvider`] | file system, processes, users and environment, and by choice the network. Linux |
-//! | [`ContainerProvider`] | what the container engine separates |
+//! | [`LocalProvider`] | none: the server is a process of this user |
+//! | [`BubblewrapProvider`] | file system, processes, users, environment, optionally the network; Linux only |
+//! | [`ContainerProvider`] | that of the container engine |
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,47 +41,50 @@ pub use error::ProviderError;
 pub use local::LocalProvider;
 pub use sandbox::{Provisioning, Sandbox};
 
-/// Where the server of a sandbox is reached.
+/// The address of a sandbox's server.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Endpoint {
-    /// Its URL.
+    /// The URL.
     pub url: String,
-    /// The token it requires.
+    /// The token that the server requires.
     pub token: Option<String>,
 }
 
 impl Endpoint {
-    /// A server at this URL.
+    /// Creates an endpoint.
     pub fn new(url: impl Into<String>, token: Option<String>) -> Self {
         Self { url: url.into(), token }
     }
 }
 
-/// The token is not shown.
+/// Hides the token.
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
-/// Makes sandboxes that run a server.
+/// Creates and destroys sandboxes that run a server.
 pub trait SandboxProvider: fmt::Debug + Send + Sync + 'static {
-    /// Its name, which is the first part of the ids of its sandboxes.
+    /// Returns the provider's name, which prefixes the ids of its sandboxes.
     fn name(&self) -> &str;
 
-    /// Makes a sandbox with a running server, and returns its id. When this fails, nothing is left behind.
+    /// Creates a sandbox with a running server and returns its id. A failure leaves nothing behind.
     fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>>;
 
-    /// Where the server of a sandbox is reached. A paused sandbox is resumed.
+    /// Returns the address of a sandbox's server. Resumes a paused sandbox.
     fn endpoint<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Endpoint, ProviderError>>;
 
-    /// Pauses a sandbox: it keeps its state and uses no processor. [`ProviderError::Unsupported`] by default.
+    /// Pauses a sandbox: it keeps its state and uses no processor time.
+    ///
+    /// # Errors
+    /// [`ProviderError::Unsupported`] by default.
     fn pause<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), ProviderError>> {
         let _ = id;
         Box::pin(async { Err(ProviderError::Unsupported("pause")) })
     }
 
-    /// Destroys a sandbox with everything in it. One that is gone is fine.
+    /// Destroys a sandbox with all its contents. Succeeds if it does not exist.
     fn destroy<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), ProviderError>>;
 }

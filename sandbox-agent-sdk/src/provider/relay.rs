@@ -1,4 +1,4 @@
-//! A way into a sandbox that has no network.
+//! Relays connections into a sandbox without a network.
 
 use std::net::{Ipv4Addr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
@@ -12,25 +12,25 @@ use tokio::process::Command;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-/// How often is looked whether the sandbox is there.
+/// How often to check whether the sandbox exists.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// How many connections there may be at once; each is a few processes.
+/// The maximum number of concurrent connections; each needs several processes.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Connects standard input and output with a port of the sandbox, in its network namespace.
+/// Connects standard input and output to a port of the sandbox, in its network namespace.
 const CONNECT: &str = r#"exec 3<>"/dev/tcp/127.0.0.1/$1" || exit 1; cat <&3 & cat >&3; kill $! 2>/dev/null"#;
 
-/// Passes the connections of a port on this machine to the same port in a sandbox. It ends with this value.
+/// Relays connections from a port of this machine to the same port in a sandbox.
 ///
-/// Processes of this machine join the sandbox's network with `nsenter`, which needs no rights, and connect there with
-/// `bash`.
+/// Dropping it ends the connections. Processes of this machine join the sandbox's network with `nsenter`,
+/// which needs no privileges, and connect with `bash`.
 #[derive(Debug)]
 pub(super) struct Relay {
     task: JoinHandle<()>,
 }
 
-/// What `bwrap` says about a sandbox.
+/// The description of a sandbox by `bwrap`.
 #[derive(Deserialize)]
 struct Info {
     #[serde(rename = "child-pid")]
@@ -38,12 +38,12 @@ struct Info {
 }
 
 impl Relay {
-    /// Passes on the connections of this port, as soon as `bwrap` has written about its sandbox.
+    /// Starts to relay connections of this port as soon as `bwrap` has described its sandbox.
     pub(super) fn start(port: u16, info: PathBuf) -> Self {
         Self { task: tokio::spawn(relay(port, info)) }
     }
 
-    /// A port that is free on this machine.
+    /// Returns a port that is free on this machine.
     pub(super) fn free_port() -> std::io::Result<u16> {
         Ok(StdListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
     }
@@ -56,7 +56,7 @@ impl Drop for Relay {
 }
 
 async fn relay(port: u16, info: PathBuf) {
-    // The server is started behind a check that its port is free, so that nothing listens here before.
+    // The server checks that its port is free before it starts, so nothing may listen here earlier.
     let pid = loop {
         match read(&info) {
             Some(info) => break info.child_pid,
@@ -66,7 +66,7 @@ async fn relay(port: u16, info: PathBuf) {
     let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::warn!(%error, port, "a sandbox without a network cannot be reached");
+            tracing::warn!(%error, port, "a sandbox without a network is unreachable");
             return;
         }
     };
@@ -89,7 +89,7 @@ fn read(info: &Path) -> Option<Info> {
     serde_json::from_slice(&std::fs::read(info).ok()?).ok()
 }
 
-/// Passes on one connection until either side is done.
+/// Relays one connection until either side closes it.
 async fn pass_on(stream: TcpStream, pid: u32, port: u16) {
     let mut command = Command::new("nsenter");
     command.args([
@@ -105,7 +105,7 @@ async fn pass_on(stream: TcpStream, pid: u32, port: u16) {
     command.args([CONNECT, "bash", &port.to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let spawned = command.process_group(0).kill_on_drop(true).spawn();
-    let Ok(mut child) = spawned.inspect_err(|error| tracing::warn!(%error, "nsenter cannot be run")) else {
+    let Ok(mut child) = spawned.inspect_err(|error| tracing::warn!(%error, "nsenter failed to start")) else {
         return;
     };
     let (Some(mut input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else { return };
@@ -117,7 +117,7 @@ async fn pass_on(stream: TcpStream, pid: u32, port: u16) {
     let backward = copy(&mut output, &mut to_client);
     tokio::pin!(forward, backward);
     tokio::select! {
-        // The end of what the client sends ends the connection inside, and that ends its output.
+        // The end of the client's data closes the connection in the sandbox, which ends its output.
         () = &mut forward => drop((&mut backward).await),
         _ = &mut backward => {}
     }

@@ -1,4 +1,4 @@
-//! A sandbox with a client of its server.
+//! A sandbox with a client for its server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::{ClientOptions, SandboxAgentClient};
 
 type Adjust = Box<dyn FnOnce(ClientOptions) -> ClientOptions + Send + Sync>;
 
-/// How a sandbox is made or attached to: [`SandboxAgentClient::with_provider`].
-#[must_use = "nothing happens until it is started"]
+/// Options for creating a sandbox or attaching to one. See [`SandboxAgentClient::with_provider`].
+#[must_use = "nothing happens until `start` is called"]
 pub struct Provisioning {
     provider: Arc<dyn SandboxProvider>,
     id: Option<String>,
@@ -23,12 +23,12 @@ pub struct Provisioning {
 }
 
 impl SandboxAgentClient {
-    /// Makes a sandbox, or attaches to one, with a client of the server in it.
+    /// Creates a sandbox, or attaches to one, with a client for the server in it.
     pub fn with_provider(provider: impl SandboxProvider) -> Provisioning {
         Self::with_shared_provider(Arc::new(provider))
     }
 
-    /// The same for a provider that makes several sandboxes.
+    /// Like [`with_provider`](Self::with_provider), for a provider that several sandboxes share.
     pub fn with_shared_provider(provider: Arc<dyn SandboxProvider>) -> Provisioning {
         Provisioning {
             provider,
@@ -41,25 +41,25 @@ impl SandboxAgentClient {
 }
 
 impl Provisioning {
-    /// Attaches to the sandbox with this [id](Sandbox::id) instead of making one.
+    /// Attaches to the sandbox with this [id](Sandbox::id) instead of creating one.
     pub fn sandbox_id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// The agent that the client connects to. Without one it does not connect by itself.
+    /// Sets the agent that the client connects to. Without an agent it does not connect.
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = Some(agent.into());
         self
     }
 
-    /// How long the server may take to be healthy; a minute by default.
+    /// Sets how long the server may take to become healthy; one minute by default.
     pub fn start_timeout(mut self, time: Duration) -> Self {
         self.start_timeout = time;
         self
     }
 
-    /// Changes the options of the client; its URL and its token are set already.
+    /// Changes the options of the client, whose URL and token are already set.
     pub fn client_options(
         mut self,
         change: impl FnOnce(ClientOptions) -> ClientOptions + Send + Sync + 'static,
@@ -68,10 +68,10 @@ impl Provisioning {
         self
     }
 
-    /// Makes the sandbox, or attaches to it, and waits until its server is healthy.
+    /// Creates the sandbox, or attaches to it, and waits until its server is healthy.
     ///
     /// # Errors
-    /// [`ProviderError`] says what failed. A sandbox that was made for this has been destroyed then.
+    /// [`ProviderError`] describes the failure. If this call created the sandbox, it has been destroyed.
     pub fn start(self) -> BoxFuture<'static, Result<Sandbox, ProviderError>> {
         Box::pin(async move {
             let provider = Arc::clone(&self.provider);
@@ -93,7 +93,7 @@ impl Provisioning {
                     if attached.is_err()
                         && let Err(error) = provider.destroy(&raw).await
                     {
-                        tracing::warn!(%error, sandbox = raw, "a sandbox that cannot be used was not destroyed");
+                        tracing::warn!(%error, sandbox = raw, "failed to destroy an unusable sandbox");
                     }
                     attached
                 }
@@ -127,9 +127,9 @@ impl fmt::Debug for Provisioning {
     }
 }
 
-/// A sandbox of a provider, with a client of the server in it.
+/// A sandbox with a client for the server in it.
 ///
-/// Dropping it drops the client; what becomes of the sandbox is the provider's matter.
+/// Dropping it drops the client. The provider decides whether the sandbox continues.
 #[derive(Debug)]
 pub struct Sandbox {
     provider: Arc<dyn SandboxProvider>,
@@ -138,28 +138,28 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// The name of the provider and its id of the sandbox, with a slash between them.
+    /// Returns the provider's name and the provider's id of the sandbox, joined by a slash.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}/{}", self.provider.name(), self.raw)
     }
 
-    /// The provider.
+    /// Returns the provider.
     #[must_use]
     pub fn provider(&self) -> &Arc<dyn SandboxProvider> {
         &self.provider
     }
 
-    /// A client of the server in the sandbox.
+    /// Returns the client of the server in the sandbox.
     #[must_use]
     pub fn client(&self) -> &SandboxAgentClient {
         &self.client
     }
 
-    /// Disconnects the client and pauses the sandbox. Attach to it by its id to resume it.
+    /// Disconnects the client and pauses the sandbox. Attaching to it by its id resumes it.
     ///
     /// # Errors
-    /// [`ProviderError::Unsupported`] if the provider cannot pause; the sandbox stays as it is.
+    /// [`ProviderError::Unsupported`] if the provider cannot pause; the sandbox is unchanged.
     pub fn pause(self) -> BoxFuture<'static, Result<(), ProviderError>> {
         Box::pin(async move {
             self.disconnect().await;
@@ -167,10 +167,10 @@ impl Sandbox {
         })
     }
 
-    /// Disconnects the client and destroys the sandbox with everything in it.
+    /// Disconnects the client and destroys the sandbox with all its contents.
     ///
     /// # Errors
-    /// What the provider fails with: the sandbox may still be there.
+    /// The provider's error. The sandbox may still exist.
     pub fn destroy(self) -> BoxFuture<'static, Result<(), ProviderError>> {
         Box::pin(async move {
             self.disconnect().await;
@@ -180,7 +180,7 @@ impl Sandbox {
 
     async fn disconnect(&self) {
         if let Err(error) = self.client.disconnect().await {
-            tracing::debug!(%error, "the client of a sandbox was not disconnected");
+            tracing::debug!(%error, "failed to disconnect the client of a sandbox");
         }
     }
 }

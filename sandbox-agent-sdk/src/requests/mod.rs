@@ -32,6 +32,7 @@
 //! question open. [`ClientOptions::questions`](crate::ClientOptions::questions) advertises that the application answers
 //! questions.
 
+mod agent_request;
 mod form;
 mod handler;
 mod option;
@@ -42,6 +43,8 @@ mod question;
 mod reply;
 mod unclaimed;
 
+pub use agent_request::{AgentRequest, Registration, RequestHandler, Requests, Response};
+pub(crate) use agent_request::{ConnectionHandlers, Fallback};
 pub use form::{FieldKind, FormChoice, FormField, QuestionForm, TextFormat};
 pub(crate) use handler::PermissionHandler;
 pub use handler::{DecidedBy, PermissionDecided};
@@ -52,6 +55,6 @@ pub use policy::{PermissionDecision, PermissionFunction, PermissionPolicy};
 pub(crate) use question::{ELICITATION, ELICITATION_COMPLETE, REQUEST_QUESTION};
 pub use question::{QuestionKind, QuestionRequest, QuestionSupport};
 pub use reply::ReplyError;
-pub(crate) use reply::ReplyListener;
+pub(crate) use reply::{Held, Responder};
 pub use unclaimed::{ClaimedRequest, OtherRequest, UnclaimedRequest, UnclaimedSummary};
 pub(crate) use unclaimed::{Open, REQUEST_PERMISSION, WeakUnclaimed};

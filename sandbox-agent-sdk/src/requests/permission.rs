@@ -3,13 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use acp_http_client::Responder;
 use serde_json::Value;
 
 use super::option::{PermissionKind, PermissionOption, cancelled, refusal, selected};
 use super::params::Params;
 use super::policy::PermissionDecision;
-use super::reply::{Reply, ReplyError, ReplyListener};
+use super::reply::{Held, Reply, ReplyError, Responder};
 use crate::convert::tool_calls::merge_tool_call;
 use crate::update::ToolCall;
 
@@ -76,8 +75,8 @@ impl Drop for Stake {
 impl PermissionRequest {
     pub(crate) fn new(
         params: Arc<Params>,
-        responder: Responder,
-        listener: ReplyListener,
+        responder: impl Into<Responder>,
+        held: Held,
         reported: Option<ToolCall>,
     ) -> Self {
         let own = params.get("toolCall").and_then(ToolCall::read);
@@ -92,7 +91,7 @@ impl PermissionRequest {
             },
             options: PermissionOption::read_all(&params),
             raw: params,
-            reply: Reply::new(responder, listener),
+            reply: Reply::new(responder.into(), held),
         };
         let inner = Arc::new(inner);
         Self { stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use acp_http_client::Responder;
 use serde_json::{Value, json};
 
 use super::form::{FormChoice, QuestionForm};
 use super::params::Params;
-use super::reply::{Reply, ReplyError, ReplyListener};
+use super::reply::{Held, Reply, ReplyError, Responder};
 use crate::error::RpcError;
 
 /// The method of structured questions.
@@ -98,10 +97,10 @@ impl QuestionRequest {
     pub(crate) fn new(
         method: &str,
         params: Arc<Params>,
-        responder: Responder,
-        listener: ReplyListener,
+        responder: impl Into<Responder>,
+        held: Held,
     ) -> Self {
-        let reply = Reply::new(responder, listener);
+        let reply = Reply::new(responder.into(), held);
         let kind = read_kind(method, &params);
         let inner = Arc::new(Inner { method: method.to_owned(), kind, raw: params, reply });
         Self { _stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }

@@ -1,23 +1,71 @@
 //! Responses that can be given once.
 
+use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use acp_http_client::Responder;
-use serde_json::{Value, json};
+use acp_http_client as wire;
+use serde_json::Value;
+use tokio::sync::oneshot;
 
+use super::agent_request::Response;
 use crate::error::RpcError;
 
-/// Sees the response and sends it, at once or when it is stored. It must not block.
-pub(crate) type ReplyListener = Box<dyn FnOnce(&Value, Box<dyn FnOnce() + Send>) + Send>;
+/// Where a response goes.
+#[derive(Debug)]
+pub(crate) enum Responder {
+    /// To the agent.
+    Agent(wire::Responder),
+    /// To the handler that forwarded the request.
+    Handler(oneshot::Sender<Response>),
+}
+
+impl Responder {
+    fn respond(self, result: &Value) -> bool {
+        match self {
+            Self::Agent(responder) => responder.respond(result),
+            Self::Handler(sender) => sender.send(Ok(result.clone())).is_ok(),
+        }
+    }
+
+    fn error(self, error: RpcError) -> bool {
+        match self {
+            Self::Agent(responder) => responder.error(error.into_wire()),
+            Self::Handler(sender) => sender.send(Err(error)).is_ok(),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Agent(responder) => responder.is_closed(),
+            Self::Handler(sender) => sender.is_closed(),
+        }
+    }
+
+    async fn closed(&mut self) {
+        match self {
+            Self::Agent(responder) => responder.closed().await,
+            Self::Handler(sender) => sender.closed().await,
+        }
+    }
+}
+
+impl From<wire::Responder> for Responder {
+    fn from(responder: wire::Responder) -> Self {
+        Self::Agent(responder)
+    }
+}
+
+/// What is held while a request is open, and dropped when it is answered.
+pub(crate) type Held = Box<dyn Any + Send>;
 
 /// The one response to a request. If it is dropped without one, the connection responds that it was cancelled.
 pub(super) struct Reply {
     /// Guards the right to respond; held to take it.
-    open: Mutex<Option<(Responder, ReplyListener)>>,
+    open: Mutex<Option<(Responder, Held)>>,
     /// The result that was given.
     result: OnceLock<Value>,
     waiters: Arc<Waiters>,
@@ -52,32 +100,25 @@ pub enum ReplyError {
 }
 
 impl Reply {
-    pub(super) fn new(responder: Responder, listener: ReplyListener) -> Self {
-        let open = Mutex::new(Some((responder, listener)));
+    pub(super) fn new(responder: Responder, held: Held) -> Self {
+        let open = Mutex::new(Some((responder, held)));
         Self { open, result: OnceLock::new(), waiters: Arc::default() }
     }
 
     pub(super) fn give(&self, result: &Value) -> Result<(), ReplyError> {
-        let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
-        let given = !responder.is_closed();
+        let (responder, _held) = self.take().ok_or(ReplyError::Stale)?;
+        let given = responder.respond(result);
         if given {
             // The right to respond was taken, so that nothing was set before.
             let _ = self.result.set(result.clone());
-            let response = result.clone();
-            // Whether it arrives is reported by the connection.
-            listener(&json!({ "result": result }), Box::new(move || drop(responder.respond(&response))));
         }
         self.waiters.wake_all();
         if given { Ok(()) } else { Err(ReplyError::Stale) }
     }
 
     pub(super) fn refuse(&self, error: RpcError) -> Result<(), ReplyError> {
-        let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
-        let told = json!({"error": {"code": error.code, "message": error.message}});
-        let given = !responder.is_closed();
-        if given {
-            listener(&told, Box::new(move || drop(responder.error(error.into_wire()))));
-        }
+        let (responder, _held) = self.take().ok_or(ReplyError::Stale)?;
+        let given = responder.error(error);
         self.waiters.wake_all();
         if given { Ok(()) } else { Err(ReplyError::Stale) }
     }
@@ -106,11 +147,11 @@ impl Reply {
         pin!(responder.closed()).poll(&mut Context::from_waker(&all))
     }
 
-    fn take(&self) -> Option<(Responder, ReplyListener)> {
+    fn take(&self) -> Option<(Responder, Held)> {
         self.lock().take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(Responder, ReplyListener)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Responder, Held)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

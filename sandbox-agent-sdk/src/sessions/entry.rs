@@ -4,10 +4,11 @@ use serde_json::{Value, json};
 
 use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind};
 use crate::Event;
-use crate::client::Place;
 use crate::client::event::Weight;
 use crate::client::random::random_id;
+use crate::requests::{ELICITATION, REQUEST_PERMISSION, REQUEST_QUESTION};
 use crate::session::Timestamp;
+use crate::stream::{LogRecord, StreamPosition as Position};
 
 /// What is stored of an event, before it has an incarnation and a turn.
 #[derive(Debug, Clone)]
@@ -15,7 +16,7 @@ pub(super) struct Entry {
     pub(super) kind: StoredEventKind,
     pub(super) payload: Value,
     /// Where it stands in a stream that every client of the server sees.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<Position>,
     /// The JSON-RPC id of an agent request.
     pub(super) rpc_id: Option<String>,
     /// Its approximate size in bytes.
@@ -25,20 +26,29 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// What is stored of an entry of the log, if anything is.
+    pub(super) fn of_record(record: &LogRecord, place: Option<Position>) -> Option<Self> {
+        let (request_id, method, params) = match record {
+            LogRecord::Event(event) => return Self::of(event, place),
+            LogRecord::Missing(gap) => return Some(Self::gap(Some(gap.from), Some(gap.to))),
+            LogRecord::AgentRequest { request_id, method, params } => (request_id, method, params),
+            _ => return None,
+        };
+        let kind = match method.as_str() {
+            REQUEST_PERMISSION => StoredEventKind::Permission,
+            REQUEST_QUESTION | ELICITATION => StoredEventKind::Question,
+            _ => return None,
+        };
+        let weight = crate::convert::decoded::value_size(params);
+        let rpc_id = Some(rpc_id_of(request_id));
+        Some(Self { kind, payload: params.clone(), place, rpc_id, weight, stream: 0 })
+    }
+
     /// What is stored of an event, if anything is.
-    pub(super) fn of(event: &Event, place: Option<Place>) -> Option<Self> {
-        let mut rpc_id = None;
+    pub(super) fn of(event: &Event, place: Option<Position>) -> Option<Self> {
         let (kind, payload) = match event {
             Event::Update(update) => (StoredEventKind::Update, update.raw().clone()),
             Event::SessionEnded(ended) => (StoredEventKind::Ended, json!(ended.termination)),
-            Event::Permission(request) => {
-                rpc_id = Some(rpc_id_of(request.id()));
-                (StoredEventKind::Permission, request.raw().clone())
-            }
-            Event::Question(request) => {
-                rpc_id = Some(rpc_id_of(request.id()));
-                (StoredEventKind::Question, request.raw().clone())
-            }
             Event::Other { method, params, .. } => {
                 (StoredEventKind::Notification, json!({"method": method, "params": params}))
             }
@@ -46,7 +56,7 @@ impl Entry {
             Event::Lagged(count) => (StoredEventKind::Lost, json!({ "count": count })),
             _ => return None,
         };
-        Some(Self { kind, payload, place, rpc_id, weight: event.weight(), stream: 0 })
+        Some(Self { kind, payload, place, rpc_id: None, weight: event.weight(), stream: 0 })
     }
 
     /// Messages of the stream that are not stored, by their numbers as far as these are known.
@@ -109,17 +119,27 @@ impl Entry {
 fn key_of(kind: &str, turn_id: Option<&str>, rpc_id: &str) -> String {
     let mut key = format!("{kind}:{}:{rpc_id}", turn_id.unwrap_or_default());
     if key.len() > super::store::MAX_KEY_BYTES {
-        let place = Place::of(0, key.as_bytes());
+        let place = Position::of(0, 0, key.as_bytes());
         key = format!("{kind}:{:016x}", place.fingerprint);
     }
     key
+}
+
+/// Whether requests of this method are stored.
+pub(super) fn is_stored(method: &str) -> bool {
+    matches!(method, REQUEST_PERMISSION | REQUEST_QUESTION | ELICITATION)
 }
 
 /// A JSON-RPC id as JSON text.
 pub(super) fn rpc_id_of(id: &str) -> String {
     let text = Value::from(id).to_string();
     match text.len() > super::store::MAX_KEY_BYTES {
-        true => format!("\"{:016x}\"", Place::of(0, text.as_bytes()).fingerprint),
+        true => format!("\"{:016x}\"", Position::of(0, 0, text.as_bytes()).fingerprint),
         false => text,
     }
+}
+
+/// The text of a JSON-RPC id that was stored.
+pub(super) fn text_of_rpc_id(rpc_id: &str) -> String {
+    serde_json::from_str(rpc_id).unwrap_or_else(|_| rpc_id.to_owned())
 }

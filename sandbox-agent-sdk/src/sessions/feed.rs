@@ -1,35 +1,43 @@
 //! Brings what the client sees to the trackers of stored sessions.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
-use serde_json::Value;
-use tokio::sync::Notify;
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, oneshot};
 
-use super::entry::{Entry, rpc_id_of};
+use super::entry::{Entry, is_stored, rpc_id_of};
 use super::inbox::Inbox;
 use super::store::StoredEventKind;
 use super::tracker::Command;
-use crate::client::snapshot::Patch;
-use crate::client::{Observer, Place, SendReply};
+use crate::client::{Hub, LogSink};
+use crate::error::RpcError;
 use crate::event::Origin;
+use crate::requests::{AgentRequest, RequestHandler, Response};
 use crate::session::Timestamp;
+use crate::stream::{LogEntry, LogRecord, StreamPosition as Position};
 use crate::{ConnectionState, Error, Event, TurnOutcome};
 
 /// How many bytes are held for sessions that are being created, and how many events of each.
 const EARLY_BYTES: usize = 32 << 20;
 const EARLY_EVENTS: usize = 8192;
 /// How many places of the stream are remembered, to know how far it is stored.
-const PLACES: usize = 4096;
+const POSITIONS: usize = 4096;
 
 type Mailbox = Arc<Inbox<Command>>;
 
 /// Sees everything, in the order of the stream, and gives each tracker what belongs to its session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Feed {
     /// Guards the routes; held for a look-up and a push. The hub's lock may be held around it, never the other way.
     state: Mutex<State>,
+    /// Whether other clients see the same stream, so that positions in it mean something to them.
+    is_shared: Arc<AtomicBool>,
+    /// Whether there is no connection although the application did not disconnect: what needs one connects.
+    asleep: AtomicBool,
     /// Events that did not fit, by session, until they are reported.
     lost: Mutex<BTreeMap<String, u64>>,
     pub(super) losing: Notify,
@@ -48,7 +56,7 @@ struct State {
     early: HashMap<String, Early>,
     early_bytes: usize,
     /// The latest places of the stream.
-    places: VecDeque<Place>,
+    places: VecDeque<Position>,
     /// The offsets that trackers have not stored yet.
     unstored: BTreeMap<u64, usize>,
     clock: u64,
@@ -83,6 +91,34 @@ pub(super) struct Moment {
 }
 
 impl Feed {
+    /// A feed that sees everything from now on.
+    pub(super) fn attached(hub: &Hub) -> Arc<Self> {
+        let feed = Arc::new(Self {
+            state: Mutex::default(),
+            is_shared: Arc::clone(hub.is_shared()),
+            asleep: AtomicBool::new(false),
+            lost: Mutex::default(),
+            losing: Notify::new(),
+        });
+        let position = hub.attach(Arc::<Self>::clone(&feed));
+        if let Some(position) = position.filter(|_| feed.is_shared.load(Ordering::Acquire)) {
+            let mut state = feed.lock();
+            if state.places.is_empty() {
+                state.pass(position);
+            }
+        }
+        feed
+    }
+
+    /// Whether there is no connection although the application did not disconnect.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::Release);
+    }
+
     pub(super) fn now(&self) -> Moment {
         let state = self.lock();
         Moment { clock: state.clock, stream: state.stream }
@@ -160,12 +196,12 @@ impl Feed {
     }
 
     /// The latest place of the stream.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<Position> {
         self.lock().places.back().copied()
     }
 
     /// Up to where everything of every session is stored.
-    pub(super) fn scanned_to(&self) -> Option<(u64, Place)> {
+    pub(super) fn scanned_to(&self) -> Option<(u64, Position)> {
         let state = self.lock();
         let first = state.unstored.keys().next().copied().unwrap_or(u64::MAX);
         let place = state.places.iter().rev().find(|place| place.offset < first)?;
@@ -210,8 +246,8 @@ impl Feed {
 }
 
 impl State {
-    fn pass(&mut self, place: Place) {
-        if self.places.len() == PLACES {
+    fn pass(&mut self, place: Position) {
+        if self.places.len() == POSITIONS {
             self.places.pop_front();
         }
         self.places.push_back(place);
@@ -287,70 +323,119 @@ impl State {
     }
 }
 
-impl Observer for Feed {
-    fn happened(&self, event: &Event, place: Option<Place>) {
+impl LogSink for Feed {
+    fn push(&self, entry: &LogEntry) {
+        let position = entry.position.filter(|_| self.is_shared.load(Ordering::Acquire));
         let mut state = self.lock();
-        if let Some(place) = place {
-            state.pass(place);
+        if let Some(position) = position {
+            state.pass(position);
         }
-        let Some(session) = event.session_id() else { return state.happened_to_all(event) };
-        if event.origin() != Origin::Live {
+        match &entry.record {
+            LogRecord::Response { request_id, result } => state.responded(request_id, result),
+            LogRecord::TurnEnded { session_id, outcome, .. } => state.turn_ended(session_id, outcome),
+            LogRecord::Settled(settlement) => {
+                if let Some(route) = state.routes.get(&settlement.session_id) {
+                    route.inbox.note(Command::Described);
+                }
+            }
+            record => self.happened(&mut state, record, entry, position),
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        true
+    }
+}
+
+impl Feed {
+    fn happened(&self, state: &mut State, record: &LogRecord, entry: &LogEntry, position: Option<Position>) {
+        let Some(session) = entry.session_id() else {
+            if let LogRecord::Event(event) = record {
+                if let Event::Connection(connection) = event
+                    && !matches!(connection, ConnectionState::Connecting)
+                {
+                    self.set_asleep(false);
+                }
+                state.happened_to_all(event);
+            }
+            return;
+        };
+        if entry.origin != Origin::Live {
             return;
         }
         state.last_active = Some(SystemTime::now().into());
-        if let Some(entry) = Entry::of(event, place) {
-            self.deliver(&mut state, session, entry);
+        if let Some(entry) = Entry::of_record(record, position) {
+            self.deliver(state, session, entry);
         }
     }
 
-    fn foreign_response(&self, id: &str, response: &Value) {
-        let inbox = self.lock().foreign.remove(id);
-        if let Some(inbox) = inbox {
-            inbox.note(Command::ForeignTurnEnded { request: id.to_owned(), response: response.clone() });
+    /// The tracker that stores what is answered in a session.
+    fn answering(&self, session: &str) -> Option<Mailbox> {
+        let state = self.lock();
+        let route = state.routes.get(session).map(|route| &route.inbox);
+        route.or_else(|| state.turns.get(session)).map(Arc::clone)
+    }
+}
+
+impl State {
+    fn responded(&mut self, request: &str, response: &Result<Value, RpcError>) {
+        if let Some(inbox) = self.foreign.remove(request) {
+            inbox.note(Command::ForeignTurnEnded(response.clone()));
         }
     }
 
-    fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>) {
-        let mut state = self.lock();
-        state.last_active = Some(SystemTime::now().into());
-        let turn = state.turns.remove(session);
-        let inbox = turn.or_else(|| state.routes.get(session).map(|route| Arc::clone(&route.inbox)));
+    fn turn_ended(&mut self, session: &str, outcome: &Result<TurnOutcome, Error>) {
+        self.last_active = Some(SystemTime::now().into());
+        let turn = self.turns.remove(session);
+        let inbox = turn.or_else(|| self.routes.get(session).map(|route| Arc::clone(&route.inbox)));
         if let Some(inbox) = inbox {
             inbox.note(Command::TurnEnded(session.to_owned(), Box::new(outcome.clone())));
         }
     }
+}
 
-    fn described(&self, session: &str, patch: &Patch) {
-        let state = self.lock();
-        if let Some(route) = state.routes.get(session) {
-            let (options, mode) = (patch.options_as_sent(), patch.mode().map(str::to_owned));
-            if options.is_some() || mode.is_some() {
-                route.inbox.note(Command::Described { options, mode });
+/// Stores the answers to permission requests and questions of stored sessions before they are sent.
+#[derive(Debug)]
+pub(super) struct Answers(pub(super) Weak<Feed>);
+
+impl Answers {
+    /// Whether an answer to this request is stored.
+    pub(super) fn selects(&self, request: &AgentRequest) -> bool {
+        let answering = |session: &str| self.0.upgrade()?.answering(session);
+        is_stored(request.method()) && request.session_id().and_then(answering).is_some()
+    }
+}
+
+impl RequestHandler for Answers {
+    fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response> {
+        let params = request.params();
+        let tool_call = params.pointer("/toolCall/toolCallId").or_else(|| params.get("toolCallId"));
+        let mut payload = json!({ "method": request.method(), "requestId": request.id() });
+        if let Some(tool_call) = tool_call {
+            payload["toolCallId"] = tool_call.clone();
+        }
+        let inbox = request.session_id().and_then(|session| self.0.upgrade()?.answering(session));
+        // It is published now, in its place between the updates.
+        let response = request.forward();
+        Box::pin(async move {
+            let response = response.await;
+            match &response {
+                Ok(result) => payload["result"] = result.clone(),
+                Err(error) => payload["error"] = json!({"code": error.code, "message": error.message}),
             }
-        }
-    }
-
-    fn replying(&self, session: &str, payload: Value, send: SendReply) -> Option<SendReply> {
-        let inbox = {
-            let state = self.lock();
-            let route = state.routes.get(session).map(|route| &route.inbox);
-            route.or_else(|| state.turns.get(session)).map(Arc::clone)
-        };
-        let Some(inbox) = inbox else { return Some(send) };
-        if inbox.is_busy() {
-            // The tracker may wait for the agent, which waits for this answer.
-            let rpc_id = payload["requestId"].as_str().map(rpc_id_of);
-            inbox.push(Entry::own(StoredEventKind::Answered, payload).about(rpc_id));
-            return Some(send);
-        }
-        match inbox.command(Command::Reply { payload, send }) {
-            Err(Command::Reply { send, .. }) => Some(send),
-            _ => None,
-        }
-    }
-
-    fn passed(&self, place: Place) {
-        self.lock().pass(place);
+            let Some(inbox) = inbox else { return response };
+            if inbox.is_busy() {
+                // The tracker may wait for the agent, which waits for this answer.
+                let rpc_id = payload["requestId"].as_str().map(rpc_id_of);
+                inbox.push(Entry::own(StoredEventKind::Answered, payload).about(rpc_id));
+                return response;
+            }
+            let (stored, is_stored) = oneshot::channel();
+            inbox.note(Command::Answered { payload, stored });
+            // A tracker that has ended stores nothing, and the agent gets its answer all the same.
+            let _ = is_stored.await;
+            response
+        })
     }
 }
 

@@ -152,9 +152,10 @@ impl StoredClient {
         let live = tracked.iter().filter(|(_, handle)| handle.view.borrow().agent_session.is_some()).count();
         let last = self.shared.feed.last_active();
         let is_quiet = last.is_none_or(|last| policy.is_agent_idle(SessionStatus::Active, last, now));
-        if idle.len() < live || !is_quiet || !self.client().inner().disconnect_if_quiet().await {
+        if idle.len() < live || !is_quiet || !self.client().disconnect_if_idle().await {
             return Ok(Vec::new());
         }
+        self.shared.feed.set_asleep(true);
         self.flush().await?;
         Ok(idle)
     }

@@ -158,9 +158,8 @@ impl StoredSession {
         let Some(agent_session) = self.agent_session() else { return Ok(()) };
         let inner = self.client.client().inner();
         let limit = inner.options.timeouts.cancel;
-        let connection = inner.connection().await?;
         let cancelled = async {
-            let cancelled = connection.cancel(agent_session.id()).await;
+            let cancelled = agent_session.cancel().await;
             self.open_turn_ended().await;
             cancelled
         };

@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::events_lost::EventsLost;
-use super::feed::Feed;
+use super::feed::{Answers, Feed};
 use super::inbox::Inbox;
 use super::options::StoreOptions;
 use super::store::{
@@ -17,8 +17,10 @@ use super::store::{
 use super::tracker::{Ask, Command, Tracker, View};
 use crate::client::event::Queue;
 use crate::client::random::random_id;
-use crate::client::{Hub, Place};
+use crate::client::Hub;
 use crate::connection::Capabilities;
+use crate::requests::Registration;
+use crate::stream::StreamPosition as Position;
 use crate::thread::ResultRules;
 use crate::{ConnectionState, Error, Event, Events, SandboxAgentClient};
 
@@ -33,6 +35,8 @@ pub(super) struct Shared {
     pub(super) rules: ResultRules,
     pub(super) hub: Arc<Hub>,
     pub(super) feed: Arc<Feed>,
+    /// Stores answers to agent requests.
+    _answers: Registration,
     /// This process, as an owner of sessions.
     pub(super) owner: String,
     /// The server, as positions name it.
@@ -67,12 +71,15 @@ impl Shared {
         options: StoreOptions,
     ) -> Arc<Self> {
         let inner = client.inner();
+        let feed = Feed::attached(&inner.hub);
+        let selects = Answers(Arc::downgrade(&feed));
         let shared = Arc::new(Self {
             store,
             options,
             rules: ResultRules::default(),
             hub: Arc::clone(&inner.hub),
-            feed: Arc::default(),
+            feed: Arc::clone(&feed),
+            _answers: client.requests().register(move |request| selects.selects(request), Answers(Arc::downgrade(&feed))),
             owner: format!("own_{}", random_id()),
             endpoint: inner.options.base_url.trim_end_matches('/').to_owned(),
             trackers: Mutex::default(),
@@ -80,7 +87,6 @@ impl Shared {
             losses: Mutex::default(),
             incarnation: Mutex::default(),
         });
-        inner.hub.observe(Arc::<Feed>::clone(&shared.feed));
         let reporting = Arc::clone(&shared);
         // Without a runtime nothing happens that could be lost.
         inner.spawn(async move { reporting.report_losses().await });
@@ -127,7 +133,7 @@ impl Shared {
         let handle = lock(&self.trackers).remove(id);
         if let Some(handle) = handle {
             self.feed.unroute(&handle.inbox, None);
-            handle.inbox.close().into_iter().for_each(Command::discard);
+            handle.inbox.close();
         }
     }
 
@@ -186,7 +192,7 @@ impl Shared {
         let connecting = match client.state() {
             ConnectionState::AgentEnded(_) => client.restart_agent(),
             ConnectionState::Lost(_) => client.connect_with(agent),
-            ConnectionState::Disconnected if client.inner().is_asleep() => client.connect_with(agent),
+            ConnectionState::Disconnected if self.feed.is_asleep() => client.connect_with(agent),
             _ => return capabilities(client).await,
         };
         match connecting.await {
@@ -196,7 +202,7 @@ impl Shared {
             // The application disconnected meanwhile.
             Err(error @ Error::Disconnected { .. }) => Err(error),
             Err(error) => {
-                client.inner().fall_asleep();
+                self.feed.set_asleep(true);
                 Err(error)
             }
         }
@@ -224,7 +230,7 @@ impl Shared {
         result.unwrap_or_else(|_| Err(StoreError::timed_out("the store")))
     }
 
-    pub(super) fn position(&self, incarnation: u64, place: Place) -> StreamPosition {
+    pub(super) fn position(&self, incarnation: u64, place: Position) -> StreamPosition {
         StreamPosition { incarnation, offset: place.offset, fingerprint: Fingerprint(place.fingerprint) }
     }
 

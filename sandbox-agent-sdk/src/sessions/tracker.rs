@@ -1,10 +1,9 @@
 //! The owner of a stored session's state in this process.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use acp_http_client as wire;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
@@ -13,12 +12,13 @@ use super::entry::Entry;
 use super::feed::Moment;
 use super::inbox::{Inbox, Item};
 use super::restored::Restored;
+use super::scan::Response;
 use super::shared::Shared;
 use super::store::{Fence, RecordPatch, SessionRecord, StoredError, StoredEventKind, TurnEnd};
-use crate::client::{PendingCall, Resend, SendReply, WeakClient};
-use crate::error::RpcError;
+use crate::client::{SessionClaim, WeakClient};
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
+use crate::stream::{Resend, StreamReader};
 use crate::thread::ResultRules;
 use crate::{Error, Event, NewSession, Prompt, Turn, TurnOutcome};
 
@@ -39,19 +39,13 @@ pub(super) enum Command {
     /// A turn of this process ended in this session of the agent.
     TurnEnded(String, Box<Result<TurnOutcome, Error>>),
     /// The response to a prompt of another program arrived.
-    ForeignTurnEnded {
-        request: String,
-        response: Value,
-    },
-    /// A response described the session.
-    Described {
-        options: Option<Value>,
-        mode: Option<String>,
-    },
-    /// An agent request is answered.
-    Reply {
+    ForeignTurnEnded(Response),
+    /// A call changed the state of the session.
+    Described,
+    /// An agent request is answered. The answer is sent when it is stored.
+    Answered {
         payload: Value,
-        send: SendReply,
+        stored: oneshot::Sender<()>,
     },
     /// Everything before is to be stored.
     Flush(oneshot::Sender<()>),
@@ -152,6 +146,17 @@ pub(super) struct Owned {
     pub(super) replay: Replay,
     /// Whether the agent replays the history that it loaded behind its response.
     pub(super) late: LateReplay,
+    /// The agent requests that are open, and whether an answer is stored, by their JSON-RPC ids.
+    pub(super) requests: BTreeMap<String, bool>,
+    /// What the record says about the state of the session.
+    pub(super) described: Described,
+}
+
+/// What a record has of a session's settings.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Described {
+    pub(super) options: Option<Value>,
+    pub(super) mode: Option<String>,
 }
 
 /// A turn of another program that is running.
@@ -160,9 +165,9 @@ pub(super) struct ForeignTurn {
     /// Whether the agent has reported anything since its prompt.
     pub(super) is_heard: bool,
     /// Its agent requests are addressed to this client meanwhile.
-    pub(super) _pending: PendingCall,
+    pub(super) _claim: SessionClaim,
     /// Its open requests are answered through this reader.
-    pub(super) _reader: Option<wire::AcpHttpClient>,
+    pub(super) _reader: Option<StreamReader>,
 }
 
 /// Whether the agent has to get the history as text.
@@ -240,16 +245,13 @@ impl Tracker {
         match command {
             Command::Gone => self.gone(),
             Command::TurnEnded(session, outcome) => self.turn_ended(&session, &outcome).await,
-            Command::ForeignTurnEnded { request, response } => {
-                self.foreign_turn_ended(&request, &response).await;
+            Command::ForeignTurnEnded(response) => self.foreign_turn_ended(&response).await,
+            Command::Described => self.describe().await,
+            Command::Answered { payload, stored } => self.answered(payload, stored).await,
+            Command::Flush(done) => {
+                self.describe().await;
+                drop(done.send(()));
             }
-            Command::Described { options, mode } => {
-                let mut patch = RecordPatch::default();
-                (patch.config_options, patch.current_mode) = (options, mode);
-                self.write(Vec::new(), patch, None).await;
-            }
-            Command::Reply { payload, send } => self.reply(payload, send).await,
-            Command::Flush(done) => drop(done.send(())),
             Command::Ask(ask) => {
                 self.inbox.set_busy(true);
                 Box::pin(self.answer(ask)).await;
@@ -369,15 +371,6 @@ impl Tracker {
     }
 }
 
-impl Command {
-    /// Drops what waits for a tracker that ends. An answer to the agent is sent all the same.
-    pub(super) fn discard(item: Item<Self>) {
-        if let Item::Command(Self::Reply { send, .. }) = item {
-            send();
-        }
-    }
-}
-
 impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Command")
@@ -395,17 +388,10 @@ pub(super) fn interrupted() -> TurnEnd {
 }
 
 /// How a turn ended by the response to its prompt.
-pub(super) fn ended_by(response: &Value) -> TurnEnd {
-    let outcome = match response.get("error") {
-        Some(error) => {
-            let error = serde_json::from_value(error.clone()).unwrap_or_else(|_| RpcError {
-                code: 0,
-                message: error.to_string(),
-                data: None,
-            });
-            Err(Error::Rpc { error, status: None, executed: true })
-        }
-        None => Ok(TurnOutcome::read(response["result"].clone(), Vec::new())),
+pub(super) fn ended_by(response: &Response) -> TurnEnd {
+    let outcome = match response.clone() {
+        Err(error) => Err(Error::Rpc { error, status: None, executed: true }),
+        Ok(result) => Ok(TurnOutcome::read(result, Vec::new())),
     };
     TurnEnd::of(&outcome, &ResultRules::default())
 }

@@ -142,7 +142,7 @@ fn bad(line: usize, reason: impl ToString) -> StoreError {
 }
 
 /// Reads a whole transcript before anything is stored.
-fn read_all(
+pub(crate) fn read_all(
     lines: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Result<(SessionRecord, Vec<NewEvent>), StoreError> {
     let mut last = 0;

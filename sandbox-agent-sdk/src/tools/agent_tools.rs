@@ -4,31 +4,37 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
 use super::files::{FileAccess, LineRange, ReadText, TextFiles, WriteText};
 #[cfg(all(feature = "terminals", unix))]
 use super::terminals::{TerminalCommand, TerminalExit, Terminals};
 use crate::error::RpcError;
+use crate::requests::{AgentRequest, RequestHandler, Response};
 
 /// How many requests are served at once by default.
 const MAX_CALLS: usize = 256;
 
 /// Serves an agent's requests for files and terminals of this machine.
 ///
-/// A [client](crate::ClientOptions::files) has one of its own. Use it alone to serve an agent in another way: advertise its
-/// [`capabilities`](Self::capabilities), and let it [`answer`](Self::answer) the agent's requests.
+/// A [client](crate::ClientOptions::files) has one of its own. It is a [`RequestHandler`]; use it alone to serve an agent in
+/// another way: advertise its [`capabilities`](Self::capabilities), and let it [`answer`](Self::answer) the agent's requests.
 #[derive(Clone)]
 #[must_use = "tools do nothing until an agent may use them"]
 pub struct AgentTools {
     files: Option<Arc<dyn TextFiles>>,
     #[cfg(all(feature = "terminals", unix))]
     terminals: Option<Terminals>,
+    /// Chooses the access to files that is advertised to an agent.
+    pub(super) advertised: Option<AccessFunction>,
     max_calls: usize,
     /// How many further requests may be served.
     calls: Arc<Semaphore>,
 }
+
+/// Chooses the access to files that is advertised to an agent of a name.
+pub(super) type AccessFunction = Arc<dyn Fn(&str) -> FileAccess + Send + Sync>;
 
 type Answer = BoxFuture<'static, Result<Value, RpcError>>;
 
@@ -67,13 +73,22 @@ impl AgentTools {
     /// The capabilities to advertise to the agent, in the form of the member `clientCapabilities`.
     #[must_use]
     pub fn capabilities(&self) -> Value {
-        let access = self.files.as_ref().map(|files| files.access());
+        self.capabilities_with(|access| access)
+    }
+
+    /// The capabilities with the access to files that is chosen of the one that is allowed.
+    fn capabilities_with(&self, choose: impl FnOnce(FileAccess) -> FileAccess) -> Value {
+        let allowed = self.files.as_ref().map_or(FileAccess::Nothing, |files| files.access());
+        let access = choose(allowed);
         #[cfg(all(feature = "terminals", unix))]
         let terminal = self.terminals.is_some();
         #[cfg(not(all(feature = "terminals", unix)))]
         let terminal = false;
         json!({
-            "fs": {"readTextFile": access.is_some(), "writeTextFile": access == Some(FileAccess::ReadWrite)},
+            "fs": {
+                "readTextFile": access.reads() && allowed.reads(),
+                "writeTextFile": access.writes() && allowed.writes(),
+            },
             "terminal": terminal,
         })
     }
@@ -99,14 +114,14 @@ impl AgentTools {
         }
         let files = Arc::clone(self.files.as_ref()?);
         match method {
-            "fs/read_text_file" => {
+            "fs/read_text_file" if files.access().reads() => {
                 let request = read_request(params);
                 Some(Box::pin(async move {
                     let text = files.read(request?).await.map_err(|error| error.to_rpc())?;
                     Ok(json!({"content": text}))
                 }))
             }
-            "fs/write_text_file" if files.access() == FileAccess::ReadWrite => {
+            "fs/write_text_file" if files.access().writes() => {
                 let request = write_request(params);
                 Some(Box::pin(async move {
                     files.write(request?).await.map_err(|error| error.to_rpc())?;
@@ -116,41 +131,62 @@ impl AgentTools {
             _ => None,
         }
     }
+}
 
-    /// Undoes a response that did not reach the agent: a terminal that the agent does not know of would run until the end
-    /// of its session.
-    pub(crate) async fn take_back(&self, session: Option<&str>, method: &str, result: &Value) {
+impl RequestHandler for AgentTools {
+    fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response> {
+        match self.answer(request.method(), request.params()) {
+            Some(response) => response,
+            None => request.forward(),
+        }
+    }
+
+    fn capabilities(&self, agent: &str) -> Map<String, Value> {
+        let offers = self.capabilities_with(|allowed| match &self.advertised {
+            Some(choose) => choose(agent),
+            None => allowed.advertised_to(agent),
+        });
+        offers.as_object().cloned().unwrap_or_default()
+    }
+
+    /// Releases a terminal that the agent does not know of. It would run until the end of its session.
+    fn undelivered(&self, method: &str, session_id: Option<&str>, result: &Value) -> BoxFuture<'static, ()> {
         #[cfg(all(feature = "terminals", unix))]
-        if let (Some(terminals), Some(session), "terminal/create") = (&self.terminals, session, method)
+        if let (Some(terminals), Some(session), "terminal/create") = (&self.terminals, session_id, method)
             && let Ok(id) = text(result, "terminalId")
         {
-            // The session may have ended meanwhile.
-            let _ = terminals.release(session, &id).await;
+            let (terminals, session) = (terminals.clone(), session.to_owned());
+            return Box::pin(async move {
+                // The session may have ended meanwhile.
+                let _ = terminals.release(&session, &id).await;
+            });
         }
-        #[cfg(not(all(feature = "terminals", unix)))]
-        let _ = (session, method, result);
+        let _ = (method, session_id, result);
+        Box::pin(std::future::ready(()))
     }
 
     /// Ends the commands of a session.
-    pub(crate) async fn end_session(&self, session: &str) {
+    fn session_ended(&self, session_id: &str) -> BoxFuture<'static, ()> {
         #[cfg(all(feature = "terminals", unix))]
-        if let Some(terminals) = &self.terminals {
-            terminals.release_session(session).await;
+        if let Some(terminals) = self.terminals.clone() {
+            let session = session_id.to_owned();
+            return Box::pin(async move { terminals.release_session(&session).await });
         }
-        #[cfg(not(all(feature = "terminals", unix)))]
-        let _ = session;
+        let _ = session_id;
+        Box::pin(std::future::ready(()))
     }
 
     /// Ends all commands, waits for that, and refuses further ones.
-    pub(crate) async fn end_all(&self) {
+    fn connection_ended(&self) -> BoxFuture<'static, ()> {
         #[cfg(all(feature = "terminals", unix))]
-        if let Some(terminals) = &self.terminals {
-            terminals.shut().await;
+        if let Some(terminals) = self.terminals.clone() {
+            return Box::pin(async move { terminals.shut().await });
         }
+        Box::pin(std::future::ready(()))
     }
 
     /// Ends all commands before it returns, and refuses further ones.
-    pub(crate) fn close(&self) {
+    fn close(&self) {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(terminals) = &self.terminals {
             terminals.close();
@@ -164,6 +200,7 @@ impl Default for AgentTools {
             files: None,
             #[cfg(all(feature = "terminals", unix))]
             terminals: None,
+            advertised: None,
             max_calls: MAX_CALLS,
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
         }

@@ -36,11 +36,41 @@ pub trait TextFiles: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileAccess {
+    /// None.
+    Nothing,
     /// Read them.
     Read,
+    /// Write them.
+    Write,
     /// Read and write them.
     #[default]
     ReadWrite,
+}
+
+impl FileAccess {
+    /// Whether files can be read.
+    #[must_use]
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::ReadWrite)
+    }
+
+    /// Whether files can be written.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::ReadWrite)
+    }
+
+    /// The access to advertise to an agent of this name, of the access that is allowed.
+    ///
+    /// `gemini` reads a file before it writes it, and fails to create one if that read fails. It reads files by itself if
+    /// only writing is advertised.
+    #[must_use]
+    pub fn advertised_to(self, agent: &str) -> Self {
+        match self {
+            Self::ReadWrite if agent.to_ascii_lowercase().contains("gemini") => Self::Write,
+            access => access,
+        }
+    }
 }
 
 /// A request to read a file.

@@ -59,7 +59,9 @@
 //! [`AgentTools`] serves both behind the messages of an agent, for use without this crate's client.
 
 mod agent_tools;
+mod client_options;
 mod files;
+mod options;
 mod roots;
 #[cfg(all(feature = "terminals", unix))]
 mod terminals;
@@ -69,6 +71,8 @@ pub use agent_tools::AgentTools;
 pub use files::ConfinedFiles;
 pub use files::{FileAccess, FileError, LineRange, ReadText, TextFiles, WriteText};
 pub use roots::Roots;
+#[cfg(all(feature = "fuzzing", unix))]
+pub(crate) use terminals::Tail;
 #[cfg(all(feature = "terminals", unix))]
 pub use terminals::{
     Sandbox, SandboxError, TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput,

@@ -1,4 +1,4 @@
-//! Terminals for the agent: real processes on this machine.
+//! Terminals for the agent: processes on this machine.
 
 mod allowed;
 mod command;
@@ -25,24 +25,29 @@ pub use self::options::TerminalOptions;
 pub(crate) use self::place::Place;
 use self::process::Process;
 pub use self::sandbox::{Sandbox, SandboxError};
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::tail::Tail;
 
-/// Runs commands on this machine and keeps their output.
+/// Runs commands on this machine and buffers their output.
 ///
-/// Each terminal belongs to a session, and no other session can use it. Clones share their terminals; when the last clone
-/// is dropped, every command is killed with its process tree. All methods need a Tokio runtime with its drivers on.
+/// Each terminal belongs to a session, and no other session can use it. Clones share their terminals.
+/// Dropping the last clone kills every command and its process tree. All methods need a Tokio runtime with
+/// its drivers enabled.
 ///
 /// # What ends with a terminal
-/// In a [`Sandbox`], everything that the command started, whatever it does.
+/// In a [`Sandbox`]: every process that the command started.
 ///
-/// Without one, on Linux, every process that still has the session, the parent, an environment variable or a resource
-/// limit (`RLIMIT_RTTIME`) of the command: also daemons, stopped processes, and processes without a parent, an
-/// environment or an output. A process survives that gives up all four on purpose, and so does a process that another
-/// program starts on its behalf (a service manager, a container engine) or that runs as another user (`sudo`). For that
-/// search commands run in a session of their own, without a controlling terminal.
+/// On Linux without a sandbox: every process that still has the session, the parent, an environment variable
+/// or a resource limit (`RLIMIT_RTTIME`) of the command. This includes daemons, stopped processes, and
+/// processes without a parent, an environment or an output. Two kinds of processes survive: one that
+/// deliberately changes all four, and one that another program starts on its behalf (a service manager, a
+/// container engine) or that runs as another user (`sudo`). To make this search possible, each command runs
+/// in its own session, without a controlling terminal.
 ///
-/// On other Unix systems the process group ends, and a process that has left it survives.
+/// On other Unix systems: the process group. A process that has left the group survives.
 ///
-/// If this program is killed by SIGKILL, commands without a sandbox continue until they write to their closed output.
+/// If this program is killed by SIGKILL, commands without a sandbox continue until they write to their closed
+/// output.
 #[derive(Clone)]
 pub struct Terminals {
     inner: Arc<Inner>,
@@ -58,12 +63,12 @@ struct Inner {
 struct State {
     terminals: HashMap<String, Terminal>,
     tasks: JoinSet<()>,
-    /// Reservations of terminals that are being started, by number, with their sessions. One that is removed from here
-    /// must not start any more.
+    /// Reservations for terminals that are starting: number to session. A terminal whose reservation was
+    /// removed must not start.
     starting: HashMap<u64, String>,
-    /// How many reservations were made.
+    /// The number of reservations made.
     places: u64,
-    /// Whether no more may be started.
+    /// Whether new terminals are rejected.
     closed: bool,
 }
 
@@ -72,39 +77,41 @@ struct Terminal {
     process: Arc<Process>,
 }
 
-/// The output of a command, and how it exited if it has.
+/// The output of a command, and its exit status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TerminalOutput {
     /// The end of its output on both streams, in the order in which it was written.
     pub text: String,
-    /// Whether earlier output is left out.
+    /// Whether earlier output was dropped.
     pub truncated: bool,
-    /// How it exited; `None` while it runs.
+    /// The exit status; `None` while it is running.
     pub exit: Option<TerminalExit>,
 }
 
 impl Terminals {
-    /// Creates the terminals of one connection; there are none yet.
+    /// Creates the terminals of one connection, initially none.
     #[must_use]
     pub fn new(options: TerminalOptions) -> Self {
         Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
     }
 
-    /// Starts a command and returns the id of its terminal, which cannot be guessed.
+    /// Starts a command and returns the id of its terminal. The id cannot be guessed.
     ///
     /// # Errors
-    /// If the command may not run, or cannot.
+    /// [`TerminalError`] if the command is not allowed or fails to start.
     pub fn create(&self, session: &str, wanted: &TerminalCommand) -> Result<String, TerminalError> {
         self.reserve(session)?.start(wanted)
     }
 
-    /// Reserves a terminal that is about to be started. The end of the session cancels the reservation.
+    /// Reserves a terminal that is about to start. The end of the session cancels the reservation.
     pub(crate) fn reserve(&self, session: &str) -> Result<Place, TerminalError> {
         Place::take(&self.inner, session)
     }
 
-    /// Returns the last bytes of a command's output: at most `limit`, and at most what is kept.
+    /// Returns the end of a command's output: at most `limit` bytes.
+    ///
+    /// It returns no more bytes than are buffered.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
@@ -115,14 +122,14 @@ impl Terminals {
         limit: Option<u64>,
     ) -> Result<TerminalOutput, TerminalError> {
         let process = self.find(session, id)?;
-        // The exit is read first: the output that is read afterwards is complete then.
+        // The exit status is read first, so that the output read afterwards is complete.
         let exit = process.exit();
         let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let tail = process.output().text(limit);
         Ok(TerminalOutput { text: tail.text, truncated: tail.truncated, exit })
     }
 
-    /// Waits for the exit of a command, but not for its children.
+    /// Waits until a command exits. Does not wait for its children.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
@@ -131,8 +138,9 @@ impl Terminals {
         process.wait().await.ok_or_else(|| TerminalError::Unknown(id.to_owned()))
     }
 
-    /// Kills a command with its process tree, also if the command itself has exited. Its terminal stays, with its
-    /// output.
+    /// Kills a command and its process tree, even if the command itself has exited.
+    ///
+    /// The terminal and its output remain.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
@@ -141,11 +149,15 @@ impl Terminals {
         Ok(())
     }
 
-    /// Kills a command with its process tree and removes its terminal. Callers of
-    /// [`wait_for_exit`](Self::wait_for_exit) get its exit. Dropping the future does not stop it.
+    /// Kills a command and its process tree, and removes its terminal.
+    ///
+    /// Pending calls of [`wait_for_exit`](Self::wait_for_exit) return its exit status.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the release.
     pub async fn release(&self, session: &str, id: &str) -> Result<(), TerminalError> {
         let process = self.find(session, id)?;
         self.inner.lock().terminals.remove(id);
@@ -163,19 +175,21 @@ impl Terminals {
         self.release_where(|_| true).await;
     }
 
-    /// Kills every command with its process tree before it returns, and refuses further ones. It scans the process table,
-    /// which blocks for some milliseconds; [`release_all`](Self::release_all) does not block.
+    /// Kills every command and its process tree, and rejects new ones.
+    ///
+    /// This scans the process table, which blocks for some milliseconds. [`release_all`](Self::release_all)
+    /// does not block.
     pub fn close(&self) {
         self.inner.close();
     }
 
-    /// Refuses further commands and releases every terminal.
+    /// Rejects new commands and releases every terminal.
     pub(crate) async fn shut(&self) {
         self.inner.lock().closed = true;
         self.release_all().await;
     }
 
-    /// The number of terminals, whether their commands run or not.
+    /// Returns the number of terminals, whether their commands are running or not.
     #[must_use]
     pub fn count(&self) -> usize {
         self.inner.lock().terminals.len()
@@ -191,11 +205,11 @@ impl Terminals {
         if processes.is_empty() {
             return;
         }
-        // One scan for all of them. It happens also if the caller drops the future.
+        // One scan for all of them. It completes even if the caller drops the future.
         processes.iter().for_each(|process| process.kill_group());
         let processes = Arc::new(processes);
         let copy = Arc::clone(&processes);
-        // When the runtime is shutting down, the supervisors go with it, and the processes with them.
+        // If the runtime is shutting down, it drops the supervisors, which kill the processes.
         let _ = tokio::task::spawn_blocking(move || Process::end_all(&copy)).await;
         join_all(processes.iter().map(|process| process.release())).await;
     }

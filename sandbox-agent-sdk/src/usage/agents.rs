@@ -1,4 +1,4 @@
-//! What the reports of known agents count.
+//! What the usage reports of known agents count.
 
 use super::Counts;
 
@@ -13,7 +13,7 @@ pub(crate) struct Rules {
     pub(super) cost: Counts,
 }
 
-/// What the protocol says, for agents that were not measured.
+/// The meaning defined by the protocol, for agents that were not measured.
 const DEFAULT: Rules = Rules { response: Counts::Turn, chunk: Counts::Call, cost: Counts::Session };
 
 /// Measured: opencode 1.18.33, claude-agent-acp 0.49.0, codex-acp 0.16.0, gemini-cli 0.61.0, qwen-code 0.15.10.
@@ -32,7 +32,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// The rules of an agent, by the name under which it was asked for or the name it gives itself.
+    /// Returns the rules of an agent, by its requested name or its self-reported name.
     pub(crate) fn of(agent: &str) -> Self {
         let agent = agent.to_ascii_lowercase();
         KNOWN.iter().find(|(name, _)| agent.contains(name)).map_or(DEFAULT, |(_, rules)| *rules)

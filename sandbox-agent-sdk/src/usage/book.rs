@@ -1,4 +1,4 @@
-//! What all sessions of a client use.
+//! The usage of all sessions of a client.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,19 +14,19 @@ use crate::Update;
 
 /// The meters and budgets of a client's sessions. It outlives connections.
 ///
-/// Sessions of other clients are not counted, so that it grows only with the sessions that the program uses itself.
+/// Sessions of other clients are not counted, so it grows only with the sessions that this client uses.
 #[derive(Debug)]
 pub(crate) struct UsageBook {
     /// Guards the meters; held for a count or a copy.
     state: Mutex<State>,
-    /// Notifies the watchers of budgets when something was counted.
+    /// Notifies the watchers of budgets about a change.
     changed: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     sessions: HashMap<Arc<str>, Entry>,
-    /// The rules of the connection's agent, for sessions of which no other agent is known.
+    /// The rules of the connection's agent, for sessions without a known agent.
     rules: Rules,
     budget: Option<Tracked>,
 }
@@ -38,6 +38,8 @@ struct Entry {
     budget: Option<Tracked>,
     /// When the running turn began.
     running: Option<Instant>,
+    /// Whether this client has created the session.
+    is_own: bool,
 }
 
 impl UsageBook {
@@ -45,14 +47,14 @@ impl UsageBook {
         Self { state: Mutex::default(), changed: watch::Sender::new(()) }
     }
 
-    /// The connection is to this agent, which gives itself this name.
+    /// Sets the agent of the connection and the name that it reports.
     pub(crate) fn connected(&self, agent: &str, name: Option<&str>) {
         let by_name = name.map(Rules::of).unwrap_or_default();
         let rules = Some(Rules::of(agent)).filter(|rules| *rules != Rules::default()).unwrap_or(by_name);
         self.lock().rules = rules;
     }
 
-    /// The session belongs to this agent.
+    /// Sets the agent of a session.
     pub(crate) fn assign(&self, session: &str, agent: &str) {
         let rules = Rules::of(agent);
         if rules != Rules::default() {
@@ -60,7 +62,22 @@ impl UsageBook {
         }
     }
 
-    /// An agent reports something in a session of this client.
+    /// This client has created the session, and counts all of it.
+    pub(crate) fn created(&self, session: &str) {
+        self.lock().entry(session).is_own = true;
+    }
+
+    /// This client has opened a session that was used before. `shared` says that others may use the agent's process.
+    pub(crate) fn joined(&self, session: &str, shared: bool) {
+        let mut state = self.lock();
+        let rules = state.rules_of(session);
+        let entry = state.entry(session);
+        if !entry.is_own {
+            entry.meter.join(rules, shared);
+        }
+    }
+
+    /// Counts an agent's report in a session of this client.
     pub(crate) fn observe(&self, update: &Update) {
         let mut state = self.lock();
         let rules = state.rules_of(update.session_id());
@@ -75,7 +92,7 @@ impl UsageBook {
         }
     }
 
-    /// The process behind a session has ended.
+    /// Records that the process behind a session has ended.
     pub(crate) fn end_process(&self, session: &str) {
         let mut state = self.lock();
         let rules = state.rules_of(session);
@@ -125,12 +142,12 @@ impl UsageBook {
         self.changed.send_replace(());
     }
 
-    /// Notifies whenever something was counted.
+    /// Returns a receiver that is notified about every change.
     pub(crate) fn watch(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Why a session's next prompt is not sent, if it is not.
+    /// Returns why a session's next prompt must not be sent, if so.
     pub(crate) fn refuses(&self, session: &str, now: Instant) -> Option<BudgetEvent> {
         let state = self.lock();
         let of_session = state.sessions.get(session).and_then(|entry| Some((entry, entry.budget.as_ref()?)));
@@ -138,7 +155,7 @@ impl UsageBook {
         refusal.or_else(|| state.budget.as_ref()?.refuses(None, &state.used(now)))
     }
 
-    /// Why a session's running turn is cancelled, if it is.
+    /// Returns why a session's running turn must be cancelled, if so.
     pub(crate) fn cancels(&self, session: &str, now: Instant) -> Option<BudgetEvent> {
         let state = self.lock();
         let of_session = state.sessions.get(session).and_then(|entry| Some((entry, entry.budget.as_ref()?)));
@@ -146,7 +163,7 @@ impl UsageBook {
         cancel.or_else(|| state.budget.as_ref()?.cancels(None, &state.used(now)))
     }
 
-    /// What has to be published of the budgets that a session counts for.
+    /// Returns unpublished events of the budgets that apply to a session.
     pub(crate) fn news(&self, session: &str, now: Instant, after_turn: bool) -> Vec<BudgetEvent> {
         let mut state = self.lock();
         let mut news = Vec::new();
@@ -165,7 +182,7 @@ impl UsageBook {
         news
     }
 
-    /// How long until a limit of time is reached by itself.
+    /// Returns the time until a time limit is reached.
     pub(crate) fn next_moment(&self, session: &str, now: Instant) -> Option<Duration> {
         let state = self.lock();
         let entry = state.sessions.get(session);
@@ -214,7 +231,7 @@ impl Entry {
     }
 }
 
-/// Whether a report may count something.
+/// Whether a report may contain usage.
 fn is_count(update: &Update) -> bool {
     match update.kind() {
         crate::UpdateKind::Usage(_) => true,

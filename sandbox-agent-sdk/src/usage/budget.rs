@@ -1,4 +1,4 @@
-//! Limits of what a session or a client may use.
+//! Limits on the usage of a session or a client.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,19 +8,20 @@ use serde::Serialize;
 use super::{Cost, UsageTotals};
 use crate::convert::text::printable;
 
-/// From which share of a limit on a warning is given.
+/// The default share of a limit at which a warning is published.
 const WARN_AT: f64 = 0.8;
 
-/// Limits of what a session, or all sessions of a client, may use.
+/// Limits on the usage of a session, or of all sessions of a client.
 ///
-/// A warning is published as [`Event::Budget`](crate::Event::Budget) when a share of a limit is used, 80 % by default.
-/// When the limit is reached, that is published too, the running turn is cancelled, and its
-/// [`TurnOutcome::budget`](crate::TurnOutcome::budget) says why. Later prompts fail with
-/// [`Error::BudgetSpent`](crate::Error::BudgetSpent) and are not sent. A limit of turns does not cancel the last turn.
+/// When 80 % of a limit are used (see [`warn_at`](Self::warn_at)), a warning is published as
+/// [`Event::Budget`](crate::Event::Budget). When the limit is reached, a second event is published, the
+/// running turn is cancelled, and its [`TurnOutcome::budget`](crate::TurnOutcome::budget) has the reason.
+/// Later prompts fail with [`Error::BudgetSpent`](crate::Error::BudgetSpent) and are not sent. A limit of
+/// turns does not cancel the last turn.
 ///
-/// Costs and tokens can only be checked when the agent reports them. Many agents do so at the end of a turn, so that a
-/// turn may exceed the limit. Some never do: then these limits have no effect, which is published as
-/// [`BudgetState::NotReported`] after the first turn. Limits of turns and time always hold.
+/// Costs and tokens can be checked only when the agent reports them. Many agents report at the end of a turn,
+/// so a turn may exceed the limit. Some agents never report them. These limits then have no effect, and
+/// [`BudgetState::NotReported`] is published after the first turn. Limits of turns and time always apply.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,7 +31,7 @@ const WARN_AT: f64 = 0.8;
 /// # let _ = budget;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "a budget does nothing until a session or a client has it"]
+#[must_use = "a budget does nothing until it is set on a session or a client"]
 pub struct Budget {
     cost: Option<Cost>,
     tokens: Option<u64>,
@@ -46,7 +47,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A budget without limits.
+    /// Creates a budget without limits.
     pub fn new() -> Self {
         Self::default()
     }
@@ -57,7 +58,7 @@ impl Budget {
         self
     }
 
-    /// Limits the tokens: [`Tokens::all`](super::Tokens::all).
+    /// Limits the tokens, counted as [`Tokens::all`](super::Tokens::all).
     pub fn max_tokens(mut self, tokens: u64) -> Self {
         self.tokens = Some(tokens);
         self
@@ -69,54 +70,54 @@ impl Budget {
         self
     }
 
-    /// Limits how long turns may run, all together. The time between turns does not count.
+    /// Limits the total run time of turns. The time between turns does not count.
     pub fn max_time(mut self, time: Duration) -> Self {
         self.time = Some(time);
         self
     }
 
-    /// The share of a limit at which a warning is given, from 0 to 1.
+    /// Sets the share of a limit at which a warning is published, from 0 to 1.
     pub fn warn_at(mut self, share: f64) -> Self {
         self.warn_at = share.clamp(0.0, 1.0);
         self
     }
 }
 
-/// What a limit measures: how much is used, and the limit.
+/// The used amount and the limit of one measure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "measure", rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum BudgetMeasure {
-    /// Money.
+    /// Cost.
     #[non_exhaustive]
     Cost {
-        /// What was spent.
+        /// The amount spent.
         used: Cost,
-        /// What may be spent.
+        /// The limit.
         limit: Cost,
     },
     /// Tokens.
     #[non_exhaustive]
     Tokens {
-        /// How many were used.
+        /// The number of tokens used.
         used: u64,
-        /// How many may be used.
+        /// The limit.
         limit: u64,
     },
     /// Turns.
     #[non_exhaustive]
     Turns {
-        /// How many there were.
+        /// The number of turns started.
         used: u64,
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
-    /// The time that turns run.
+    /// The total run time of turns.
     #[non_exhaustive]
     Time {
-        /// How long they ran.
+        /// The time used.
         used: Duration,
-        /// How long they may run.
+        /// The limit.
         limit: Duration,
     },
 }
@@ -132,29 +133,29 @@ impl fmt::Display for BudgetMeasure {
     }
 }
 
-/// Where a budget stands.
+/// The state of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum BudgetState {
-    /// The share of the limit at which a warning is given is used.
+    /// The warning share of the limit is used.
     Warning,
     /// The limit is reached.
     Spent,
-    /// The agent does not report what this limits, so that it has no effect.
+    /// The agent does not report this measure, so the limit has no effect.
     NotReported,
 }
 
-/// Something happened to a budget.
+/// A change of a budget's state.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct BudgetEvent {
-    /// The session whose budget it is; `None` for the client's.
+    /// The session that the budget belongs to; `None` for the client's budget.
     pub session_id: Option<String>,
-    /// Where the budget stands.
+    /// The new state.
     pub state: BudgetState,
-    /// What it limits.
+    /// The limited measure.
     #[serde(flatten)]
     pub measure: BudgetMeasure,
 }
@@ -169,17 +170,17 @@ impl fmt::Display for BudgetEvent {
             BudgetState::Warning => write!(f, " is nearly spent: {}", self.measure),
             BudgetState::Spent => write!(f, " is spent: {}", self.measure),
             BudgetState::NotReported => {
-                write!(f, " has a limit that the agent does not report on: {}", self.measure)
+                write!(f, " has a limit that the agent does not report: {}", self.measure)
             }
         }
     }
 }
 
-/// A budget, and what was published of it.
+/// A budget and the events published about it.
 #[derive(Debug)]
 pub(super) struct Tracked {
     budget: Budget,
-    /// What was published, by measure, in the order of [`Tracked::measures`].
+    /// The published states by measure, in the order of [`Tracked::measures`].
     published: [Published; 4],
 }
 
@@ -190,13 +191,13 @@ struct Published {
     not_reported: bool,
 }
 
-/// What a budget is compared with.
+/// The usage that a budget is compared with.
 #[derive(Debug)]
 pub(super) struct Used {
     pub(super) totals: UsageTotals,
     /// How many of the turns are running.
     pub(super) running: u64,
-    /// How long they have run.
+    /// The total run time of the running turns.
     pub(super) running_for: Duration,
 }
 
@@ -205,7 +206,7 @@ impl Tracked {
         Self { budget, published: [Published::default(); 4] }
     }
 
-    /// Each limit, with what was used of it, as a share, and whether the agent reports it.
+    /// Returns each limit with its measure, the used share, and whether the agent reports it.
     fn measures(&self, used: &Used) -> [Option<(BudgetMeasure, f64, bool)>; 4] {
         let Budget { cost, tokens, turns, time, .. } = &self.budget;
         let totals = &used.totals;
@@ -232,7 +233,7 @@ impl Tracked {
         [cost, tokens, turns, time]
     }
 
-    /// What has to be published now. After a turn, that includes what the agent does not report.
+    /// Returns unpublished events. After a turn they include measures that the agent does not report.
     pub(super) fn news(&mut self, session: Option<&str>, used: &Used, after_turn: bool) -> Vec<BudgetEvent> {
         let mut news = Vec::new();
         let measures = self.measures(used);
@@ -255,7 +256,7 @@ impl Tracked {
         news
     }
 
-    /// Why the next prompt is not sent, if it is not.
+    /// Returns why the next prompt must not be sent, if so.
     pub(super) fn refuses(&self, session: Option<&str>, used: &Used) -> Option<BudgetEvent> {
         let event = |measure| BudgetEvent {
             session_id: session.map(str::to_owned),
@@ -269,7 +270,7 @@ impl Tracked {
         }
     }
 
-    /// Why the running turn is cancelled, if it is.
+    /// Returns why the running turn must be cancelled, if so.
     pub(super) fn cancels(&self, session: Option<&str>, used: &Used) -> Option<BudgetEvent> {
         let spent = self
             .measures(used)
@@ -280,7 +281,7 @@ impl Tracked {
         Some(BudgetEvent { session_id: session.map(str::to_owned), state: BudgetState::Spent, measure })
     }
 
-    /// How long until a limit of time, or the warning before it, is reached by itself.
+    /// Returns the time until a time limit, or the warning before it, is reached.
     pub(super) fn next_moment(&self, used: &Used) -> Option<Duration> {
         let limit = self.budget.time?;
         if used.running == 0 {
@@ -296,7 +297,7 @@ impl Tracked {
     }
 }
 
-/// What is used of a limit, where everything is too much of none.
+/// Returns the used share of a limit. Any usage exceeds a limit of zero.
 fn share(used: f64, limit: f64) -> f64 {
     if limit > 0.0 { used / limit } else { 1.0 }
 }

@@ -11,27 +11,27 @@ use crate::convert::text::printable;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Cost {
-    /// The amount. Never negative, infinite or not a number.
+    /// The amount. Never negative, infinite or NaN.
     pub amount: f64,
-    /// The currency by its ISO 4217 code, such as `USD`, or another unit, such as `credits`.
+    /// The currency: an ISO 4217 code, such as `USD`, or another unit, such as `credits`.
     pub currency: String,
 }
 
 impl Cost {
-    /// An amount in a currency. An amount that is negative or not finite counts as zero.
+    /// Creates an amount in a currency. A negative or non-finite amount becomes zero.
     #[must_use]
     pub fn new(amount: f64, currency: impl Into<String>) -> Self {
         let amount = if amount.is_finite() && amount > 0.0 { amount } else { 0.0 };
         Self { amount, currency: currency.into() }
     }
 
-    /// Reads what agents send; `None` if the amount is no amount.
+    /// Parses a cost that an agent sent; `None` if the amount is invalid.
     pub(super) fn read(value: &Value) -> Option<Self> {
         let amount = value.get("amount")?.as_f64().filter(|amount| amount.is_finite() && *amount >= 0.0)?;
         Some(Self { amount, currency: value.get("currency")?.as_str()?.to_owned() })
     }
 
-    /// Adds to the amount of the same currency in a list.
+    /// Adds the cost to the entry of the same currency in a list.
     pub(super) fn add_to(&self, costs: &mut Vec<Self>) {
         match costs.iter_mut().find(|cost| cost.currency == self.currency) {
             Some(cost) => cost.amount += self.amount,

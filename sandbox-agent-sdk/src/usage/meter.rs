@@ -1,4 +1,4 @@
-//! Counts what one session uses.
+//! Counts the usage of one session.
 
 use std::time::Duration;
 
@@ -9,48 +9,56 @@ use super::{ContextUsage, Cost, Counts, ModelUsage, Tokens, TurnUsage, UsageTota
 use crate::event::Origin;
 use crate::{Update, UpdateKind};
 
-/// How many currencies of one session are counted, whatever its agent reports.
+/// How many currencies are counted per session.
 const CURRENCIES: usize = 16;
 
-/// Counts what one session uses, from its reports and the responses to its prompts, in their order.
+/// Counts the usage of one session from its updates and prompt responses, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     tokens: Tokens,
-    /// Whether a turn ended without saying how many tokens it used, or said it of its last call only.
+    /// Whether a turn ended without its tokens, or with those of its last call only.
     incomplete: bool,
     costs: Vec<RunningCost>,
     turns: u64,
     time: Duration,
     context: ContextUsage,
     turn: Option<OpenTurn>,
+    /// Whether the first total that is reported includes what was spent before this meter counted.
+    joined: bool,
 }
 
 /// A turn that is running.
 #[derive(Debug, Default)]
 struct OpenTurn {
-    /// The calls that were reported one by one.
+    /// The tokens of calls that were reported one by one.
     calls: Option<Tokens>,
     costs_before: Vec<Cost>,
 }
 
-/// A running total that may begin again from zero.
+/// A running total that may restart at zero.
 #[derive(Debug)]
 struct RunningCost {
     currency: String,
-    /// What earlier runs came to.
+    /// The sum of earlier runs.
     before: f64,
-    /// What the present run has come to.
+    /// The total of the current run.
     now: f64,
 }
 
 impl Meter {
-    /// A prompt is about to be sent.
+    /// The session was used before. Unless a total is known, the first one includes what was spent then.
+    pub(crate) fn join(&mut self, rules: Rules, shared: bool) {
+        let lasts = rules.cost == Counts::Session || (shared && rules.cost == Counts::Process);
+        self.joined = lasts && self.costs.is_empty();
+    }
+
+    /// Begins a turn, before its prompt is sent.
     pub(crate) fn begin_turn(&mut self) {
         self.turns += 1;
         self.turn = Some(OpenTurn { calls: None, costs_before: self.costs() });
     }
 
-    /// The agent reports something. Only what is new counts.
+    /// Counts an update. Returns whether the totals changed.
     pub(crate) fn observe(&mut self, update: &Update, rules: Rules) -> bool {
         if update.origin() != Origin::Live {
             return false;
@@ -78,7 +86,7 @@ impl Meter {
         }
     }
 
-    /// The turn is over. Without a response, or in one that was cancelled, less may be known.
+    /// Ends a turn. Without a response, or after a cancellation, the usage may be incomplete.
     pub(crate) fn end_turn(&mut self, end: &TurnEnd<'_>, rules: Rules) -> TurnUsage {
         let turn = self.turn.take().unwrap_or_default();
         self.time = self.time.saturating_add(end.elapsed);
@@ -88,7 +96,8 @@ impl Meter {
         }
         let mut usage = end.response.map(|response| read_response(response, rules)).unwrap_or_default();
         if usage.counts == Some(Counts::Call) && end.cancelled {
-            // An agent that reports its last call repeats that of the turn before if it made none in this one.
+            // An agent that reports its last call repeats the previous turn's report if this turn made no
+            // call.
             (usage.tokens, usage.counts) = (None, None);
         }
         if usage.tokens.is_none() && turn.calls.is_some() {
@@ -99,25 +108,28 @@ impl Meter {
         usage.cost = self.costs().into_iter().find_map(|cost| {
             let before = turn.costs_before.iter().find(|before| before.currency == cost.currency);
             let spent = cost.amount - before.map_or(0.0, |before| before.amount);
-            (spent > 0.0 || before.is_none()).then(|| Cost::new(spent, cost.currency.clone()))
+            let is_known = before.is_some() || !self.joined;
+            (is_known && (spent > 0.0 || before.is_none())).then(|| Cost::new(spent, cost.currency.clone()))
         });
+        self.joined &= self.costs.is_empty();
         (usage.context_used, usage.context_size) = (self.context.used, self.context.size);
         usage
     }
 
-    /// The agent's process has ended: what it counted begins again from zero.
+    /// Records the end of the agent's process: totals of the process restart at zero.
     pub(crate) fn end_process(&mut self, rules: Rules) {
         if rules.cost == Counts::Process {
             self.costs.iter_mut().for_each(RunningCost::begin_again);
         }
     }
 
-    /// The agent has another session from now on: every running total begins again.
+    #[cfg(feature = "sessions")]
+    /// Records that the agent created another session: every running total restarts at zero.
     pub(crate) fn end_session(&mut self) {
         self.costs.iter_mut().for_each(RunningCost::begin_again);
     }
 
-    /// What was used so far, with the calls of a turn that is running.
+    /// Returns the usage so far, including the reported calls of a running turn.
     pub(crate) fn totals(&self) -> UsageTotals {
         let running = self.turn.as_ref().and_then(|turn| turn.calls).unwrap_or_default();
         UsageTotals {
@@ -143,7 +155,8 @@ impl Meter {
         }
         let same = self.costs.iter_mut().find(|running| running.currency == cost.currency);
         let Some(running) = same else { return };
-        // A total that has become smaller is one that began again, and an amount that is no total is a run of its own.
+        // A smaller total means that the count was restarted. An amount that is not a total is a run of its
+        // own.
         if cost.amount < running.now || matches!(counts, Counts::Call | Counts::Turn) {
             running.begin_again();
         }
@@ -158,7 +171,7 @@ impl RunningCost {
     }
 }
 
-/// How a turn ended, as far as its usage is concerned.
+/// How a turn ended, as far as usage is concerned.
 #[derive(Debug)]
 pub(crate) struct TurnEnd<'a> {
     /// The response, if there was one.
@@ -170,7 +183,7 @@ pub(crate) struct TurnEnd<'a> {
     pub(crate) executed: bool,
 }
 
-/// What a response says, wherever the agent puts it.
+/// Parses the usage in a response, in any of the known places.
 fn read_response(response: &Value, rules: Rules) -> TurnUsage {
     let quota = response.pointer("/_meta/quota");
     let places = [response.get("usage"), quota.and_then(|quota| quota.get("token_count"))];

@@ -1,11 +1,11 @@
-//! What turns use: tokens, money, context, time. And budgets that end it.
+//! Usage of turns (tokens, cost, context, time), and budgets that limit it.
 //!
-//! Agents report usage in different places, and mean different things by it:
+//! Agents report usage in different places and with different meanings:
 //!
 //! | agent | where | what it counts |
 //! |---|---|---|
 //! | opencode | `usage` of the response | the last model call only |
-//! | | `cost` of a `usage_update` | the session so far, over restarts of the agent |
+//! | | `cost` of a `usage_update` | the session so far, across restarts of the agent |
 //! | claude | `usage` of the response | the turn |
 //! | | `cost` of a `usage_update` | the agent's process so far |
 //! | codex | `usage_update`, without a cost | the context; no tokens |
@@ -14,10 +14,11 @@
 //! | others | `usage` of the response | the turn |
 //! | | `cost` of a `usage_update` | the session so far |
 //!
-//! This module normalises them. [`TurnOutcome::usage`](crate::TurnOutcome::usage) is one turn,
-//! [`Session::usage`](crate::Session::usage) and [`SandboxAgentClient::usage`](crate::SandboxAgentClient::usage) are totals.
-//! Each report counts once: what a reconnected stream repeats, and the history of a session that is loaded, are not
-//! counted again, and of a running total only the difference is.
+//! This module normalises them. [`TurnOutcome::usage`](crate::TurnOutcome::usage) is the usage of one turn.
+//! [`Session::usage`](crate::Session::usage) and
+//! [`SandboxAgentClient::usage`](crate::SandboxAgentClient::usage) are totals. Each report counts once:
+//! replayed events and the history of a loaded session are not counted again. Of a running total only the
+//! increase counts.
 
 mod agents;
 mod book;

@@ -1,4 +1,4 @@
-//! What is reported: of the context, of a turn, in total.
+//! Usage reports: context, turn and totals.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use serde_json::Value;
 
 use super::{Cost, Tokens};
 
-/// What a number that an agent reports counts.
+/// What a reported number counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Counts {
-    /// One call of the model. A turn may have many.
+    /// One model call. A turn may make many.
     Call,
     /// One turn.
     Turn,
-    /// Everything since the agent's process began.
+    /// Everything since the agent's process started.
     Process,
-    /// Everything since the session began.
+    /// Everything since the session was created.
     Session,
 }
 
-/// How much of the model's context is used, and what the session has cost: one `usage_update`.
+/// The context size and the session's cost, from one `usage_update`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ContextUsage {
-    /// Tokens in the context of the last model call. It is no sum.
+    /// The tokens in the context of the last model call. This is not a sum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<u64>,
-    /// Tokens the context has room for.
+    /// The capacity of the context in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// The running total of the cost, as it was reported.
+    /// The running total of the cost, as reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// The member `_meta`.
+    /// The `_meta` field.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
 }
@@ -52,7 +52,7 @@ impl ContextUsage {
     }
 }
 
-/// What one turn used.
+/// The usage of one turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -60,23 +60,27 @@ pub struct TurnUsage {
     /// The tokens, if the agent reported any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
-    /// What the tokens count: [`Counts::Turn`], or [`Counts::Call`] if the agent reports only its last model call, so
-    /// that the turn used at least that much.
+    /// What the tokens count: [`Counts::Turn`] or [`Counts::Call`].
+    ///
+    /// It is [`Counts::Call`] if the agent reports only its last model call. In that case the turn used at
+    /// least that many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
-    /// What the turn added to the running total of the cost.
+    /// The increase of the running cost total during the turn.
+    ///
+    /// Unknown in the first turn of a loaded session if the total includes earlier turns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// Tokens in the context of the last model call.
+    /// The tokens in the context of the last model call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_used: Option<u64>,
-    /// Tokens the context has room for.
+    /// The capacity of the context in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u64>,
-    /// The tokens by model, where the agent reports them so.
+    /// The tokens by model, if the agent reports them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelUsage>,
-    /// The object of the response that the tokens come from, as it came.
+    /// The object of the response that contains the tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raw: Option<Value>,
 }
@@ -85,32 +89,32 @@ pub struct TurnUsage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ModelUsage {
-    /// The model.
+    /// The name of the model.
     pub model: String,
-    /// Its tokens.
+    /// The tokens of the model.
     pub tokens: Tokens,
 }
 
-/// What a session, or all sessions of a client, used so far.
+/// The total usage of a session, or of all sessions of a client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct UsageTotals {
-    /// The tokens of all turns that reported any.
+    /// The sum of the reported tokens of all turns.
     pub tokens: Tokens,
-    /// Whether every turn reported all its tokens. If not, the tokens are a lower bound.
+    /// Whether every turn reported all its tokens. If not, `tokens` is a lower bound.
     pub tokens_complete: bool,
-    /// What it cost, by currency. Where the agent reports the session's running total, this includes what was spent in
-    /// the session before this client used it.
+    /// The cost by currency. If the agent reports a running total of the session, this includes the cost from
+    /// before this client used the session.
     pub costs: Vec<Cost>,
-    /// How many turns were started.
+    /// The number of turns started.
     pub turns: u64,
-    /// How long turns were running.
+    /// The total run time of turns.
     pub time: Duration,
 }
 
 impl UsageTotals {
-    /// The cost in a currency.
+    /// Returns the cost in a currency.
     #[must_use]
     pub fn cost(&self, currency: &str) -> Option<&Cost> {
         self.costs.iter().find(|cost| cost.currency == currency)

@@ -1,4 +1,4 @@
-//! What is counted, and what is not counted twice.
+//! What is counted, and that nothing is counted twice.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn end(response: &Value) -> TurnEnd<'_> {
     TurnEnd { response: Some(response), elapsed: Duration::from_secs(1), cancelled: false, executed: true }
 }
 
-/// A turn with these reports and this response.
+/// Runs a turn with these updates and this response.
 fn turn(meter: &mut Meter, agent: &str, updates: &[Update], response: &Value) -> TurnUsage {
     meter.begin_turn();
     for update in updates {
@@ -49,7 +49,7 @@ fn every_known_agent_is_understood() {
     let context = update(json!({"sessionUpdate": "usage_update", "used": 5, "size": 9}), Origin::Live);
     let quota = json!({"stopReason": "end_turn", "_meta": {"quota": {"token_count": {"input_tokens": 8, "output_tokens": 2},
         "model_usage": [{"model": "m", "token_count": {"input_tokens": 8, "output_tokens": 2}}]}}});
-    // The agent, what it reports, and what follows: tokens in all, what they count, cost.
+    // The agent, its reports, and the result: total tokens, what they count, cost.
     let table = [
         ("opencode", vec![cost(0.5)], json!({ "usage": usage }), (Some(10), Some(Counts::Call), Some(0.5))),
         (
@@ -94,21 +94,39 @@ fn of_a_running_total_only_the_difference_counts() {
 
 #[test]
 fn a_total_that_begins_again_is_added_and_one_that_continues_is_not() {
-    // An agent that counts by process: its next process begins at zero, also when it has come further already.
+    // An agent that counts per process: its next process starts at zero, even if its total is already higher.
     let mut meter = Meter::default();
     turn(&mut meter, "claude", &[cost(0.5)], &json!({}));
     meter.end_process(Rules::of("claude"));
     turn(&mut meter, "claude", &[cost(0.75)], &json!({}));
     assert_eq!(spent(&meter), 1.25);
-    // One that counts by session continues.
+    // An agent that counts per session continues.
     let mut meter = Meter::default();
     turn(&mut meter, "opencode", &[cost(0.5)], &json!({}));
     meter.end_process(Rules::of("opencode"));
     turn(&mut meter, "opencode", &[cost(0.75)], &json!({}));
     assert_eq!(spent(&meter), 0.75);
-    // A total that shrinks shows a restart that was not seen.
+    // A smaller total indicates an unnoticed restart.
     turn(&mut meter, "opencode", &[cost(0.1)], &json!({}));
     assert_eq!(spent(&meter), 0.85);
+}
+
+#[test]
+fn the_first_total_of_a_session_that_was_joined_is_not_the_cost_of_a_turn() {
+    // The agent, whether others may use its process, and what the first turn is known to have cost.
+    let table = [("opencode", false, None), ("claude", false, Some(0.5)), ("claude", true, None)];
+    for (agent, shared, first) in table {
+        let mut meter = Meter::default();
+        meter.join(Rules::of(agent), shared);
+        let used = turn(&mut meter, agent, &[cost(0.5)], &json!({}));
+        assert_eq!(used.cost.map(|cost| cost.amount), first, "{agent} {shared}");
+        assert_eq!(spent(&meter), 0.5, "the total is what the agent reports");
+        let next = turn(&mut meter, agent, &[cost(0.75)], &json!({}));
+        assert_eq!(next.cost.map(|cost| cost.amount), Some(0.25), "{agent} {shared}");
+        // A total that is known makes a second load no reason for doubt.
+        meter.join(Rules::of(agent), shared);
+        assert_eq!(turn(&mut meter, agent, &[cost(1.0)], &json!({})).cost.unwrap().amount, 0.25);
+    }
 }
 
 #[test]
@@ -136,7 +154,7 @@ fn a_cancelled_turn_does_not_repeat_the_call_of_the_turn_before() {
 }
 
 #[test]
-fn a_prompt_that_was_not_sent_is_no_turn() {
+fn a_prompt_that_was_not_sent_is_not_a_turn() {
     let mut meter = Meter::default();
     meter.begin_turn();
     meter.end_turn(&TurnEnd { response: None, executed: false, ..end(&json!({})) }, Rules::default());
@@ -179,7 +197,7 @@ fn a_budget_warns_once_and_then_is_spent_once() {
     book.observe(&cost(1.0));
     assert_eq!((states(), states()), (vec![BudgetState::Spent], vec![]));
     assert!(book.cancels("s", now).is_some() && book.refuses("s", now).is_some());
-    assert_eq!(book.refuses("other", now), None, "it is the budget of one session");
+    assert_eq!(book.refuses("other", now), None, "the budget belongs to one session");
 }
 
 #[test]
@@ -216,7 +234,7 @@ fn an_agent_that_never_reports_is_published_once() {
     let (book, now) = (UsageBook::new(), Instant::now());
     book.set_budget(Some("s"), Some(Budget::new().max_cost(1.0, "USD").max_tokens(100).max_turns(3)));
     book.begin_turn("s", now);
-    assert_eq!(book.news("s", now, false), [], "it may still report");
+    assert_eq!(book.news("s", now, false), [], "the agent may still report");
     book.end_turn("s", &end(&json!({})));
     let states: Vec<_> = book.news("s", now, true).iter().map(|news| news.state).collect();
     assert_eq!(states, [BudgetState::NotReported, BudgetState::NotReported]);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mock_server::{Fault, MockServer, Script, Step};
 use sandbox_agent_sdk::session::ListSessions;
-use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, ServerKind, Update};
+use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, OpenSession, ServerKind, Update};
 use serde_json::{Value, json};
 
 use super::support::{
@@ -82,11 +82,13 @@ async fn tasks_that_connect_and_disconnect_at_will_leave_one_defined_state() {
         let told: Vec<_> = std::iter::from_fn(|| events.try_next()).filter_map(state_of).collect();
         assert!(matches!(told.last(), None | Some(ConnectionState::Disconnected)), "{kind}: {told:?}");
         for pair in told.windows(2) {
-            use ConnectionState::{Connected, Connecting, Disconnected};
+            use ConnectionState::{Connected, Connecting, Disconnected, Reconnecting};
+            // A DELETE that was given up may arrive late, and ends the streams of a shared endpoint.
             let possible = matches!(
                 (&pair[0], &pair[1]),
-                (Connecting, Connected | Disconnected)
-                    | (Connected, Disconnected)
+                (Connecting, Connected | Disconnected | Reconnecting { .. })
+                    | (Connected, Disconnected | Reconnecting { .. })
+                    | (Reconnecting { .. }, Connected | Disconnected | Reconnecting { .. })
                     | (Disconnected, Connecting)
             );
             assert!(possible, "{kind}: {told:?}");
@@ -165,14 +167,14 @@ async fn a_session_of_another_agent_is_taken_up_with_that_agent() {
     let other = Script::steps(vec![Step::Say("other".into())]);
     let server = MockServer::builder().agent("mock", Script::default()).agent("other", other).start().await;
     let client = client(&server, ServerKind::Shared);
-    let new = || NewSession::in_dir("/").agent("other");
-    let session = within(client.load_session("elsewhere", new())).await.unwrap();
+    let open = || OpenSession::in_dir("/").agent("other");
+    let session = within(client.load_session("elsewhere", open())).await.unwrap();
     let sent = &server.messages("session/load")[0]["params"];
     assert_eq!(sent["agent"], "other");
     assert_eq!(sent["_meta"]["sandboxagent.dev"]["agent"], "other");
     assert_eq!(within(session.prompt("who").text()).await.unwrap(), "other");
     // It is remembered, so that it need not be said again.
-    within(client.load_session("elsewhere", NewSession::in_dir("/"))).await.unwrap();
+    within(client.load_session("elsewhere", OpenSession::in_dir("/"))).await.unwrap();
     assert_eq!(server.messages("session/load")[1]["params"]["agent"], "other");
 }
 
@@ -266,7 +268,7 @@ async fn a_server_that_lies_costs_the_one_answer() {
             let error = within(client.list_sessions(ListSessions::all()).all()).await.unwrap_err();
             assert!(matches!(error, Error::Decode { .. }), "{error:?}");
         }
-        let session = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap();
+        let session = within(client.load_session(session.id(), OpenSession::in_dir("/"))).await.unwrap();
         let mut turn = session.prompt("go");
         let mut updates: Vec<Update> = Vec::new();
         while let Some(update) = within(turn.next()).await {

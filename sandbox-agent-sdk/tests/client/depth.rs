@@ -1,7 +1,7 @@
 //! JSON that is nested too deep is an error or kept as text, and never means something else.
 
 use mock_server::{Fault, MockServer};
-use sandbox_agent_sdk::{Error, Event, NewSession, ServerKind, UpdateKind};
+use sandbox_agent_sdk::{Error, Event, OpenSession, ServerKind, UpdateKind};
 
 use super::support::{LIMIT, client, event, session, within};
 
@@ -55,7 +55,7 @@ async fn a_response_that_is_nested_too_deep_is_a_typed_error() {
         let (client, session) = (client.clone(), session.clone());
         let call = tokio::spawn(async move {
             match method {
-                "session/load" => client.load_session("s", NewSession::in_dir("/")).await.map(drop),
+                "session/load" => client.load_session("s", OpenSession::in_dir("/")).await.map(drop),
                 _ => session.prompt("go").outcome().await.map(drop),
             }
         });

@@ -7,7 +7,7 @@ use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::requests::ReplyError;
 use sandbox_agent_sdk::requests::{ClaimedRequest, UnclaimedRequest};
 use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, PermissionPolicy, SandboxAgentClient, ServerKind, Session,
+    Error, Event, Events, NewSession, OpenSession, PermissionPolicy, SandboxAgentClient, ServerKind, Session,
 };
 use serde_json::{Value, json};
 
@@ -61,10 +61,10 @@ async fn unclaimed(events: &mut Events) -> UnclaimedRequest {
 
 /// The ways to take up a session.
 async fn take_up(client: &SandboxAgentClient, id: &str, resume: bool) -> Result<Session, Error> {
-    let new = NewSession::in_dir("/");
+    let open = OpenSession::in_dir("/");
     match resume {
-        true => client.resume_session(id, new).await,
-        false => client.load_session(id, new).await,
+        true => client.resume_session(id, open).await,
+        false => client.load_session(id, open).await,
     }
 }
 
@@ -100,7 +100,7 @@ async fn a_subscriber_answers_what_is_asked_in_a_load() {
         let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
         let client = client(&server, kind);
         let mut events = client.session("old").events().deciding();
-        let load = tokio::spawn(client.load_session("old", NewSession::in_dir("/")));
+        let load = tokio::spawn(client.load_session("old", OpenSession::in_dir("/")));
         permission(&mut events).await.allow_once().unwrap();
         within(load).await.unwrap().unwrap();
         assert_eq!(answered(&server), ["yes"]);
@@ -147,7 +147,7 @@ async fn a_load_that_is_given_up_leaves_an_ended_session_and_nobody_to_answer() 
         let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
         let (client, session) = ended(&server, kind).await;
         let mut events = client.events().deciding();
-        let load = tokio::spawn(client.load_session(session.id(), NewSession::in_dir("/")));
+        let load = tokio::spawn(client.load_session(session.id(), OpenSession::in_dir("/")));
         let request = permission(&mut events).await;
         load.abort();
         closes(&request).await;
@@ -163,7 +163,7 @@ async fn an_agent_that_dies_once_more_while_a_session_is_loaded_is_told_of_once_
     let server = MockServer::builder().agent("mock", script).start().await;
     let (client, session) = ended(&server, ServerKind::Shared).await;
     let mut events = client.events().deciding();
-    let error = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap_err();
+    let error = within(client.load_session(session.id(), OpenSession::in_dir("/"))).await.unwrap_err();
     assert_eq!(error.termination().unwrap().exit_code, Some(5));
     assert_eq!(session_ended(&mut events).await.termination.exit_code, Some(5));
     assert!(super::support::ends_so_far(&mut events).is_empty(), "once");

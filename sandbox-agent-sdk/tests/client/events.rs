@@ -5,7 +5,7 @@ use std::time::Duration;
 use mock_server::{Fault, MockServer, Script, State, Step};
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::update::Missed;
-use sandbox_agent_sdk::{ConnectionState, Event, NewSession, ServerKind, UpdateKind};
+use sandbox_agent_sdk::{ConnectionState, Event, NewSession, OpenSession, ServerKind, UpdateKind};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, event, options, session, streams_closed, within};
@@ -79,7 +79,7 @@ async fn every_event_says_whether_it_is_old() {
     let old = event(&mut events, |event| matches!(event, Event::SessionEnded(_)).then_some(event)).await;
     assert_eq!(old.origin(), Origin::Replayed);
     let revived =
-        within(second.load_session(old.session_id().unwrap(), NewSession::in_dir("/"))).await.unwrap();
+        within(second.load_session(old.session_id().unwrap(), OpenSession::in_dir("/"))).await.unwrap();
     assert_eq!(within(revived.prompt("hello").text()).await.unwrap(), "mock: hello", "an old end is no end");
     let new = event(&mut events, |event| matches!(event, Event::Update(_)).then_some(event)).await;
     assert_eq!(new.origin(), Origin::Live);

@@ -6,7 +6,7 @@ use mock_server::{Fault, MockServer, Script, State, Step};
 use sandbox_agent_sdk::extensions::Extension;
 use sandbox_agent_sdk::session::{ListSessions, SessionMetadata};
 use sandbox_agent_sdk::{
-    ClientOptions, ConnectionState, Error, Event, NewSession, SandboxAgentClient, ServerKind,
+    ClientOptions, ConnectionState, Error, Event, NewSession, OpenSession, SandboxAgentClient, ServerKind,
 };
 use serde_json::Value;
 
@@ -80,8 +80,8 @@ async fn every_call(client: &SandboxAgentClient) -> Vec<(&'static str, Result<()
     let new = || NewSession::in_dir("/");
     vec![
         ("new_session", within(client.new_session(new())).await.map(drop)),
-        ("load_session", within(client.load_session("s", new())).await.map(drop)),
-        ("resume_session", within(client.resume_session("s", new())).await.map(drop)),
+        ("load_session", within(client.load_session("s", OpenSession::in_dir("/"))).await.map(drop)),
+        ("resume_session", within(client.resume_session("s", OpenSession::in_dir("/"))).await.map(drop)),
         ("fork_session", within(client.fork_session("s", new())).await.map(drop)),
         ("prompt", within(client.prompt("s", "hi").outcome()).await.map(drop)),
         ("cancel", within(client.cancel("s")).await),

@@ -213,12 +213,12 @@ async fn an_update_that_is_too_large_decoded_is_reported_and_the_next_one_arrive
         text.push_str(update.message_text().unwrap_or_default());
     }
     assert_eq!(text, "yes");
-    let reason = event(&mut events, |event| match event {
-        Event::Malformed { reason, .. } => Some(reason),
+    let (reason, lost) = event(&mut events, |event| match event {
+        Event::Malformed { reason, lost, .. } => Some((reason, lost)),
         _ => None,
     })
     .await;
-    assert!(reason.contains("session/update"), "{reason}");
+    assert!(lost && reason.contains("2400000"), "{reason}");
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::session::{MetadataKey, SessionList, SessionMetadata};
 use sandbox_agent_sdk::{
-    ClientOptions, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind, Session, Turn,
-    UpdateKind,
+    ClientOptions, Error, Event, Events, NewSession, OpenSession, SandboxAgentClient, ServerKind, Session,
+    Turn, UpdateKind,
 };
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ async fn a_loaded_session_has_its_history() {
         let server = MockServer::builder().agent("mock", history()).start().await;
         let client = client(&server, kind);
         let mut events = client.session("old").events();
-        let session = within(client.load_session("old", NewSession::in_dir("/w"))).await.unwrap();
+        let session = within(client.load_session("old", OpenSession::in_dir("/w"))).await.unwrap();
         assert_eq!(text(session.history()), "the past of old");
         assert!(session.history().iter().all(|update| update.origin() == Origin::History));
         let first = event(&mut events, |event| match event {
@@ -73,7 +73,7 @@ async fn resuming_falls_back_to_loading() {
         let server = MockServer::builder().agent("mock", script).start().await;
         let client = client(&server, kind);
         for _ in 0..2 {
-            let session = within(client.resume_session("old", NewSession::in_dir("/w"))).await.unwrap();
+            let session = within(client.resume_session("old", OpenSession::in_dir("/w"))).await.unwrap();
             assert_eq!(text(session.history()), "the past of old");
         }
         assert_eq!(server.messages("session/resume").len(), 1, "it is asked for once");
@@ -85,7 +85,7 @@ async fn resuming_falls_back_to_loading() {
 async fn resuming_does_not_load_where_it_is_there() {
     let server = MockServer::builder().agent("mock", history()).start().await;
     let client = client(&server, ServerKind::Shared);
-    let session = within(client.resume_session("old", NewSession::in_dir("/w"))).await.unwrap();
+    let session = within(client.resume_session("old", OpenSession::in_dir("/w"))).await.unwrap();
     assert!(session.history().is_empty() && server.messages("session/load").is_empty());
 }
 
@@ -103,8 +103,8 @@ async fn what_is_not_supported_is_asked_for_once() {
             let new = || NewSession::in_dir("/");
             let calls = [
                 within(client.fork_session(session.id(), new())).await.map(drop),
-                within(client.load_session("x", new())).await.map(drop),
-                within(client.resume_session("x", new())).await.map(drop),
+                within(client.load_session("x", OpenSession::in_dir("/"))).await.map(drop),
+                within(client.resume_session("x", OpenSession::in_dir("/"))).await.map(drop),
                 within(client.set_session_mode(session.id(), "plan")).await,
             ];
             // The agent has an option for this.

@@ -2,7 +2,7 @@
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::session::SessionMetadata;
-use sandbox_agent_sdk::{Error, Event, NewSession, ServerKind, Session};
+use sandbox_agent_sdk::{Error, Event, NewSession, OpenSession, ServerKind, Session};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, event, session, within};
@@ -48,8 +48,8 @@ async fn every_way_to_open_a_session_fills_its_snapshot() {
         let new = || NewSession::in_dir("/").title("T");
         let made = within(client.new_session(new())).await.unwrap();
         assert_eq!(made.snapshot().title.as_deref(), Some("T"), "what was given is known");
-        let loaded = within(client.load_session("loaded", new())).await.unwrap();
-        let resumed = within(client.resume_session("resumed", new())).await.unwrap();
+        let loaded = within(client.load_session("loaded", OpenSession::in_dir("/"))).await.unwrap();
+        let resumed = within(client.resume_session("resumed", OpenSession::in_dir("/"))).await.unwrap();
         let forked = within(made.fork(new())).await.unwrap();
         for session in [made, loaded, resumed, forked] {
             let now = session.snapshot();
@@ -177,7 +177,7 @@ async fn handles_of_one_session_share_what_is_known() {
     let client = client(&server, ServerKind::Shared);
     let by_id = client.session("s");
     assert!(by_id.snapshot().modes.is_empty());
-    let loaded = within(client.load_session("s", NewSession::in_dir("/"))).await.unwrap();
+    let loaded = within(client.load_session("s", OpenSession::in_dir("/"))).await.unwrap();
     within(loaded.set_mode("plan")).await.unwrap();
     assert_eq!(by_id.snapshot().current_mode.as_deref(), Some("plan"));
 }

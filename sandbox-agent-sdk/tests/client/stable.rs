@@ -3,7 +3,7 @@
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::connection::{Feature, Support};
 use sandbox_agent_sdk::update::{CompactionStatus, NoticeSeverity};
-use sandbox_agent_sdk::{Error, NewSession, Update, UpdateKind};
+use sandbox_agent_sdk::{Error, NewSession, OpenSession, Update, UpdateKind};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, options, session, within};
@@ -67,8 +67,9 @@ async fn further_directories_are_sent_to_agents_that_support_them_and_to_no_othe
         let client = client(&server, kind);
         let new = || NewSession::in_dir("/work").additional_directory("/lib").additional_directory("/docs");
         within(client.new_session(new())).await.unwrap();
-        within(client.load_session("old", new())).await.unwrap();
-        within(client.resume_session("older", new())).await.unwrap();
+        let open = || OpenSession::in_dir("/work").additional_directory("/lib").additional_directory("/docs");
+        within(client.load_session("old", open())).await.unwrap();
+        within(client.resume_session("older", open())).await.unwrap();
         for method in ["session/new", "session/load", "session/resume"] {
             let sent = &server.messages(method)[0]["params"];
             assert_eq!(sent["additionalDirectories"], json!(["/lib", "/docs"]), "{method}");
@@ -119,7 +120,7 @@ async fn resuming_that_is_not_advertised_is_tried_once_and_what_it_gave_is_remem
         let server = MockServer::builder().agent("mock", lacking("session/resume", silent())).start().await;
         let client = client(&server, kind);
         for _ in 0..2 {
-            within(client.resume_session("old", NewSession::in_dir("/"))).await.unwrap();
+            within(client.resume_session("old", OpenSession::in_dir("/"))).await.unwrap();
         }
         assert_eq!((server.messages("session/resume").len(), server.messages("session/load").len()), (1, 2));
         assert_eq!(client.supports(Feature::ResumeSession), Support::Yes, "it is loaded instead");
@@ -127,7 +128,7 @@ async fn resuming_that_is_not_advertised_is_tried_once_and_what_it_gave_is_remem
         let server = MockServer::builder().agent("mock", silent()).start().await;
         let client = super::support::client(&server, kind);
         for _ in 0..2 {
-            within(client.resume_session("old", NewSession::in_dir("/"))).await.unwrap();
+            within(client.resume_session("old", OpenSession::in_dir("/"))).await.unwrap();
         }
         assert_eq!((server.messages("session/resume").len(), server.messages("session/load").len()), (2, 0));
         assert_eq!(client.supports(Feature::ResumeSession), Support::Yes);

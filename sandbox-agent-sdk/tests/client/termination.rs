@@ -5,11 +5,11 @@ use std::time::Duration;
 use mock_server::{Fault, MockServer, ProcessAgent, Reply, Script, Step};
 use sandbox_agent_sdk::termination::{EndReason, TerminatedBy};
 use sandbox_agent_sdk::thread::TurnFailure;
-use sandbox_agent_sdk::{ConnectionState, Event, NewSession, ServerKind};
+use sandbox_agent_sdk::{ConnectionState, Event, NewSession, OpenSession, ServerKind};
 use serde_json::json;
 
 use super::support::{
-    KINDS, LIMIT, client, ends_so_far, options, session, session_ended, text, timeouts, within,
+    KINDS, LIMIT, client, ends_so_far, event, options, session, session_ended, text, timeouts, within,
 };
 
 /// An agent that says something and dies.
@@ -88,6 +88,21 @@ async fn an_account_that_comes_too_late_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn the_end_of_an_agent_is_published_while_its_call_still_waits_for_details() {
+    let script = dies(Step::crash(3, ["boom"]));
+    let limit = Duration::from_secs(100);
+    let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
+    // Longer than any test lasts.
+    let times = timeouts().termination(10 * LIMIT);
+    let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
+    let session = session(&client).await;
+    let mut events = client.events();
+    let _turn = session.prompt("die");
+    assert_eq!(session_ended(&mut events).await.termination.exit_code, Some(3));
+    assert!(matches!(client.state(), ConnectionState::AgentEnded(_)));
+}
+
+#[tokio::test]
 async fn a_late_account_within_the_bound_is_joined_to_the_notice() {
     let script = dies(Step::crash(3, ["late boom"]));
     let limit = Duration::from_millis(300);
@@ -99,8 +114,16 @@ async fn a_late_account_within_the_bound_is_joined_to_the_notice() {
     let error = within(session.prompt("die").outcome()).await.unwrap_err();
     assert_eq!(error.termination().unwrap().last_stderr_lines(5), ["late boom"]);
     assert_eq!(error.problem().map(|problem| problem.short_kind()), Some("agent_process_exited"));
-    let ended = session_ended(&mut events).await;
-    assert_eq!(ended.termination.last_stderr_lines(5), ["late boom"]);
+    let ended = session_ended(&mut events).await.termination;
+    assert_eq!((ended.exit_code, ended.stderr), (Some(3), None), "it is published at once");
+    let details = event(&mut events, |event| match event {
+        Event::TerminationDetails(details) => Some(details.termination),
+        _ => None,
+    })
+    .await;
+    assert_eq!((details.exit_code, details.last_stderr_lines(5)), (Some(3), vec!["late boom"]));
+    assert_eq!(session.termination(), Some(details.clone()));
+    assert_eq!(client.termination(), Some(details));
     assert!(ends_so_far(&mut events).is_empty(), "there is one end");
 }
 
@@ -171,7 +194,7 @@ async fn one_call_starts_the_agent_anew() {
         within(client.restart_agent()).await.unwrap();
         assert_eq!(client.state(), ConnectionState::Connected);
         assert!(within(session.prompt("hello").outcome()).await.unwrap_err().termination().is_some());
-        let revived = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap();
+        let revived = within(client.load_session(session.id(), OpenSession::in_dir("/"))).await.unwrap();
         assert_eq!(within(revived.prompt("hello").text()).await.unwrap(), "you said hello");
         assert_eq!(session.termination(), None);
         let fresh = super::support::session(&client).await;
@@ -191,7 +214,7 @@ async fn an_agent_that_is_started_anew_can_die_again_and_that_is_told_again() {
             within(session.prompt("die").outcome()).await.unwrap_err();
             session_ended(&mut events).await;
             within(client.restart_agent()).await.unwrap();
-            session = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap();
+            session = within(client.load_session(session.id(), OpenSession::in_dir("/"))).await.unwrap();
         }
         assert!(ends_so_far(&mut events).is_empty());
     }
@@ -337,7 +360,8 @@ async fn the_failure_of_the_call_is_account_enough_if_the_notice_was_lost() {
     let error = within(session.prompt("die").outcome()).await.unwrap_err();
     let info = error.termination().unwrap();
     assert_eq!((info.exit_code, info.last_stderr_lines(1)), (Some(5), vec!["only in the answer"]));
-    assert_eq!(&session_ended(&mut events).await.termination, info);
+    assert_eq!(session_ended(&mut events).await.termination.exit_code, Some(5));
+    assert_eq!(session.termination().as_ref(), Some(info));
     assert!(ends_so_far(&mut events).is_empty());
 }
 
@@ -377,7 +401,7 @@ async fn a_crash_that_was_noticed_and_not_yet_accounted_for_is_told_before_the_d
     let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
     let session = session(&client).await;
     server.inject(Fault::PostHangs.on_method("session/prompt"));
-    let mut events = client.events();
+    let (mut events, mut ends) = (client.events(), client.events());
     let mut turn = session.prompt("die");
     while within(turn.next()).await.is_some_and(|update| update.to_string() != "answer") {}
     let posts = server.requests();
@@ -405,7 +429,7 @@ async fn a_crash_that_was_noticed_and_not_yet_accounted_for_is_told_before_the_d
     let info = error.termination().expect("it is a crash");
     assert!(info.is_crash() && !info.requested, "{info:?}");
     assert_eq!(info.exit_code, Some(3));
-    let ended = session_ended(&mut events).await;
+    let ended = session_ended(&mut ends).await;
     assert_eq!((ended.termination.exit_code, ended.termination.is_crash()), (Some(3), true));
-    assert!(ends_so_far(&mut events).is_empty(), "there is one end");
+    assert!(ends_so_far(&mut ends).is_empty(), "there is one end");
 }

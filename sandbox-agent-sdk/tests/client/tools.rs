@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use mock_server::{MockServer, Script, Step, Terminal};
 use sandbox_agent_sdk::connection::ReconnectPolicy;
 use sandbox_agent_sdk::tools::{
-    ConfinedFiles, FileError, ReadText, Roots, TerminalOptions, TextFiles, WriteText,
+    ConfinedFiles, FileAccess, FileError, ReadText, Roots, TerminalOptions, TextFiles, WriteText,
 };
 use sandbox_agent_sdk::{ClientOptions, ConnectionState, Event, NewSession, SandboxAgentClient, ServerKind};
 use serde_json::{Value, json};
@@ -435,4 +435,49 @@ async fn a_command_whose_start_is_crossed_by_an_end_is_ended() {
         }
         until(|| running_below(directory.path()).is_empty()).await;
     }
+}
+
+#[tokio::test]
+async fn which_access_to_files_is_advertised_depends_on_the_agent_and_the_user() {
+    let directory = tempfile::tempdir().unwrap();
+    let choose =
+        |access: FileAccess| move |options: ClientOptions| options.advertised_file_access(move |_| access);
+    type Setting = Box<dyn Fn(ClientOptions) -> ClientOptions>;
+    let table: [(&str, Setting, (bool, bool)); 6] = [
+        ("mock", Box::new(|options| options), (true, true)),
+        // It reads a file before it creates it, and fails if that read fails.
+        ("gemini", Box::new(|options| options), (false, true)),
+        ("gemini", Box::new(choose(FileAccess::ReadWrite)), (true, true)),
+        ("mock", Box::new(choose(FileAccess::Write)), (false, true)),
+        ("mock", Box::new(choose(FileAccess::Read)), (true, false)),
+        ("mock", Box::new(choose(FileAccess::Nothing)), (false, false)),
+    ];
+    for (agent, setting, (read, write)) in table {
+        let server = MockServer::builder().agent(agent, Script::steps(vec![])).start().await;
+        let options = options(&server, ServerKind::Shared).agent(agent).files(files(&directory));
+        session(&setting(options).build().unwrap()).await;
+        let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"]["fs"];
+        assert_eq!(*advertised, json!({"readTextFile": read, "writeTextFile": write}), "{agent}");
+    }
+    let server = MockServer::start().await;
+    let options = options(&server, ServerKind::Shared).files(files(&directory).read_only());
+    session(&choose(FileAccess::ReadWrite)(options).build().unwrap()).await;
+    let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"]["fs"];
+    assert_eq!(advertised["writeTextFile"], false, "no more than the files allow");
+}
+
+#[tokio::test]
+async fn a_missing_file_is_the_error_of_the_protocol() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = at(&directory, "missing");
+    let server =
+        server(vec![Step::Request { method: "fs/read_text_file".into(), params: json!({ "path": path }) }])
+            .await;
+    let client = options(&server, ServerKind::Shared).files(files(&directory)).build().unwrap();
+    within(session(&client).await.prompt("go").outcome()).await.unwrap();
+    let error = server.answers()[0].answer["error"].clone();
+    assert_eq!(
+        (&error["code"], &error["message"]),
+        (&json!(-32002), &json!(format!("Resource not found: {path}")))
+    );
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mock_server::{MockServer, Script, State, Step};
 use sandbox_agent_sdk::usage::{Budget, BudgetEvent, BudgetMeasure, BudgetState, Counts};
-use sandbox_agent_sdk::{Error, Event, Events, NewSession, SandboxAgentClient, ServerKind, StopReason};
+use sandbox_agent_sdk::{Error, Event, Events, OpenSession, SandboxAgentClient, ServerKind, StopReason};
 use serde_json::json;
 
 use super::support::{KINDS, event, options, session, within};
@@ -83,7 +83,7 @@ async fn neither_a_reconnect_nor_a_load_counts_anything_twice() {
     assert_eq!(first.usage.tokens.unwrap().all(), 20, "the calls of a turn are added up");
     server.restart(State::Kept).await;
     event(&mut events, |event| matches!(event, Event::Reconnected { .. }).then_some(())).await;
-    let loaded = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap();
+    let loaded = within(client.load_session(session.id(), OpenSession::in_dir("/"))).await.unwrap();
     assert_eq!(loaded.history().len(), 2, "the history brings the reports again");
     let used = session.usage();
     assert_eq!((used.tokens.all(), used.cost("USD").unwrap().amount, used.turns), (20, 0.5, 1));
@@ -104,7 +104,7 @@ async fn an_agent_that_counts_by_process_is_added_up_over_its_death() {
         let session = session(&client).await;
         within(session.prompt("die").outcome()).await.unwrap_err();
         within(client.restart_agent()).await.unwrap();
-        let again = within(client.load_session(session.id(), NewSession::in_dir("/"))).await.unwrap();
+        let again = within(client.load_session(session.id(), OpenSession::in_dir("/"))).await.unwrap();
         within(again.prompt("go").outcome()).await.unwrap();
         let used = again.usage();
         assert_eq!((used.cost("USD").unwrap().amount, used.turns, used.tokens_complete), (1.25, 2, false));

@@ -235,8 +235,8 @@ async fn a_stream_that_fails_leaves_the_file_as_it_was() {
     let uploads = [
         (Upload::stream(broken()), "the disk is gone"),
         (Upload::stream(broken()).length(100), "the disk is gone"),
-        (Upload::stream(short()).length(100), "the stream is shorter than it was said to be"),
-        (Upload::stream(short()).length(2), "the stream is longer than it was said to be"),
+        (Upload::stream(short()).length(100), "the stream is shorter than its declared length"),
+        (Upload::stream(short()).length(2), "the stream is longer than its declared length"),
     ];
     for (upload, reason) in uploads {
         let error = files.write("/kept", upload).await.unwrap_err();

@@ -68,6 +68,28 @@ async fn options_and_modes_follow_what_the_agent_says_in_few_writes() {
     }
 }
 
+#[tokio::test]
+async fn the_title_of_a_record_follows_the_agent() {
+    for kind in KINDS {
+        let title = |title: serde_json::Value| {
+            Step::Update(json!({"sessionUpdate": "session_info_update", "title": title}))
+        };
+        let script = Script::new(move |turn| match turn.params["prompt"][0]["text"].as_str() {
+            Some("none") => vec![title(serde_json::Value::Null)],
+            text => vec![title("first".into()), title(text.into())],
+        });
+        let world = World::new(kind, script).await;
+        let (_client, sessions) = world.program().await;
+        let new = NewSession::in_dir("/").title("given");
+        let session = within(sessions.create_as("s", new)).await.unwrap();
+        for (text, expected) in [("second", Some("second")), ("none", None)] {
+            within(within(session.prompt(text)).await.unwrap().outcome()).await.unwrap();
+            sessions.flush().await.unwrap();
+            assert_eq!(session.record().await.unwrap().title.as_deref(), expected, "{kind}");
+        }
+    }
+}
+
 /// An agent whose mode is what it was told last.
 fn changing_its_mode() -> Script {
     Script::new(|turn| {

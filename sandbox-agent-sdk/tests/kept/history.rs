@@ -126,3 +126,21 @@ async fn an_answer_that_is_larger_than_the_limit_does_not_hide_the_rest() {
     assert!(told[0].chars().count() <= 2_000);
     assert!(told[0].contains("shortened") && told[0].contains("a little") && told[0].contains("very much"));
 }
+
+#[tokio::test]
+async fn an_agent_gets_the_question_however_many_pieces_the_answer_has() {
+    const PIECES: usize = 300;
+    let script = Script::new(|_| (1..=PIECES).map(|n| Step::Say(format!("piece {n} "))).collect());
+    let initialize = json!({"protocolVersion": 1, "agentCapabilities": {}});
+    let world = World::new(ServerKind::Shared, script.initialize(initialize)).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    ask(&session, "what is the answer?").await;
+    sessions.flush().await.unwrap();
+    let (_client, sessions) = world.program().await;
+    ask(&sessions.session("mine"), "and now?").await;
+    let told = told(&world.server);
+    assert_eq!(told.len(), 1);
+    assert!(told[0].contains("what is the answer?"), "{}", told[0]);
+    assert!(told[0].contains("piece 1 piece 2 "), "the answer is one message");
+}

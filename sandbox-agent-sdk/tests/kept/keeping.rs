@@ -23,6 +23,11 @@ async fn a_turn_is_stored_with_its_prompt_its_reports_and_its_end() {
         assert_eq!(kinds(&events), ["prompt", "update", "update", "turn_ended"], "{kind}");
         assert_eq!(events[0].payload["prompt"][0]["text"], "one");
         assert_eq!(events[3].payload["stopReason"], "end_turn");
+        assert_eq!(events[3].payload["isTerminalError"], false, "{kind}");
+        assert!(events[3].payload["resultSubtype"].is_string(), "{kind}");
+        let update = events[1].update().unwrap();
+        assert_eq!(update.message_text(), Some("re: one; "), "{kind}: as it was live");
+        assert!(events[0].update().is_none());
         assert_eq!(said(&events), ["re: one; "]);
         let record = session.record().await.unwrap();
         assert_eq!((record.agent.as_str(), record.details.title.as_deref()), ("mock", Some("build")));

@@ -20,7 +20,7 @@ use tokio::time::{Duration, Instant};
 
 use super::{observer::Observer, random::Random, world::World};
 
-/// No call takes longer than this.
+/// No call takes longer than this after the stream brought something new.
 const BOUND: Duration = Duration::from_secs(900);
 /// A call that a restart has ended fails within this time after the last disturbance.
 const RESTART_BOUND: Duration = Duration::from_secs(60);
@@ -208,12 +208,10 @@ impl Application {
     }
 
     async fn load(&self, session: &str) -> bool {
-        {
-            let mut ledger = self.world.ledger();
-            let sent = ledger.emitted.len();
-            ledger.loading.insert(session.to_owned(), (sent, true));
-        }
-        let request = self.client.load_session(LoadSessionRequest::new(session.to_owned(), "/"));
+        let call = self.calls.load(Ordering::Relaxed);
+        self.world.ledger().loading.insert(session.to_owned(), (call, true));
+        let request =
+            self.client.load_session(LoadSessionRequest::new(session.to_owned(), format!("/{call}")));
         let outcome = self.bounded("session/load", request.with_order()).await;
         self.observer.drain();
         self.world.ledger().loading.remove(session);
@@ -264,11 +262,18 @@ impl Application {
     /// Awaits a call, which must not take for ever.
     pub(super) async fn bounded<T>(&self, what: &str, call: impl Future<Output = T>) -> Option<T> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let outcome = tokio::time::timeout(BOUND, call).await;
-        if outcome.is_err() {
-            self.world.fail(format!("{what} does not settle"));
+        let mut call = std::pin::pin!(call);
+        let started = Instant::now();
+        loop {
+            let progress = self.world.progress().max(started);
+            if let Ok(output) = tokio::time::timeout_at(progress + BOUND, &mut call).await {
+                return Some(output);
+            }
+            if self.world.progress() <= progress {
+                self.world.fail(format!("{what} does not settle"));
+                return None;
+            }
         }
-        outcome.ok()
     }
 
     /// A call failed, which happens only if something disturbs it.
@@ -318,6 +323,7 @@ impl Application {
         let killed = self.world.ledger().turns.get(tag).and_then(|turn| turn.killed);
         if let Some(killed) = killed
             && self.world.plan.is_numbered()
+            && self.world.ledger().hidden_at.is_none_or(|hidden| hidden < killed)
             && killed.max(self.world.disturbed()).elapsed() > RESTART_BOUND
         {
             let waited = killed.elapsed();

@@ -16,8 +16,8 @@ pub(super) struct Emitted {
     pub(super) generation: u32,
     /// The session of an update; `None` for everything else.
     pub(super) session: Option<String>,
-    /// Whether it is history that `session/load` replays.
-    pub(super) history: bool,
+    /// The call of `session/load` whose history it is.
+    pub(super) history: Option<u64>,
     pub(super) at: Instant,
     /// When the network had brought it to the client whole.
     pub(super) brought: Option<Instant>,
@@ -72,12 +72,16 @@ pub(super) struct Ledger {
     known: BTreeMap<StreamKey, u32>,
     /// The last event of each session that was delivered.
     last: BTreeMap<String, usize>,
-    /// The sessions that are being loaded: how many events there were before, and whether no gap was reported since.
-    pub(super) loading: BTreeMap<String, (usize, bool)>,
+    /// The sessions that are being loaded: by which call, and whether no gap was reported since.
+    pub(super) loading: BTreeMap<String, (u64, bool)>,
     /// History that was delivered as live, by session: wrong if the load succeeds.
     pub(super) live_history: BTreeMap<String, usize>,
     /// How many restarts there were when a stream was last opened.
     pub(super) opened_in: BTreeMap<StreamKey, u32>,
+    /// How many restarts there were when a stream last brought an event whole.
+    pub(super) brought_in: BTreeMap<StreamKey, u32>,
+    /// When a stream was opened that cannot show a restart: the numbers of the new incarnation are ahead.
+    pub(super) hidden_at: Option<Instant>,
     /// Calls that failed as never executed.
     pub(super) not_executed: Vec<String>,
     /// Whether the subscriber was too slow, or the connection has ended.
@@ -116,6 +120,19 @@ impl Ledger {
         }
         self.known.insert(stream.clone(), generation);
         self.loading.values_mut().for_each(|(_, whole)| *whole = false);
+    }
+
+    /// A stream is opened that begins behind the last event that the client knows. If the server restarted since,
+    /// nothing shows that.
+    pub(super) fn opened_ahead(&mut self, stream: &StreamKey, position: u64) {
+        let generation = self.generation;
+        if self.known.get(stream).copied().unwrap_or(0) == generation {
+            return;
+        }
+        self.hidden_at = Some(Instant::now());
+        for event in self.emitted.iter_mut().filter(|event| event.stream == *stream) {
+            event.reported |= event.generation < generation || event.number < position;
+        }
     }
 
     /// Whether the client has seen that the incarnation which took this prompt lived on after it.

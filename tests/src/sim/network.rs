@@ -229,7 +229,7 @@ impl Pump {
                 }
             }
         }
-        // A server notices after a while that nobody reads.
+        // A server notices after a while that the reader is gone.
         let late = !self.network.world.is_over() && self.random.per_mille(200);
         let delay = if late { self.random.millis(3_000) } else { Duration::ZERO };
         let Self { network, cursor, sender, .. } = self;
@@ -277,9 +277,7 @@ impl Pump {
             }
             return false;
         }
-        if let Some(event) = world.ledger().emitted.get_mut(index) {
-            event.brought.get_or_insert(Instant::now());
-        }
+        world.bring(index);
         if random.per_mille(100) {
             let place = random.index(bytes.len());
             let _ = self.sender.send(Ok(bytes.slice(..place)));

@@ -116,14 +116,14 @@ impl Observer {
             let session = event.session.clone().unwrap_or_default();
             let loading = ledger.loading.get(&session);
             if outcome.is_ok()
-                && event.history
-                && loading.is_some_and(|(sent, whole)| *whole && index >= *sent)
+                && event.history.is_some()
+                && loading.is_some_and(|(call, whole)| *whole && event.history == Some(*call))
                 && update.meta.origin == Origin::Live
             {
                 ledger.live_history.insert(session, index);
                 return;
             }
-            if update.meta.origin == Origin::History && !event.history && loading.is_none() {
+            if update.meta.origin == Origin::History && event.history.is_none() && loading.is_none() {
                 outcome = outcome.and(Err(format!("u{index} is live and was delivered as history")));
             }
         }

@@ -159,9 +159,6 @@ impl Plan {
         if matches!(ids, EventIds::Zero | EventIds::Constant | EventIds::Absent) {
             // Each opening replays everything; one that is always cut before its end makes no progress.
             faults.cut = faults.cut.min(2);
-        } else if model == Model::Auto {
-            // A stream that is resumed behind a unique id is trusted: a response that left the buffer is waited for.
-            faults.accept = 0;
         }
         Self {
             seed,
@@ -184,8 +181,12 @@ impl Plan {
 
     /// Whether the client can see where the backlog ends: by an echo that comes before it stops waiting for one.
     pub(super) fn shows_backlog(&self) -> bool {
-        let Faults { stall, slow_event, .. } = self.faults;
-        self.model.dialect().barrier == Barrier::Echo && stall == 0 && slow_event == 0
+        match self.model.dialect().barrier {
+            Barrier::Echo => self.faults.stall == 0,
+            // An unknown server has a moment to show that it echoes responses.
+            Barrier::Learn => self.echo && self.calm && self.latency <= 3,
+            _ => false,
+        }
     }
 
     /// Whether event ids are numbers by which a loss can be seen.

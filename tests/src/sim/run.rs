@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
 
-use acp_http_client::{AcpHttpClient, Barrier, Limits, Order, ReconnectPolicy};
+use acp_http_client::{AcpHttpClient, Barrier, Limits, Order, ReconnectPolicy, Timeouts};
 use tokio::{task::JoinSet, time::Duration};
 
 use super::{
@@ -16,6 +16,9 @@ use super::{
 
 /// How long everything has to settle once faults are over: hung connections break, pauses between attempts pass.
 const SETTLE: Duration = Duration::from_secs(300);
+
+/// How long an unconfirmed request waits in all where ids identify nothing; less than the bound of a call.
+const CONFIRMATION_LIMIT: Duration = Duration::from_secs(600);
 
 /// What a run brought.
 #[derive(Debug)]
@@ -85,11 +88,14 @@ fn connect(world: &Arc<World>, server: &Arc<Server>, tasks: &mut JoinSet<()>) ->
     reconnect.jitter = 0.0;
     let mut limits = Limits::default();
     limits.subscriber = world.plan.subscriber;
+    let mut timeouts = Timeouts::default();
+    timeouts.confirmation_limit = Some(CONFIRMATION_LIMIT);
     let mut builder = AcpHttpClient::builder("http://model")
         .dialect(world.plan.model.dialect())
         .http_sender(Network::new(server.clone()))
         .reconnect(reconnect)
         .limits(limits)
+        .timeouts(timeouts)
         .probe("_ping", serde_json::json!({}));
     if world.plan.model == Model::Released {
         builder = builder.bootstrap_query("agent", "model");
@@ -177,6 +183,9 @@ async fn settle(application: &Application, server: &Server) {
     let diagnostics = application.client.diagnostics();
     if !diagnostics.pending.is_empty() {
         world.fail(format!("requests are pending at the end: {:?}", diagnostics.pending));
+    }
+    if let Some(stream) = diagnostics.streams.iter().find(|stream| stream.deferred + stream.waiting > 0) {
+        world.fail(format!("responses are awaited at the end: {stream:?}"));
     }
     if !diagnostics.open_agent_requests.is_empty() {
         world.fail(format!("agent requests are open at the end: {:?}", diagnostics.open_agent_requests));

@@ -28,6 +28,8 @@ pub(super) struct World {
     disturbed: Mutex<Instant>,
     /// How many streams are open and silent.
     silent: AtomicU32,
+    /// The last moment at which an event reached the client for the first time.
+    progress: Mutex<Instant>,
 }
 
 impl World {
@@ -43,6 +45,7 @@ impl World {
             silent: AtomicU32::new(0),
             over: AtomicBool::new(false),
             disturbed: Mutex::new(started),
+            progress: Mutex::new(started),
         }
     }
 
@@ -87,6 +90,23 @@ impl World {
             return Instant::now();
         }
         *self.disturbed.lock().unwrap()
+    }
+
+    /// An event reaches the client whole.
+    pub(super) fn bring(&self, index: usize) {
+        let mut ledger = self.ledger();
+        let Some(event) = ledger.emitted.get_mut(index) else { return };
+        if event.brought.is_none() {
+            event.brought = Some(Instant::now());
+            *self.progress.lock().unwrap() = Instant::now();
+        }
+        let (stream, generation) = (event.stream.clone(), event.generation);
+        ledger.brought_in.insert(stream, generation);
+    }
+
+    /// The last moment at which an event reached the client for the first time.
+    pub(super) fn progress(&self) -> Instant {
+        *self.progress.lock().unwrap()
     }
 
     /// A stream is silent until the guard is dropped.

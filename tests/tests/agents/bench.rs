@@ -15,8 +15,8 @@ use nix::{
 };
 use sandbox_agent_sdk::connection::Capabilities;
 use sandbox_agent_sdk::{
-    ClientOptions, Content, Error, Event, NewSession, PermissionRequest, SandboxAgentClient, Session, Turn,
-    TurnOutcome, Update, UpdateKind,
+    ClientOptions, Content, Error, Event, NewSession, OpenSession, PermissionRequest, SandboxAgentClient,
+    Session, Turn, TurnOutcome, Update, UpdateKind,
 };
 use sdk_tests::{
     ReleasedServer, ReleasedSetup,
@@ -127,6 +127,10 @@ impl Bench {
 
     pub(crate) fn new_session(&self) -> NewSession {
         NewSession::in_dir(self.project())
+    }
+
+    pub(crate) fn open_session(&self) -> OpenSession {
+        OpenSession::in_dir(self.project())
     }
 
     pub(crate) fn options(&self) -> ClientOptions {
@@ -245,6 +249,11 @@ impl TurnLog {
             _ => None,
         });
         diffs.collect()
+    }
+
+    /// Whether the agent reported something for the user beside the conversation.
+    pub(crate) fn has_notices(&self) -> bool {
+        self.updates.iter().any(|update| matches!(update.kind(), UpdateKind::Notice(_)))
     }
 
     /// Fails the row unless the turn ended by itself.

@@ -10,6 +10,7 @@ mod permissions;
 mod settings;
 mod tools;
 mod turns;
+mod usage;
 
 use futures::future::BoxFuture;
 
@@ -38,7 +39,8 @@ rows! {
     turns::thoughts_are_reported_as_thoughts
     turns::an_image_reaches_the_model
     turns::two_sessions_have_a_turn_at_once
-    turns::usage_is_reported
+    usage::usage_is_reported
+    usage::usage_is_counted_once_over_a_load
     permissions::a_handler_allows_a_command
     permissions::a_handler_refuses_a_command
     permissions::bypass_runs_a_command_unasked
@@ -61,11 +63,13 @@ rows! {
     lifecycle::a_session_is_resumed
     lifecycle::a_session_is_forked
     lifecycle::a_session_is_closed
+    lifecycle::a_session_is_deleted
     lifecycle::a_disconnect_leaves_no_process
     lifecycle::a_disconnect_with_a_tool_server_leaves_no_process
     failures::a_model_error_400_is_reported
     failures::a_model_error_429_is_reported
     failures::a_model_error_500_is_reported
+    failures::a_silent_turn_ends_by_its_idle_limit
     crashes::a_killed_agent_is_reported_and_loads_its_session_again
     crashes::a_stored_session_continues_after_the_agent_was_killed
     crashes::a_stored_session_continues_after_the_server_was_killed

@@ -5,6 +5,8 @@
 mod acp;
 mod chat;
 mod control;
+mod dependencies;
+mod fuzz;
 mod local;
 mod provider;
 mod record;

@@ -15,7 +15,7 @@ use crate::{
 /// at most, because installing an agent takes minutes.
 const SOON: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How long a stream may be missing after the POST that made it was accepted.
-const BOOTSTRAP_PATIENCE: Duration = Duration::from_secs(3);
+const BOOTSTRAP_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a session's stream may be unknown to the server before that is believed.
 const SESSION_NOT_FOUND: u32 = 5;
 
@@ -43,7 +43,7 @@ impl Reader {
             if !self.core.gate.is_open() {
                 return Next::Soon;
             }
-            if self.missing_since.get_or_insert_with(Instant::now).elapsed() < BOOTSTRAP_PATIENCE {
+            if self.missing_since.get_or_insert_with(Instant::now).elapsed() < BOOTSTRAP_TIMEOUT {
                 return Next::Soon;
             }
         }

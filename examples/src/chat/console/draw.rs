@@ -27,7 +27,7 @@ impl Console {
         self.screen.draw(&self.view.settled(), &Picture { rows, column })
     }
 
-    /// One line about what goes on.
+    /// The status line.
     fn status(&self, spinner: &str) -> Option<Line> {
         if self.armed && !self.is_busy() {
             return Some(Line::new(Style::Warn, "Ctrl-C again leaves"));

@@ -42,7 +42,7 @@ impl Console {
         }
     }
 
-    /// Ctrl-C: cancels what goes on, and leaves when it comes once more.
+    /// Ctrl-C: cancels the running turn; a second one leaves.
     fn interrupt(&mut self) {
         if self.armed {
             self.leave = Some(Exit::Interrupted);
@@ -102,10 +102,10 @@ impl Console {
             Command::Prompt(text) => self.prompt(text),
             Command::Other { name, line } if self.talk.agent_knows(&name) => self.prompt(line),
             Command::Other { name, .. } => {
-                let told = format!(
+                let note = format!(
                     "! There is no command /{name}. /help lists them; //{name} sends it to the agent."
                 );
-                self.view.put([Line::new(Style::Warn, &told)]);
+                self.view.put([Line::new(Style::Warn, &note)]);
             }
             command => match self.talk.errand(command) {
                 Ok(errand) => self.start(errand),

@@ -30,7 +30,7 @@ impl Console {
             }
             Event::Permission(request) => self.asks.permission(request, writing),
             Event::Question(request) => self.asks.question(request, writing),
-            // During a turn, its outcome tells the same after the last words of the agent.
+            // During a turn, its outcome says the same behind the last output of the agent.
             Event::SessionEnded(ended) if self.turn.is_none() && !self.talk.dead => {
                 self.talk.dead = true;
                 self.view.put(card::crash(&ended.termination));

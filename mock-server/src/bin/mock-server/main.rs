@@ -1,4 +1,4 @@
-//! The mock server as a program; `--help` tells what it can do.
+//! The mock server as a program. See `--help`.
 
 mod options;
 
@@ -37,7 +37,7 @@ async fn serve(options: &Options) -> ExitCode {
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
-        eprintln!("mock-server: signals cannot be received");
+        eprintln!("mock-server: cannot install signal handlers");
         return ExitCode::FAILURE;
     };
     let server = match builder(options).try_start().await {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use mock_server::{ProcessAgent, Scenario};
 
-/// What the program was asked to do.
+/// What the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Command {
     Serve(Box<Options>),
@@ -11,7 +11,7 @@ pub(crate) enum Command {
     Help,
 }
 
-/// How the server is to run.
+/// The options of the server.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) address: SocketAddr,
@@ -23,7 +23,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the arguments after the program's name; says in one line what is wrong with them.
+    /// Parses the arguments after the program's name. The error is one line of text.
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
         let mut arguments = arguments;
         let mut address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2468);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_options_are_told_apart() {
+    fn invalid_options_are_reported_individually() {
         for (line, expected) in [
             ("--port", "--port needs a value"),
             ("--port x", "'x' is not a port"),

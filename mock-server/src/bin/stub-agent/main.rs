@@ -1,4 +1,4 @@
-//! A small real ACP agent for tests; `--help` tells what it can do.
+//! A small real ACP agent for tests. See `--help`.
 
 mod options;
 mod peer;
@@ -24,8 +24,8 @@ use crate::{
     turn::{Cancel, Turn, rest},
 };
 
-/// How long the agent stays after its input has closed when told to ignore that; a limit, so that a test
-/// which forgets it leaves nothing behind for good.
+/// How long the agent survives the end of its input with `--ignore-eof`. The limit keeps a forgotten agent
+/// from running forever.
 const STUBBORN_LIFE: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
@@ -58,11 +58,11 @@ fn main() -> ExitCode {
     if agent.options.ignore_eof {
         rest(STUBBORN_LIFE);
     }
-    // Turns that still run end with the process.
+    // Running turns end with the process.
     ExitCode::SUCCESS
 }
 
-/// Takes every line of the input until it closes.
+/// Reads lines until the input closes.
 fn read_input(agent: &Arc<Stub>) {
     let mut input = BufReader::new(std::io::stdin().lock());
     let mut line = Vec::new();
@@ -75,7 +75,7 @@ fn read_input(agent: &Arc<Stub>) {
     }
 }
 
-/// The agent: what it was told, whom it talks to and what it remembers.
+/// The agent: its options, its peer and its sessions.
 struct Stub {
     options: Options,
     peer: Peer,
@@ -87,10 +87,10 @@ impl Stub {
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         match (method.as_str(), message.get("id")) {
             ("", Some(_)) => self.peer.settle(message),
-            ("", None) => eprintln!("stub-agent: neither a call nor an answer"),
+            ("", None) => eprintln!("stub-agent: neither a request nor a response"),
             ("session/cancel", _) => self.sessions.cancel(session_id(&message)),
             (_, None) => {}
-            // A prompt, and whatever has directives of its own, may take long: the reader must not wait.
+            // Prompts, and methods with directives, may take long and must not block the reader.
             (_, Some(_)) if method == "session/prompt" || self.options.steps_on(&method).is_some() => {
                 let agent = Arc::clone(self);
                 thread::spawn(move || agent.work(&method, &message));
@@ -132,7 +132,7 @@ impl Stub {
         turn.cancel = cancel;
         turn.answer = Some(Box::new(|cancelled| {
             let reason = if cancelled { "cancelled" } else { "end_turn" };
-            // The next prompt may come as soon as this answer is out.
+            // The next prompt may arrive as soon as this response is sent.
             self.sessions.finish(session);
             self.peer.answer(id, json!({ "stopReason": reason }));
         }));
@@ -153,8 +153,8 @@ impl Stub {
                 let Some(history) = self.sessions.open(session, &params["cwd"]) else {
                     return self.peer.refuse(id, -32002, "no such session");
                 };
-                let told = history.into_iter().filter(|_| loads);
-                told.for_each(|update| self.peer.update(session, update));
+                let replayed = history.into_iter().filter(|_| loads);
+                replayed.for_each(|update| self.peer.update(session, update));
                 self.sessions.settings(session)
             }
             "session/list" => json!({ "sessions": self.sessions.list() }),

@@ -1,10 +1,10 @@
-//! The command line.
+//! Parses the command line.
 
 use std::{collections::HashMap, path::PathBuf};
 
 use crate::step::Step;
 
-/// How sessions of an earlier life can be taken up again.
+/// How sessions of an earlier process can be reopened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum TakesUp {
     #[default]
@@ -34,22 +34,22 @@ impl TakesUp {
     }
 }
 
-/// What the agent was told when it was started.
+/// The options of the agent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Done before any input is read.
+    /// Directives to run before any input is read.
     pub(crate) at_start: Vec<Step>,
-    /// Done when a request with this method arrives.
+    /// Directives to run when a request with this method arrives.
     on: HashMap<String, Vec<Step>>,
     pub(crate) ignore_eof: bool,
     pub(crate) ignore_sigterm: bool,
     pub(crate) takes_up: TakesUp,
-    /// Where what was said is kept for another life.
+    /// The folder that stores the history for later processes.
     pub(crate) memory: Option<PathBuf>,
 }
 
 impl Options {
-    /// Reads the arguments; `None` when they ask for help.
+    /// Parses the arguments; `None` if they ask for help.
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self::default();
         while let Some(arg) = args.next() {
@@ -58,9 +58,9 @@ impl Options {
                 "--ignore-eof" => options.ignore_eof = true,
                 "--ignore-sigterm" => options.ignore_sigterm = true,
                 "--takes-up" => {
-                    let word = args.next().ok_or("--takes-up needs a word")?;
+                    let word = args.next().ok_or("--takes-up needs a value")?;
                     options.takes_up =
-                        TakesUp::parse(&word).ok_or(format!("{word:?} is no way to take up"))?;
+                        TakesUp::parse(&word).ok_or(format!("{word:?} is not a value of --takes-up"))?;
                 }
                 "--memory" => {
                     options.memory = Some(args.next().ok_or("--memory needs a folder")?.into());
@@ -76,7 +76,7 @@ impl Options {
         Ok(Some(options))
     }
 
-    /// The directives for requests of this method.
+    /// Returns the directives for requests of this method.
     pub(crate) fn steps_on(&self, method: &str) -> Option<&[Step]> {
         self.on.get(method).map(Vec::as_slice)
     }
@@ -84,7 +84,7 @@ impl Options {
 
 fn steps(text: Option<String>, option: &str) -> Result<Vec<Step>, String> {
     let text = text.ok_or_else(|| format!("{option} needs directives"))?;
-    Step::parse_all(&text).map_err(|piece| format!("{piece:?} is no directive"))
+    Step::parse_all(&text).map_err(|piece| format!("{piece:?} is not a directive"))
 }
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_takes_sessions_up_as_it_is_told() {
+    fn sessions_are_reopened_as_configured() {
         let ways =
             [("both", true, true), ("resume", true, false), ("load", false, true), ("neither", false, false)];
         for (word, resumes, loads) in ways {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_mistakes_are_told_apart() {
+    fn help_and_errors_are_distinguished() {
         assert_eq!(parse(&["--help"]), Ok(None));
         for args in [
             &["--at-start"][..],

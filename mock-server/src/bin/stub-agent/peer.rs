@@ -1,4 +1,4 @@
-//! The client on the other side of the pipes.
+//! The client at the other end of the pipes.
 
 use std::{
     collections::HashMap,
@@ -12,12 +12,12 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// Writes to standard output and settles the agent's own requests.
+/// Writes to standard output and resolves the agent's own requests.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
-    /// Numbers the agent's own requests.
+    /// The id of the next request.
     next_id: AtomicU64,
-    /// Who waits for the answer to which of them.
+    /// The pending requests by id.
     waiting: Mutex<HashMap<String, mpsc::Sender<Value>>>,
 }
 
@@ -27,7 +27,7 @@ impl Peer {
         self.print(&format!("{message}\n"));
     }
 
-    /// Prints any text. A client that is gone is noticed by the end of the input, not here.
+    /// Prints any text. A disconnected client is detected by the end of the input, not here.
     pub(crate) fn print(&self, text: &str) {
         let mut stdout = std::io::stdout().lock();
         let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
@@ -47,7 +47,7 @@ impl Peer {
         self.send(&json!({ "jsonrpc": "2.0", "method": "session/update", "params": params }));
     }
 
-    /// Sends a request of the agent's own and waits for the whole answer.
+    /// Sends a request to the client and waits for the whole response.
     pub(crate) fn ask(&self, method: &str, params: Value) -> Value {
         let id = format!("stub-{}", self.next_id.fetch_add(1, Ordering::Relaxed) + 1);
         let (sender, answer) = mpsc::channel();
@@ -56,12 +56,12 @@ impl Peer {
         answer.recv().unwrap_or_default()
     }
 
-    /// Hands an answer to whoever waits for it.
+    /// Passes a response to the pending request.
     pub(crate) fn settle(&self, answer: Value) {
         let waiter = answer["id"].as_str().and_then(|id| self.waiting().remove(id));
         match waiter {
             Some(waiter) => drop(waiter.send(answer)),
-            None => eprintln!("stub-agent: an answer nobody waits for: {}", answer["id"]),
+            None => eprintln!("stub-agent: response to an unknown request: {}", answer["id"]),
         }
     }
 

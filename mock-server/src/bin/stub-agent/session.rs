@@ -1,4 +1,4 @@
-//! The conversations the agent holds.
+//! The sessions of the agent.
 
 use std::{
     collections::BTreeMap,
@@ -16,40 +16,40 @@ use crate::turn::{Cancel, chunk};
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     table: Mutex<Table>,
-    /// Where the history of each session is a file of lines, for another life of the agent.
+    /// The folder with the history of each session as a file of lines, for later processes.
     memory: Option<PathBuf>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// How many ids were handed out.
+    /// How many ids were assigned.
     issued: u64,
     sessions: BTreeMap<String, Session>,
 }
 
-/// One conversation.
+/// One session.
 #[derive(Debug, Clone, Default)]
 struct Session {
     cwd: String,
     mode: Option<String>,
     model: Option<String>,
-    /// Every update a reload has to repeat.
+    /// All updates that a reload streams again.
     history: Vec<Value>,
     /// The running turn, if there is one.
     turn: Option<Arc<Cancel>>,
 }
 
 impl Sessions {
-    /// No sessions yet, and those of an earlier life that left its history in this folder.
+    /// Creates an empty table. With `memory`, sessions of earlier processes are loaded from this folder.
     pub(crate) fn with_memory(memory: Option<PathBuf>) -> Self {
         Self { memory, ..Self::default() }
     }
 
-    /// Makes a session, a copy of another one if that is given; gives back its id.
+    /// Creates a session and returns its id. With `origin`, it is a copy of that session.
     pub(crate) fn create(&self, cwd: &Value, origin: Option<&str>) -> String {
         let mut table = self.table();
         table.issued += 1;
-        // The process id keeps the ids of two lives of the agent apart.
+        // The process id makes ids unique across processes of the agent.
         let id = format!("stub-{}-{}", std::process::id(), table.issued);
         let mut session = origin.and_then(|id| table.sessions.get(id)).cloned().unwrap_or_default();
         session.turn = None;
@@ -59,8 +59,8 @@ impl Sessions {
         id
     }
 
-    /// Opens a session under a given id and gives back its history. One that is not known becomes a new one; of an
-    /// agent with a memory it is `None`.
+    /// Opens a session by id and returns its history. Without a memory, an unknown id becomes a new session;
+    /// with one, the result is `None`.
     pub(crate) fn open(&self, id: &str, cwd: &Value) -> Option<Vec<Value>> {
         let mut table = self.table();
         if !table.sessions.contains_key(id) {
@@ -72,7 +72,7 @@ impl Sessions {
         Some(session.history.clone())
     }
 
-    /// What the agent has said in a session, piece by piece.
+    /// Returns what the agent has said in a session, chunk by chunk.
     pub(crate) fn said(&self, id: &str) -> Vec<String> {
         let table = self.table();
         let history = table.sessions.get(id).map(|session| session.history.as_slice()).unwrap_or_default();
@@ -85,7 +85,7 @@ impl Sessions {
         text.lines().map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Adds to the file of a session, where there is one.
+    /// Appends to the file of a session, if there is one.
     fn write_down(&self, id: &str, updates: &[Value]) {
         let Some(memory) = &self.memory else { return };
         let lines: String = updates.iter().map(|update| format!("{update}\n")).collect();
@@ -106,7 +106,7 @@ impl Sessions {
         table.sessions.iter().map(|(id, session)| json!({ "sessionId": id, "cwd": session.cwd })).collect()
     }
 
-    /// Begins a turn; `None` when there is no such session, or a turn runs in it.
+    /// Begins a turn; `None` if the session does not exist or is running a turn.
     pub(crate) fn begin(&self, id: &str, prompt: &str) -> Option<Arc<Cancel>> {
         let mut table = self.table();
         let session = table.sessions.get_mut(id).filter(|session| session.turn.is_none())?;
@@ -123,7 +123,7 @@ impl Sessions {
         self.change(id, |session| session.turn = None);
     }
 
-    /// Keeps what was said, for a later reload.
+    /// Stores what was said, for a later reload.
     pub(crate) fn remember(&self, id: &str, said: &str) {
         self.change(id, |session| {
             let said = chunk("agent_message_chunk", said);
@@ -145,7 +145,7 @@ impl Sessions {
         self.change(id, |session| session.model = model.as_str().map(str::to_owned));
     }
 
-    /// The settings of a session as `session/new` and its kin report them.
+    /// Returns the settings of a session in the format of `session/new`.
     pub(crate) fn settings(&self, id: &str) -> Value {
         let session = self.table().sessions.get(id).cloned().unwrap_or_default();
         let mode = session.mode.as_deref().unwrap_or("build");

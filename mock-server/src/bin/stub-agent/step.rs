@@ -1,9 +1,9 @@
-//! The directives that tell the agent what to do.
+//! The directives that control the agent.
 
-/// How many bytes the text of an update has unless told otherwise.
+/// The default size of an update's text in bytes.
 const DEFAULT_UPDATE_BYTES: usize = 16;
 
-/// One thing to do.
+/// One directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     Say(String),
@@ -26,7 +26,7 @@ pub(crate) enum Step {
     Signal(String),
 }
 
-/// What the lines on standard error are made of.
+/// The kind of text on standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StderrText {
     Utf8,
@@ -34,13 +34,13 @@ pub(crate) enum StderrText {
 }
 
 impl Step {
-    /// Takes a text apart; a piece that is no directive is something to say back.
+    /// Parses a prompt. A piece that is not a directive is echoed.
     pub(crate) fn parse_prompt(text: &str) -> Vec<Step> {
         let echo = |piece: &str| Step::Say(format!("stub: {piece}"));
         pieces(text).map(|piece| Step::parse(piece).unwrap_or_else(|| echo(piece))).collect()
     }
 
-    /// Takes a text apart in which every piece has to be a directive; gives back the first that is not.
+    /// Parses directives. Returns the first piece that is not a directive as the error.
     pub(crate) fn parse_all(text: &str) -> Result<Vec<Step>, String> {
         pieces(text).map(|piece| Step::parse(piece).ok_or_else(|| piece.to_owned())).collect()
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directives_are_told_from_text() {
+    fn directives_are_distinguished_from_text() {
         let steps = Step::parse_prompt("hello there; updates 3 bytes 10\nexit -1; exit now; signal SIGKILL");
         let expected = [
             Step::Say("stub: hello there".to_owned()),

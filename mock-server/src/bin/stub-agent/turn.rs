@@ -1,4 +1,4 @@
-//! Doing what a request's directives say.
+//! Runs the directives of a request.
 
 use std::{
     io::{BufWriter, Write},
@@ -16,7 +16,7 @@ use crate::{
     step::{StderrText, Step},
 };
 
-/// Says that a turn is to stop; waiting for it is how a turn waits for anything.
+/// The cancellation of a turn. A turn waits for anything by waiting for this with a timeout.
 #[derive(Debug, Default)]
 pub(crate) struct Cancel {
     cancelled: Mutex<bool>,
@@ -29,7 +29,7 @@ impl Cancel {
         self.changed.notify_all();
     }
 
-    /// Waits until cancelled or the time is up; says whether it is cancelled.
+    /// Waits until cancelled or until the time limit. Returns whether the turn is cancelled.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let cancelled = self.cancelled.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(cancelled, limit, |cancelled| !*cancelled);
@@ -37,27 +37,27 @@ impl Cancel {
     }
 }
 
-/// Waits without anything that could end it early.
+/// Waits without a way to cancel.
 pub(crate) fn rest(limit: Duration) {
     Cancel::default().wait(limit);
 }
 
-/// One run of directives, on behalf of a request or of none.
+/// One run of directives, with or without a request.
 pub(crate) struct Turn<'a> {
     pub(crate) peer: &'a Peer,
-    /// Keeps what is said.
+    /// Stores what is said.
     pub(crate) sessions: &'a Sessions,
-    /// The session that updates are for; empty when there is none.
+    /// The session of the updates; empty if there is none.
     pub(crate) session: &'a str,
     pub(crate) cancel: Arc<Cancel>,
-    /// Answers the request; taken when that has happened.
+    /// Responds to the request; taken when that has happened.
     pub(crate) answer: Option<Box<dyn FnOnce(bool) + 'a>>,
-    /// How long the answer is held back.
+    /// How long the response is delayed.
     pub(crate) late: Duration,
 }
 
 impl Turn<'_> {
-    /// Does every step, then answers if none of them has.
+    /// Runs every step, then responds unless a step has done so.
     pub(crate) fn run(&mut self, steps: &[Step]) {
         for step in steps {
             self.step(step);
@@ -82,7 +82,7 @@ impl Turn<'_> {
             }
             Step::Stderr { lines, bytes, text } => write_stderr(*lines, *bytes, *text),
             Step::Recall => {
-                // This is about what was said, and no part of it.
+                // This repeats the history and is not part of it.
                 let said = format!("recall: {}", self.sessions.said(self.session).join(", "));
                 self.peer.update(self.session, chunk("agent_message_chunk", &said));
             }
@@ -134,7 +134,7 @@ impl Turn<'_> {
     }
 }
 
-/// A message chunk of the given kind.
+/// Creates a message chunk of the given kind.
 pub(crate) fn chunk(kind: &str, text: &str) -> Value {
     json!({ "sessionUpdate": kind, "content": { "type": "text", "text": text } })
 }
@@ -154,7 +154,7 @@ fn write_stderr(lines: u64, bytes: usize, text: StderrText) {
     let _ = stderr.flush();
 }
 
-/// Puts the null device where standard output was, which closes the pipe.
+/// Replaces standard output by the null device, which closes the pipe.
 fn close_stdout() {
     match std::fs::OpenOptions::new().write(true).open("/dev/null") {
         Ok(null) => drop(nix::unistd::dup2_stdout(null)),
@@ -174,8 +174,8 @@ fn leave_child(command: &mut Command) {
     }
 }
 
-/// Becomes a shell that signals itself: the dispositions this program's runtime has set do not survive
-/// that, so every signal that can end a process does. No core file is written.
+/// Replaces the process by a shell that signals itself. The signal dispositions of this program's runtime do
+/// not survive that, so every fatal signal takes effect. No core file is written.
 fn die_by_signal(name: &str) {
     let script = "ulimit -c 0; kill -s \"$1\" $$";
     let error = Command::new("sh").args(["-c", script, "sh", name]).exec();

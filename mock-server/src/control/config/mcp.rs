@@ -1,4 +1,4 @@
-//! How an MCP server is described.
+//! The format of MCP servers.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 type Texts = BTreeMap<String, String>;
 
-/// One MCP server. Other spellings are taken, and written back in this one.
+/// One MCP server. Other spellings are accepted, and written back in this one.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub(super) enum McpServer {
-    /// A command on standard input and output.
+    /// A command that uses standard input and output.
     #[serde(alias = "stdio", rename_all = "camelCase")]
     Local {
         command: Command,
@@ -25,7 +25,7 @@ pub(super) enum McpServer {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<String>,
     },
-    /// A server behind an address.
+    /// A server at a URL.
     #[serde(alias = "http", rename_all = "camelCase")]
     Remote {
         url: String,
@@ -46,7 +46,7 @@ pub(super) enum McpServer {
     },
 }
 
-/// A command in one text, or word by word.
+/// A command as one text, or as a list of words.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Command {
@@ -54,7 +54,7 @@ pub(super) enum Command {
     Words(Vec<String>),
 }
 
-/// How to authorise, or `false` not to.
+/// OAuth settings, or `false` to disable OAuth.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Oauth {

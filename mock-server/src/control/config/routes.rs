@@ -1,4 +1,4 @@
-//! The routes and what each of them takes and gives.
+//! The routes, their parameters and responses.
 
 use std::sync::Arc;
 
@@ -39,15 +39,15 @@ struct SkillsQuery {
     name: String,
 }
 
-/// What tells the two kinds of configuration apart.
+/// The names and types of one kind of configuration.
 trait Kind: for<'a> Deserialize<'a> + Send {
-    /// What a value looks like.
+    /// The type of a value.
     type Value: for<'a> Deserialize<'a> + Serialize + Send;
     /// The name of the file.
     const FILE: &'static str;
-    /// What stands before a name in a problem.
+    /// The prefix of a name in a problem.
     const CLASS: &'static str;
-    /// The query key of the name.
+    /// The query parameter that holds the name.
     const NAME_KEY: &'static str;
 
     fn directory(&self) -> &str;
@@ -126,7 +126,7 @@ async fn remove<K: Kind>(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The file and the name in it that a query is about. A blank value counts as a missing one.
+/// Returns the file and the name that a query refers to. A blank parameter counts as missing.
 fn place<K: Kind>(query: &K) -> Result<(Document, String), Problem> {
     let present = |value: &str, key: &str| match value.trim() {
         "" => Err(Problem::invalid_request(format!("missing required '{key}' query parameter"))),

@@ -1,8 +1,8 @@
-//! How a set of skills is described.
+//! The format of skills.
 
 use serde::{Deserialize, Serialize};
 
-/// Where skills come from.
+/// The sources of skills.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Skills {
     sources: Vec<Source>,

@@ -13,14 +13,14 @@ use crate::{
     problem::Problem,
 };
 
-/// Where the files lie below the directory they are about.
+/// The location of the files within their directory.
 const CONFIG_DIRECTORY: &str = ".sandbox-agent/config";
 
 /// The configuration files of all directories.
 #[derive(Debug)]
 pub(in crate::control) struct Store {
     root: Root,
-    /// Held while a file is read, changed and written, so that no change is lost. Blocking work only.
+    /// Held while a file is read, changed and written, so that no change is lost. Only for blocking work.
     changing: Mutex<()>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// The file of this name that belongs to a directory.
+    /// Returns the file with this name of a directory.
     pub(super) fn of(directory: &VirtualPath, file: &str) -> Result<Self, Problem> {
         directory.join(&Path::new(CONFIG_DIRECTORY).join(file)).map(|path| Self { path })
     }
@@ -42,12 +42,12 @@ impl Store {
         Self { root, changing: Mutex::new(()) }
     }
 
-    /// The value of a name. Blocks.
+    /// Returns the value with a name. Blocks.
     pub(super) fn value(&self, document: &Document, name: &str) -> Result<Option<Value>, Problem> {
         Ok(self.read(document)?.remove(name))
     }
 
-    /// Changes the values; a file that does not exist is made. Blocks.
+    /// Changes the values and creates a missing file. Blocks.
     pub(super) fn change(
         &self,
         document: &Document,
@@ -59,7 +59,7 @@ impl Store {
         self.root.make_parents(&document.path)?;
         let text = serde_json::to_vec_pretty(&values).map_err(io::Error::other);
         let spare = self.root.spare_name(document.path.inner());
-        // The file changes as a whole, so that a reader never meets half of it.
+        // The file is replaced atomically, so that a reader never sees a partial file.
         let written = text
             .and_then(|text| self.root.dir().write(&spare, text))
             .and_then(|()| self.root.dir().rename(&spare, self.root.dir(), document.path.inner()));

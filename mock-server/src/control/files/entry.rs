@@ -1,11 +1,11 @@
-//! What is told of one file or directory.
+//! The description of a file or directory.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cap_std::fs::Metadata;
 use serde::Serialize;
 
-/// The first instant that has no four-digit year any more.
+/// The first instant without a four-digit year.
 const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
 
 /// An entry of a directory.
@@ -17,7 +17,7 @@ pub(super) struct DirectoryEntry {
     pub(super) facts: Facts,
 }
 
-/// The facts about a path.
+/// The description of a path.
 #[derive(Debug, Serialize)]
 pub(super) struct Stat {
     pub(super) path: String,
@@ -25,7 +25,7 @@ pub(super) struct Stat {
     pub(super) facts: Facts,
 }
 
-/// What the file system knows of an entry.
+/// The file system's information about an entry.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Facts {
@@ -46,7 +46,7 @@ impl From<&Metadata> for Facts {
     }
 }
 
-/// RFC 3339 with nanoseconds and `+00:00`; `None` for times that a file may have but the format has not.
+/// Formats a time as RFC 3339 with nanoseconds and `+00:00`; `None` if the format cannot represent it.
 fn rfc3339(time: SystemTime) -> Option<String> {
     time.duration_since(UNIX_EPOCH).ok().filter(|since| *since < YEAR_10000)?;
     let text = humantime::format_rfc3339_nanos(time).to_string();

@@ -1,4 +1,4 @@
-//! `/v1/fs`: real files under a root of the server's own.
+//! `/v1/fs`: real files under a root directory.
 
 mod entry;
 mod path;

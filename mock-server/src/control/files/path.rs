@@ -1,24 +1,24 @@
-//! Paths as clients write them.
+//! Paths from clients.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::problem::Problem;
 
-/// A path inside the root: how clients see it, and where it is.
+/// A path inside the root: as clients see it, and its location.
 ///
-/// This type only tells absolute from relative paths and refuses what no path can be. That a path stays
-/// inside the root is not decided here, by looking at its text, but by opening it beneath the root.
+/// This type only distinguishes absolute from relative paths and rejects invalid ones. It does not check the
+/// text for escapes from the root: opening the path beneath the root does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::control) struct VirtualPath {
-    /// The absolute path that answers show.
+    /// The absolute path that responses show.
     shown: String,
-    /// The same, relative to the root, with `.` in front.
+    /// The same path relative to the root, starting with `.`.
     inner: PathBuf,
 }
 
 impl VirtualPath {
-    /// Takes a path from a client. A relative one starts at the home directory, which is the root, and may
-    /// not climb.
+    /// Parses a path from a client. A relative path starts at the home directory, which is the root, and may
+    /// not leave it.
     pub(in crate::control) fn parse(raw: &str) -> Result<Self, Problem> {
         if raw.contains('\0') {
             return Err(Problem::invalid_request("invalid path: it contains a NUL character"));
@@ -29,12 +29,12 @@ impl VirtualPath {
             return Err(Problem::invalid_request(format!("invalid relative path: {raw}")));
         }
         let shown = if relative { format!("/{raw}") } else { raw.to_owned() };
-        // Taking the path apart drops slashes at its end, which would make a link's target out of a link.
+        // Splitting the path drops trailing slashes, which would make the operating system follow a link.
         let inner: PathBuf = Path::new(".").components().chain(Path::new(inner).components()).collect();
         Ok(Self { shown, inner })
     }
 
-    /// A path below this one. It has to be relative and may not climb.
+    /// Appends a relative path that may not leave this one.
     pub(in crate::control) fn join(&self, below: &Path) -> Result<Self, Problem> {
         let text = below.to_string_lossy();
         let names = below.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
@@ -46,17 +46,17 @@ impl VirtualPath {
         Ok(Self { shown, inner: self.inner.join(names) })
     }
 
-    /// The path for answers.
+    /// Returns the path for responses.
     pub(in crate::control) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// The path relative to the root.
+    /// Returns the path relative to the root.
     pub(in crate::control) fn inner(&self) -> &Path {
         &self.inner
     }
 
-    /// Whether this names an entry of a directory, as opposed to the root or whatever `..` leads to.
+    /// Whether this names an entry of a directory. `false` for the root and for paths that end in `..`.
     pub(in crate::control) fn is_entry(&self) -> bool {
         self.inner.file_name().is_some()
     }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_told_from_the_root_and_from_what_climbs() {
+    fn entries_are_distinguished_from_the_root_and_parent_paths() {
         for raw in ["", "/", ".", "/./.", "//", "/a/..", "/a/../"] {
             assert!(!VirtualPath::parse(raw).unwrap().is_entry(), "{raw:?}");
         }

@@ -1,4 +1,4 @@
-//! The directory beneath which everything happens.
+//! The root directory of all files.
 
 use std::{
     io::{self, ErrorKind},
@@ -23,27 +23,27 @@ use super::{
 };
 use crate::problem::Problem;
 
-/// A directory that no operation leaves, whatever the path or the links on it. All operations block.
+/// A directory that no operation can leave, by no path and no link. All operations block.
 #[derive(Debug, Clone)]
 pub(in crate::control) struct Root {
-    /// The open directory; every path is resolved beneath it by the operating system or the library.
+    /// The open directory. The operating system or the library resolves every path beneath it.
     dir: Arc<Dir>,
-    /// Where it is, for tests that look at the files directly.
+    /// Its location, for tests that access the files directly.
     path: PathBuf,
-    /// Removes the directory with the last clone, if it was made for this root.
+    /// Removes a temporary directory with the last clone.
     _temporary: Option<Arc<TempDir>>,
-    /// Numbers the names that are used on the way.
+    /// Numbers temporary names.
     spare_names: Arc<AtomicU64>,
 }
 
 impl Root {
-    /// A directory that exists and is kept.
+    /// Opens an existing directory, which is not removed.
     pub(in crate::control) fn open(path: &Path) -> io::Result<Self> {
         let dir = Dir::open_ambient_dir(path, ambient_authority())?;
         Ok(Self { dir: Arc::new(dir), path: path.to_owned(), _temporary: None, spare_names: Arc::default() })
     }
 
-    /// A new directory that is removed in the end.
+    /// Creates a temporary directory.
     pub(in crate::control) fn temporary() -> io::Result<Self> {
         let temporary = tempfile::Builder::new().prefix("mock-server-").tempdir()?;
         let mut root = Self::open(temporary.path())?;
@@ -55,18 +55,18 @@ impl Root {
         &self.path
     }
 
-    /// The open directory, for operations of other modules.
+    /// Returns the open directory, for operations of other modules.
     pub(in crate::control) fn dir(&self) -> &Arc<Dir> {
         &self.dir
     }
 
-    /// A name beside `path` that nothing has.
+    /// Returns an unused name beside `path`.
     pub(in crate::control) fn spare_name(&self, path: &Path) -> PathBuf {
         let number = self.spare_names.fetch_add(1, Ordering::Relaxed);
         path.with_file_name(format!(".mock-server-{}-{number}", std::process::id()))
     }
 
-    /// The entries of a directory; links are described, not followed.
+    /// Lists a directory. Links are described, not followed.
     pub(super) fn entries(&self, path: &VirtualPath) -> Result<Vec<DirectoryEntry>, Problem> {
         let failed = |error| problem(&error, path);
         if !self.dir.metadata(path.inner()).map_err(failed)?.is_dir() {
@@ -76,7 +76,7 @@ impl Root {
         let mut entries = Vec::new();
         for entry in self.dir.read_dir(path.inner()).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            // An entry that went away between the two calls is not an entry any more.
+            // The entry was removed between the two calls.
             let Ok(metadata) = entry.metadata() else { continue };
             let name = entry.file_name().to_string_lossy().into_owned();
             let path = format!("{}/{name}", path.shown().trim_end_matches('/'));
@@ -85,10 +85,10 @@ impl Root {
         Ok(entries)
     }
 
-    /// Opens a file for reading; gives back its size too.
+    /// Opens a file for reading. Returns its size too.
     pub(super) fn open_file(&self, path: &VirtualPath) -> Result<(std::fs::File, u64), Problem> {
         let mut options = OpenOptions::new();
-        // A named pipe would otherwise keep the server waiting for a writer.
+        // Without this flag, opening a named pipe would wait for a writer.
         options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
         let file = self.dir.open_with(path.inner(), &options).map_err(|error| problem(&error, path))?;
         let metadata = file.metadata().map_err(|error| problem(&error, path))?;
@@ -98,18 +98,18 @@ impl Root {
         Ok((file.into_std(), metadata.len()))
     }
 
-    /// The facts about a path; links are followed.
+    /// Describes a path. Links are followed.
     pub(super) fn stat(&self, path: &VirtualPath) -> Result<Stat, Problem> {
         let metadata = self.dir.metadata(path.inner()).map_err(|error| problem(&error, path))?;
         Ok(Stat { path: path.shown().to_owned(), facts: Facts::from(&metadata) })
     }
 
-    /// Makes a directory and those above it; one that exists is fine.
+    /// Creates a directory and its parents. Succeeds if it exists.
     pub(in crate::control) fn make_directory(&self, path: &VirtualPath) -> Result<(), Problem> {
         self.make_all(path.inner()).map_err(|error| problem(&error, path))
     }
 
-    /// Makes the directories above a path.
+    /// Creates the parents of a path.
     pub(in crate::control) fn make_parents(&self, path: &VirtualPath) -> Result<(), Problem> {
         match path.inner().parent() {
             Some(parent) if !parent.as_os_str().is_empty() => {
@@ -122,7 +122,7 @@ impl Root {
     fn make_all(&self, path: &Path) -> io::Result<()> {
         let made = self.dir.create_dir_all(path);
         match made {
-            // That something stands in the way is half of the truth if it is a link that leads out.
+            // If the existing entry is a link that leads outside the root, that is the actual error.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => match self.dir.metadata(path) {
                 Err(escape) if leads_out(&escape) => Err(escape),
                 _ => Err(error),
@@ -131,7 +131,8 @@ impl Root {
         }
     }
 
-    /// Deletes a file, a link or an empty directory; one that is not empty only if told so.
+    /// Deletes a file, a link or a directory. A directory that is not empty is deleted only with
+    /// [`Contents::Delete`].
     pub(super) fn delete(&self, path: &VirtualPath, contents: Contents) -> Result<(), Problem> {
         refuse_root(path)?;
         let failed = |error| problem(&error, path);
@@ -144,7 +145,7 @@ impl Root {
         deleted.map_err(failed)
     }
 
-    /// Renames an entry. A target that exists is refused, or replaced if told so.
+    /// Renames an entry. An existing target is rejected or replaced.
     pub(super) fn rename(
         &self,
         from: &VirtualPath,
@@ -169,8 +170,8 @@ impl Root {
         self.replace(from, to)
     }
 
-    /// Puts `from` where `to` is. The old target is set aside first and comes back if that fails, which it
-    /// does when one of the two lies within the other.
+    /// Replaces `to` by `from`. The old target is moved aside first and restored on failure, for example if
+    /// one path is inside the other.
     fn replace(&self, from: &VirtualPath, to: &VirtualPath) -> Result<(), Problem> {
         if from.inner() == to.inner() {
             return Ok(());
@@ -179,7 +180,7 @@ impl Root {
         self.dir.rename(to.inner(), &self.dir, &aside).map_err(|error| problem(&error, to))?;
         if let Err(failure) = self.rename_inner(from, to) {
             if let Err(error) = self.dir.rename(&aside, &self.dir, to.inner()) {
-                tracing::warn!(%error, "the target of a failed move could not be put back");
+                tracing::warn!(%error, "failed to restore the target of a failed move");
             }
             return Err(failure);
         }
@@ -194,25 +195,25 @@ impl Root {
     }
 }
 
-/// What becomes of the contents of a directory that is deleted.
+/// What happens to the contents of a deleted directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// The directory has to be empty.
+    /// The directory must be empty.
     Keep,
-    /// They are deleted with it.
+    /// The contents are deleted too.
     Delete,
 }
 
-/// What becomes of the target of a move if there is one already.
+/// What happens to the existing target of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existing {
-    /// The move is refused.
+    /// The move is rejected.
     Refuse,
     /// The target is replaced.
     Replace,
 }
 
-/// The problem that stands for a failed operation on a path.
+/// Converts a failed operation on a path to a problem.
 pub(in crate::control) fn problem(error: &io::Error, path: &VirtualPath) -> Problem {
     match error.kind() {
         ErrorKind::NotFound => Problem::invalid_request(format!("path not found: {}", path.shown())),
@@ -223,13 +224,13 @@ pub(in crate::control) fn problem(error: &io::Error, path: &VirtualPath) -> Prob
     }
 }
 
-/// Whether a path was refused because it leaves the directory. The library does that with an error of its
-/// own, which is the only denied permission that does not come from the operating system.
+/// Whether a path was rejected because it leaves the directory. The library uses its own error for that, the
+/// only denied permission that does not come from the operating system.
 fn leads_out(error: &io::Error) -> bool {
     error.kind() == ErrorKind::PermissionDenied && error.raw_os_error().is_none()
 }
 
-/// Refuses to change the root, or a directory that is named from within it.
+/// Rejects changes of the root, or of a directory that is named from within it.
 fn refuse_root(path: &VirtualPath) -> Result<(), Problem> {
     if path.is_entry() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The routes and what each of them takes and gives.
+//! The routes, their parameters and responses.
 
 use std::{
     io::{self, Read},
@@ -40,8 +40,8 @@ use crate::{
 /// How much of a file is read at once.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// How much of a refused body is read and thrown away, so that the sender gets to see the answer instead of
-/// a broken connection.
+/// How much of a rejected body is read and discarded. Otherwise the sender would see a connection reset
+/// instead of the response.
 const MAX_DISCARDED_BYTES: u64 = 64 * 1024 * 1024;
 
 pub(in crate::control) fn router() -> Router<Arc<Shared>> {
@@ -81,7 +81,7 @@ struct Move {
     overwrite: Option<bool>,
 }
 
-/// Why a streamed body was not taken.
+/// Why a streamed body was rejected.
 #[derive(Debug)]
 enum Refusal {
     Problem(Problem),
@@ -128,7 +128,7 @@ async fn read(
 ) -> Result<Response, Problem> {
     let path = VirtualPath::parse(&query.path)?;
     let (file, size) = blocking(move || shared.files.open_file(&path)).await?;
-    // The length was promised; what is appended meanwhile is not part of the answer.
+    // The length was already announced, so appended data is not part of the response.
     let content = tokio::fs::File::from_std(file).take(size);
     let body = Body::from_stream(ReaderStream::with_capacity(content, CHUNK_BYTES));
     let headers = [
@@ -232,7 +232,7 @@ async fn upload(
     let mut archive = SyncIoBridge::new(StreamReader::new(Box::pin(body)));
     let unpacked = blocking(move || {
         let unpacked = unpack(&shared.files, &base, &mut archive);
-        // An archive may be followed by filling. The outcome does not depend on it.
+        // An archive may be followed by padding, which does not matter.
         let _ = io::copy(&mut archive.take(MAX_DISCARDED_BYTES), &mut io::sink());
         unpacked
     })
@@ -243,7 +243,7 @@ async fn upload(
     Ok(Json(unpacked?))
 }
 
-/// Checks what can be told of an upload before its body is read; gives back where it goes.
+/// Checks an upload before its body is read. Returns its target.
 fn acceptable_upload(request: &Request, path: &str, limit: usize) -> Result<VirtualPath, Refusal> {
     let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if !content_type.is_some_and(|value| value.starts_with("application/x-tar")) {
@@ -259,7 +259,7 @@ fn announced_length(request: &Request) -> Option<u64> {
     request.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads on for a while without keeping anything.
+/// Reads and discards data for a limited time.
 async fn discard(body: &mut BodyDataStream) {
     let mut discarded = 0;
     while let Some(Ok(chunk)) = body.next().await {
@@ -270,7 +270,7 @@ async fn discard(body: &mut BodyDataStream) {
     }
 }
 
-/// A body that fails once it is larger than the limit, and notes that.
+/// A body that fails when it exceeds the limit, and records that.
 fn limited(
     body: BodyDataStream,
     limit: usize,

@@ -1,4 +1,4 @@
-//! Unpacking an uploaded tar archive.
+//! Unpacks an uploaded tar archive.
 
 use std::io::{self, Read};
 
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::problem::Problem;
 
-/// How many paths an answer names.
+/// How many paths a response lists.
 const MAX_NAMED_PATHS: usize = 1024;
 
-/// What was unpacked.
+/// The result of unpacking.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Unpacked {
     /// The first paths, in the order of the archive.
@@ -25,9 +25,9 @@ pub(super) struct Unpacked {
     truncated: bool,
 }
 
-/// Unpacks an archive below `base` while it is being read. What came before a failure stays.
+/// Unpacks an archive below `base` while reading it. After a failure, unpacked entries remain.
 ///
-/// Directories, files, symbolic and hard links are made; an entry of another kind is refused. Blocks.
+/// Supports directories, files, symbolic and hard links; rejects other kinds of entries. Blocks.
 pub(super) fn unpack(root: &Root, base: &VirtualPath, archive: impl Read) -> Result<Unpacked, Problem> {
     root.make_directory(base)?;
     let mut unpacked = Unpacked::default();
@@ -38,7 +38,7 @@ pub(super) fn unpack(root: &Root, base: &VirtualPath, archive: impl Read) -> Res
             continue;
         }
         let path = base.join(&entry.path().map_err(unreadable)?)?;
-        // An archive of `.` names the directory itself, which is there already.
+        // An archive of `.` contains the directory itself, which already exists.
         if path.inner() == base.inner() {
             continue;
         }
@@ -84,7 +84,7 @@ fn unpack_entry<R: Read>(
 
 fn unpack_file<R: Read>(root: &Root, path: &VirtualPath, entry: &mut Entry<'_, R>) -> Result<(), Problem> {
     let failed = |error| problem(&error, path);
-    // The bits that would make the file act for its owner are left out.
+    // The setuid, setgid and sticky bits are dropped.
     let mode = entry.header().mode().map_err(unreadable)? & 0o777;
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).custom_flags(OFlag::O_NONBLOCK.bits());
@@ -93,7 +93,7 @@ fn unpack_file<R: Read>(root: &Root, path: &VirtualPath, entry: &mut Entry<'_, R
     file.set_permissions(Permissions::from_mode(mode)).map_err(failed)
 }
 
-/// Removes a file or link that stands where a link is to be made.
+/// Removes a file or link at the target of a new link.
 fn make_way(root: &Root, path: &VirtualPath) -> Result<(), Problem> {
     match root.dir().symlink_metadata(path.inner()) {
         Ok(existing) if !existing.is_dir() => {
@@ -103,7 +103,7 @@ fn make_way(root: &Root, path: &VirtualPath) -> Result<(), Problem> {
     }
 }
 
-/// An archive that cannot be read, or a disk that cannot be written: the caller gets the bare message.
+/// An unreadable archive or an unwritable disk: the client gets the plain message.
 fn unreadable(error: io::Error) -> Problem {
     Problem::stream_error(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Writing a file of any size as a whole.
+//! Writes a file of any size atomically.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -12,22 +12,22 @@ use super::{
 };
 use crate::{control::extract::blocking, problem::Problem};
 
-/// A file that is being written under a spare name beside its target.
+/// A file that is being written under a temporary name beside its target.
 ///
-/// It takes the target's place when it is finished; dropped before that, it leaves no trace.
+/// [`finish`](Self::finish) replaces the target. Dropping the draft before that removes it.
 #[derive(Debug)]
 pub(super) struct Draft {
     file: tokio::fs::File,
     partial: Partial,
-    /// Where it will be; not the path of the client if that is a link.
+    /// The final location, with links resolved.
     target: PathBuf,
-    /// What the client calls it.
+    /// The client's path.
     path: VirtualPath,
     written: u64,
 }
 
 impl Draft {
-    /// Makes the directories above the target and an empty file beside it. Blocks.
+    /// Creates the parents of the target and an empty file beside it. Blocks.
     pub(super) fn begin(root: &Root, path: VirtualPath) -> Result<Self, Problem> {
         root.make_parents(&path)?;
         let failed = |error| problem(&error, &path);
@@ -37,7 +37,7 @@ impl Draft {
             Ok(existing) if !existing.is_file() => {
                 return Err(Problem::invalid_request(format!("path is not a file: {}", path.shown())));
             }
-            // A link is written through, as opening it would have done.
+            // A link is followed, as opening it would do.
             Ok(existing) => (dir.canonicalize(path.inner()).map_err(failed)?, Some(existing.permissions())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (path.inner().to_owned(), None),
             Err(error) => return Err(failed(error)),
@@ -52,14 +52,14 @@ impl Draft {
         Ok(Self { file, partial, target, path, written: 0 })
     }
 
-    /// Adds to the end.
+    /// Appends bytes.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Problem> {
         self.file.write_all(bytes).await.map_err(|error| problem(&error, &self.path))?;
         self.written += bytes.len() as u64;
         Ok(())
     }
 
-    /// Puts the file in its place; gives back how many bytes it has.
+    /// Replaces the target. Returns the size of the file.
     pub(super) async fn finish(mut self) -> Result<u64, Problem> {
         self.file.flush().await.map_err(|error| problem(&error, &self.path))?;
         blocking(move || {
@@ -70,11 +70,11 @@ impl Draft {
     }
 }
 
-/// The spare name of a file that is not finished; removed on drop.
+/// The temporary name of an unfinished file; removed on drop.
 #[derive(Debug)]
 struct Partial {
     dir: Arc<Dir>,
-    /// Taken once the file has got its real name.
+    /// Taken once the file has its final name.
     name: Option<PathBuf>,
 }
 
@@ -92,7 +92,7 @@ impl Drop for Partial {
     fn drop(&mut self) {
         let Some(name) = self.name.take() else { return };
         if let Err(error) = self.dir.remove_file(&name) {
-            tracing::debug!(%error, "an unfinished file could not be removed");
+            tracing::debug!(%error, "failed to remove an unfinished file");
         }
     }
 }

@@ -30,7 +30,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Refuses zeros, and takes the default down to the maximum.
+    /// Rejects zeros, and limits the default to the maximum.
     pub(super) fn checked(mut self) -> Result<Self, Problem> {
         let zeros = [
             ("maxConcurrentProcesses", self.max_concurrent_processes == 0),

@@ -1,4 +1,4 @@
-//! What a process wrote.
+//! The output of a process.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 use tokio::sync::watch;
 
-/// A stream of output, or several.
+/// An output stream, or a combination of streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stream {
@@ -31,7 +31,7 @@ impl Stream {
     }
 }
 
-/// A piece of output.
+/// A chunk of output.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) sequence: u64,
@@ -52,7 +52,7 @@ impl Serialize for Entry {
     }
 }
 
-/// The output of a process, of which the oldest is dropped beyond a number of bytes. Clones share it.
+/// The output of a process in bounded memory; the oldest entries are dropped first. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Log {
     shared: Arc<Shared>,
@@ -93,7 +93,7 @@ impl Log {
         self.shared.last.send_replace(sequence);
     }
 
-    /// The entries of a stream after a sequence number, or the last `tail` of them.
+    /// Returns the entries of a stream after a sequence number, or the last `tail` of them.
     pub(super) fn read(&self, stream: Stream, since: u64, tail: Option<usize>) -> Vec<Entry> {
         let kept = self.kept();
         let entries =
@@ -102,7 +102,7 @@ impl Log {
         entries.skip(skipped).cloned().collect()
     }
 
-    /// At most this many entries of a stream after a sequence number.
+    /// Returns at most `count` entries of a stream after a sequence number.
     pub(super) fn next(&self, stream: Stream, since: u64, count: usize) -> Vec<Entry> {
         let kept = self.kept();
         let entries =
@@ -110,7 +110,7 @@ impl Log {
         entries.take(count).cloned().collect()
     }
 
-    /// The sequence number of the last entry, as it grows.
+    /// Returns a receiver of the last sequence number.
     pub(super) fn last(&self) -> watch::Receiver<u64> {
         self.shared.last.subscribe()
     }

@@ -1,13 +1,13 @@
 //! `/v1/processes`: real processes, with and without a terminal.
 //!
 //! ```text
-//! routes     what each call takes and gives
+//! routes     the routes, their parameters and responses
 //! terminal   the WebSocket
 //! registry   all processes, and the limits
-//! process    one process: its input, its end, its record
-//! spawn      starting one, and the tasks that read its output
-//! log        what it wrote, bounded
-//! run        a command that is run to its end
+//! process    one process: its input, its exit, its record
+//! spawn      starts a process and the tasks that read its output
+//! log        the output, bounded
+//! run        runs a command to completion
 //! ```
 
 mod limits;

@@ -28,14 +28,14 @@ pub(super) struct Process {
     pub(super) order: Order,
     pub(super) created_at_ms: u64,
     pub(super) log: Log,
-    /// The process id, which is also that of its group, until it was waited for. Guards signals: a number is only
-    /// signalled while it is the process's own.
+    /// The process id, which is also the group's, until it was waited for. Guards signals: an id is signalled
+    /// only while it belongs to this process.
     pub(super) pid: Mutex<Option<Pid>>,
-    /// How it ended.
+    /// How it exited.
     pub(super) exit: watch::Sender<Option<Exit>>,
     /// Whether its record was deleted.
     pub(super) deleted: watch::Sender<bool>,
-    /// Where its input goes. Held while input is written.
+    /// The input. Held while input is written.
     pub(super) input: tokio::sync::Mutex<Option<Input>>,
     /// Its terminal, to resize it.
     pub(super) terminal: Mutex<Option<OwnedFd>>,
@@ -43,10 +43,10 @@ pub(super) struct Process {
     pub(super) readers: Mutex<Vec<AbortHandle>>,
 }
 
-/// How a process ended.
+/// How a process exited.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exit {
-    /// None after a signal.
+    /// `None` after a signal.
     pub(super) code: Option<i32>,
     pub(super) at_ms: u64,
 }
@@ -58,7 +58,7 @@ pub(super) enum Input {
 }
 
 impl Process {
-    /// The stream that readers see who name none.
+    /// Returns the default stream of readers.
     pub(super) fn stream(&self) -> Stream {
         if self.order.tty { Stream::Pty } else { Stream::Combined }
     }
@@ -96,17 +96,17 @@ impl Process {
         info
     }
 
-    /// Sends a signal, and waits for the end for this long at most.
+    /// Sends a signal and waits for at most `wait` for the exit.
     pub(super) async fn signal(&self, signal: Signal, wait: Duration) {
         if let Some(pid) = *lock(&self.pid) {
-            // It may have ended in this moment.
+            // An error means that it has just exited.
             let _ = kill(pid, signal);
         }
         let mut exit = self.exit.subscribe();
         let _ = timeout(wait, exit.wait_for(Option::is_some)).await;
     }
 
-    /// Kills it with its group, and stops reading its output.
+    /// Kills its process group and stops reading its output.
     pub(super) fn end(&self) {
         if let Some(pid) = *lock(&self.pid) {
             let _ = killpg(pid, Signal::SIGKILL);

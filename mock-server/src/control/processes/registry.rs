@@ -19,7 +19,7 @@ use crate::{
     problem::Problem,
 };
 
-/// A process that is wanted.
+/// A process to start.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Order {
     pub(super) command: String,
@@ -35,7 +35,7 @@ pub(super) struct Order {
     pub(super) interactive: bool,
 }
 
-/// All processes of a control plane. Dropping it kills those that run.
+/// All processes of a control plane. Dropping it kills the running ones.
 pub(in crate::control) struct Processes {
     served: bool,
     pub(super) root: Root,
@@ -46,9 +46,9 @@ pub(in crate::control) struct Processes {
 #[derive(Default)]
 struct Table {
     limits: Limits,
-    /// How many were started, or tried to start.
+    /// How many starts were attempted.
     count: u64,
-    /// By id, in the order of its text.
+    /// By id, in lexical order.
     processes: BTreeMap<String, Arc<Process>>,
 }
 
@@ -57,7 +57,7 @@ impl Processes {
         Self { served, root, table: Mutex::default() }
     }
 
-    /// Whether there are any to clients.
+    /// Whether processes are served.
     pub(in crate::control) fn are_served(&self) -> bool {
         self.served
     }
@@ -108,7 +108,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Where a process starts: below the root, wherever links lead.
+    /// Returns where a process starts: below the root, with links resolved.
     pub(super) fn directory(&self, cwd: Option<&str>) -> Result<PathBuf, Problem> {
         let Some(cwd) = cwd else { return Ok(self.root.path().to_owned()) };
         let path = VirtualPath::parse(cwd)?;

@@ -1,4 +1,4 @@
-//! The routes and what each of them takes and gives.
+//! The routes, their parameters and responses.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -120,7 +120,7 @@ async fn create(State(shared): State<Arc<Shared>>, Json(order): Json<Order>) -> 
 }
 
 async fn list(State(shared): State<Arc<Shared>>, Parameters(query): Parameters<ListQuery>) -> Json<Value> {
-    // All of them are the user's.
+    // All processes belong to the user.
     let wanted = query.owner.is_none_or(|owner| owner == Owner::User);
     let processes = shared.processes.all();
     let infos: Vec<Value> = processes.iter().filter(|_| wanted).map(|process| process.info()).collect();
@@ -172,7 +172,7 @@ async fn logs(
         let page = json!({ "processId": id, "stream": stream, "entries": entries });
         return Ok(Json(page).into_response());
     }
-    // What lies before the tail is not sent later either.
+    // Entries before the tail are not sent later either.
     let begin = match (entries.first(), query.tail) {
         (Some(first), Some(_)) => first.sequence - 1,
         (None, Some(_)) => *process.log.last().borrow(),
@@ -181,7 +181,7 @@ async fn logs(
     Ok(follow(&process, stream, begin))
 }
 
-/// The log as it grows, until the record is deleted.
+/// Streams the log as it grows, until the record is deleted.
 fn follow(process: &Arc<Process>, stream: Stream, since: u64) -> Response {
     let (log, last) = (process.log.clone(), process.log.last());
     let deleted = process.deleted.subscribe();
@@ -223,7 +223,7 @@ async fn input(
     Ok(Json(json!({ "bytesWritten": bytes.len() })))
 }
 
-/// The bytes of an input.
+/// Decodes the bytes of an input.
 pub(super) fn decode(data: &str, encoding: &str) -> Result<Vec<u8>, Problem> {
     match encoding {
         "base64" => STANDARD

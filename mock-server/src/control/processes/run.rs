@@ -1,4 +1,4 @@
-//! A command that is run to its end.
+//! Runs a command to completion.
 
 use std::{
     os::unix::process::ExitStatusExt,
@@ -27,7 +27,7 @@ use crate::problem::Problem;
 /// How much is read at once.
 const CHUNK_BYTES: usize = 8192;
 
-/// A command that is wanted.
+/// A command to run.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Run {
@@ -52,7 +52,7 @@ impl Captured {
     }
 }
 
-/// Kills a command's group if it is not done.
+/// Kills a command's process group if it is still running.
 struct Guard {
     group: Option<Pid>,
 }
@@ -60,7 +60,7 @@ struct Guard {
 impl Guard {
     fn kill(&mut self) {
         if let Some(group) = self.group.take() {
-            // The leader was not waited for, so that the number is still its own.
+            // The leader was not waited for, so its id was not reused.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }
@@ -116,7 +116,7 @@ async fn exited(child: &mut Child) -> std::io::Result<ExitStatus> {
     child.wait().await
 }
 
-/// Reads to the end, and keeps the beginning.
+/// Reads to the end and keeps the beginning.
 async fn capture(stream: Option<impl AsyncRead + Unpin>, captured: &mut Captured, room: usize) {
     let Some(mut stream) = stream else { return };
     let mut buffer = vec![0; CHUNK_BYTES];

@@ -1,4 +1,4 @@
-//! Starting a process.
+//! Starts a process.
 
 use std::{
     io,
@@ -29,13 +29,13 @@ use super::{
 /// How much is read at once.
 const CHUNK_BYTES: usize = 8192;
 
-/// How long output may still come after the end of a process before the end is reported.
+/// How long output may arrive after the exit before the exit is reported.
 const DRAIN_LIMIT: Duration = Duration::from_millis(500);
 
 /// The size of a new terminal.
 const SIZE: (u16, u16) = (24, 80);
 
-/// A process that was started.
+/// A started process.
 struct Started {
     child: Child,
     input: Option<Input>,
@@ -43,7 +43,7 @@ struct Started {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// Starts a process and the tasks that read its output and wait for its end.
+/// Starts a process and the tasks that read its output and wait for its exit.
 pub(super) fn spawn(
     id: String,
     order: Order,
@@ -70,12 +70,12 @@ pub(super) fn spawn(
         terminal: Mutex::new(terminal),
         readers: Mutex::new(readers.iter().map(JoinHandle::abort_handle).collect()),
     });
-    // It ends with the process, which the registry kills when it goes.
+    // The task ends with the process, which the registry kills on drop.
     tokio::spawn(wait(Arc::clone(&process), child, readers));
     Ok(process)
 }
 
-/// The command of an order, without its streams.
+/// Builds the command without its streams.
 pub(super) fn command(order: &Order, directory: &Path, home: &Path) -> Command {
     let mut command = Command::new(&order.command);
     command.args(&order.args).current_dir(directory).env("HOME", home).env("PWD", directory);
@@ -114,7 +114,7 @@ fn with_terminal(order: &Order, directory: &Path, home: &Path, log: &Log) -> io:
     Ok(Started { child, input: Some(Input::Pty(input)), terminal: Some(terminal), readers })
 }
 
-/// Reads a stream to its end. A terminal ends with an error once its process has gone.
+/// Reads a stream to its end. A terminal ends with an error after its process has exited.
 async fn read(mut stream: impl AsyncRead + Unpin, kind: Stream, log: Log) {
     let mut buffer = vec![0; CHUNK_BYTES];
     while let Ok(length @ 1..) = stream.read(&mut buffer).await {
@@ -122,18 +122,18 @@ async fn read(mut stream: impl AsyncRead + Unpin, kind: Stream, log: Log) {
     }
 }
 
-/// Waits for the end, and for the output before it.
+/// Waits for the exit, and for the output before it.
 async fn wait(process: Arc<Process>, mut child: Child, readers: Vec<JoinHandle<()>>) {
     let status = child.wait().await;
     lock(&process.pid).take();
     let at_ms = now_ms();
     let drained = async {
         for reader in readers {
-            // One that was aborted is done as well.
+            // An aborted reader counts as finished.
             let _ = reader.await;
         }
     };
-    // What children of the process write later is still added to the log.
+    // Later output of child processes is still added to the log.
     let _ = timeout(DRAIN_LIMIT, drained).await;
     let code = status.ok().filter(|status: &ExitStatus| status.signal().is_none()).and_then(|it| it.code());
     process.exit.send_replace(Some(Exit { code, at_ms }));

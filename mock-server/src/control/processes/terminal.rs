@@ -27,13 +27,13 @@ use crate::{
 /// The largest frame from a client.
 const MAX_FRAME_BYTES: usize = 1024 * 1024;
 
-/// How many refusals wait to be sent.
+/// How many rejections may be queued.
 const REFUSALS: usize = 16;
 
 /// How many entries are read from the log at once.
 const BATCH: usize = 16;
 
-/// What a client says.
+/// A frame from a client.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 enum Frame {
@@ -62,7 +62,7 @@ pub(super) async fn attach(
     Ok(upgrade.on_upgrade(move |socket| serve(socket, process, limit, lifeline)))
 }
 
-/// Serves one socket until the process has exited, the client closes, or the server goes.
+/// Serves one socket until the process exits, the client closes it, or the server stops.
 async fn serve(
     socket: WebSocket,
     process: Arc<Process>,
@@ -71,7 +71,7 @@ async fn serve(
 ) {
     let mut deleted = process.deleted.subscribe();
     let (sink, stream) = socket.split();
-    // Input may wait for the process; output continues meanwhile.
+    // Writing input may block; output continues meanwhile.
     let (refuse, refused) = mpsc::channel(REFUSALS);
     tokio::select! {
         () = output(sink, &process, refused) => {}
@@ -81,7 +81,7 @@ async fn serve(
     }
 }
 
-/// Resolves when the connection is to end; never without a lifeline.
+/// Completes when the connection must end; never without a lifeline.
 async fn cut(lifeline: Option<Extension<Lifeline>>) {
     match lifeline {
         Some(Extension(lifeline)) => lifeline.cut().await,
@@ -89,7 +89,7 @@ async fn cut(lifeline: Option<Extension<Lifeline>>) {
     }
 }
 
-/// Sends what the process writes from now on, and how it ended.
+/// Sends new output of the process, and its exit.
 async fn output(
     mut sink: SplitSink<WebSocket, Message>,
     process: &Process,
@@ -115,7 +115,7 @@ async fn output(
             continue;
         }
         if let Some(exited) = exited {
-            // The client may be gone, which is fine now.
+            // The client may already be gone.
             let _ = sink.send(text(&json!({ "exitCode": exited.code, "type": "exit" }))).await;
             let _ = sink.close().await;
             return;
@@ -133,7 +133,7 @@ async fn output(
     }
 }
 
-/// Does what the client says, until it closes.
+/// Handles frames of the client until it closes the socket.
 async fn input(
     mut stream: SplitStream<WebSocket>,
     process: &Process,

@@ -12,10 +12,10 @@ use crate::agent::{Output, Running};
 use crate::server::Core;
 use crate::stream::Tap;
 
-/// How many session streams may be open for sessions the agent has not named yet.
+/// How many session streams may be open for sessions that the agent has not created yet.
 const UNCONFIRMED: usize = 16;
 
-/// Every connection there is.
+/// All connections.
 pub(crate) struct Connections {
     pub(super) core: Arc<Core>,
     /// Guards the map only.
@@ -23,12 +23,12 @@ pub(crate) struct Connections {
     count: AtomicU64,
 }
 
-/// Why a stream cannot be read.
+/// Why a stream cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unreadable {
-    /// Somebody reads it already.
+    /// Another reader has it open.
     Held,
-    /// The session is unknown and there is no room to wait for it.
+    /// The session is unknown, and too many readers wait for unknown sessions.
     Unknown,
 }
 
@@ -37,8 +37,8 @@ impl Connections {
         Arc::new(Self { core, all: Mutex::default(), count: AtomicU64::new(0) })
     }
 
-    /// Starts an agent for a new connection and hands it the `initialize`. The answer comes through the
-    /// receiver; none comes if the agent dies.
+    /// Starts an agent for a new connection and passes it the `initialize`. The receiver gets the response,
+    /// or none if the agent dies.
     pub(super) async fn open(
         self: &Arc<Self>,
         agent: &str,
@@ -73,7 +73,7 @@ impl Connections {
         let running = recipe.launch(outlet).await.ok()?;
         let running = connection.running.get_or_init(|| std::future::ready(running)).await;
         self.lock().insert(connection.id.clone(), Arc::clone(&connection));
-        // An agent that is down already drops the waiter by its exit.
+        // The exit of a dead agent drops the waiter.
         let _ = running.deliver(message).await;
         Some((connection, receiver))
     }
@@ -82,12 +82,12 @@ impl Connections {
         self.lock().get(id).cloned()
     }
 
-    /// Publishes a value on the connection stream of `id`; says whether there is one.
+    /// Publishes a value on the connection stream of `id`. Returns whether the connection exists.
     pub(crate) fn emit(&self, id: &str, value: &Value) -> bool {
-        self.get(id).map(|connection| connection.tell(value)).is_some()
+        self.get(id).map(|connection| connection.publish(value)).is_some()
     }
 
-    /// Ends a connection with its agent; its streams end once they are drained.
+    /// Ends a connection and its agent. Its streams end once they are drained.
     pub(super) fn close(&self, id: &str) -> bool {
         let Some(connection) = self.lock().remove(id) else { return false };
         connection.finish();
@@ -114,25 +114,25 @@ pub(super) struct Connection {
     core: Arc<Core>,
     connections: Weak<Connections>,
     running: OnceCell<Arc<dyn Running>>,
-    /// Guards mailboxes and pending requests; held for routing one message, never across an await.
+    /// Guards mailboxes and pending requests; held to route one message, never across an await.
     state: Mutex<State>,
 }
 
 struct State {
     connection: Option<Mailbox>,
     sessions: HashMap<String, Mailbox>,
-    /// Sessions the agent has named.
+    /// Sessions that the agent has created.
     known: HashSet<String>,
-    /// Requests of the client by the JSON text of their id: method and session.
+    /// Pending client requests by the JSON text of their id: method and session.
     pending: HashMap<String, (String, Option<String>)>,
-    /// Ids of session-scoped requests of the agent that were not answered yet.
+    /// Ids of pending session-scoped agent requests.
     asked: HashSet<String>,
-    /// The `initialize` that waits for its answer.
+    /// The pending `initialize`.
     initialize: Option<(Value, oneshot::Sender<Value>)>,
 }
 
 impl Connection {
-    /// Hands one message of the client to the agent.
+    /// Passes one message of the client to the agent.
     pub(super) async fn deliver(&self, message: Value) {
         if let (Some(method), Some(id)) = (method_of(&message), message.get("id")) {
             let session = session_of(&message).map(str::to_owned);
@@ -141,19 +141,19 @@ impl Connection {
             self.lock().asked.remove(&id.to_string());
         }
         if let Some(running) = self.running.get() {
-            // An agent that is gone ends the connection by its exit.
+            // The exit of a dead agent ends the connection.
             let _ = running.deliver(message).await;
         }
     }
 
-    /// Whether this is an answer to a request about a session.
+    /// Whether this is a response to an agent request about a session.
     pub(super) fn answers_session_request(&self, message: &Value) -> bool {
         let id = message.get("id").map(Value::to_string);
         id.is_some_and(|id| self.lock().asked.contains(&id))
     }
 
     /// Puts a message on the connection stream.
-    pub(super) fn tell(&self, message: &Value) {
+    pub(super) fn publish(&self, message: &Value) {
         self.lock().to_connection(message);
     }
 
@@ -220,7 +220,7 @@ impl Connection {
 }
 
 impl State {
-    /// Puts a message of the agent where it belongs.
+    /// Puts a message of the agent on its stream.
     fn route(&mut self, core: &Core, message: Value) {
         let id = message.get("id").map(Value::to_string);
         match (method_of(&message), id) {
@@ -243,7 +243,7 @@ impl State {
         let id = message.get("id").cloned().unwrap_or(Value::Null);
         if self.initialize.as_ref().is_some_and(|(own, _)| *own == id) {
             if let Some((_, answer)) = self.initialize.take() {
-                // The client may have gone; then nobody will ever use the connection.
+                // The client may be gone; then the connection is never used.
                 let _ = answer.send(message);
             }
             return;
@@ -272,7 +272,7 @@ impl State {
         }
     }
 
-    /// The mailbox of a session the agent has named, made now if there is none.
+    /// Returns the mailbox of a session that the agent has created, and creates it if necessary.
     fn session(&mut self, core: &Core, session: &str) -> &Mailbox {
         self.known.insert(session.to_owned());
         let mailbox = self.sessions.entry(session.to_owned()).or_insert_with(|| Mailbox::new(core, true));

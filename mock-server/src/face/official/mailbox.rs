@@ -5,16 +5,16 @@ use serde_json::Value;
 use crate::server::Core;
 use crate::stream::{Framing, Log, Seat, Tap};
 
-/// How many messages a mailbox holds at least while nobody reads it. The official server has no bound.
+/// How many messages a mailbox without a reader holds at least. The official server has no limit.
 const HELD: usize = 65_536;
 
 /// Messages for one stream, with at most one reader at a time.
 #[derive(Debug, Clone)]
 pub(super) struct Mailbox {
     log: Arc<Log>,
-    /// Where its one reader sits.
+    /// The slot of its single reader.
     seat: Seat,
-    /// Whether the agent has named the session, so that the mailbox outlives its reader.
+    /// Whether the agent has created the session, so that the mailbox outlives its reader.
     pub(super) confirmed: bool,
 }
 
@@ -24,22 +24,22 @@ impl Mailbox {
         Self { log, seat: Seat::default(), confirmed }
     }
 
-    /// Puts one message in.
+    /// Adds one message.
     pub(super) fn put(&self, message: &Value) {
         self.log.publish(message.to_string());
     }
 
-    /// Whether somebody reads it now.
+    /// Whether it has a reader.
     pub(super) fn is_held(&self) -> bool {
         self.seat.is_taken()
     }
 
-    /// Lets the reader end after what is there.
+    /// Ends the stream after the remaining messages.
     pub(super) fn finish(&self) {
         self.log.finish();
     }
 
-    /// Becomes the one reader, unless there is one. `on_close` runs when the reader goes.
+    /// Opens the mailbox, unless it has a reader. `on_close` runs when the reader is dropped.
     pub(super) fn read(&self, core: &Core, on_close: impl FnOnce() + Send + 'static) -> Option<Tap> {
         let seated = self.seat.take(on_close)?;
         let log = Arc::clone(&self.log);

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-/// The methods that are about one session.
+/// The session-scoped methods.
 const SESSION_SCOPED: [&str; 10] = [
     "session/prompt",
     "session/cancel",
@@ -14,7 +14,7 @@ const SESSION_SCOPED: [&str; 10] = [
     "session/set_model",
 ];
 
-/// A refusal in plain text.
+/// An error response in plain text.
 pub(super) type Refusal = &'static str;
 
 /// Whether a method needs a session id.
@@ -22,17 +22,17 @@ pub(super) fn is_session_scoped(method: &str) -> bool {
     SESSION_SCOPED.contains(&method)
 }
 
-/// The session a message names in its parameters.
+/// Returns the session in a message's parameters.
 pub(super) fn session_of(message: &Value) -> Option<&str> {
     message.get("params")?.get("sessionId")?.as_str()
 }
 
-/// The method of a message.
+/// Returns the method of a message.
 pub(super) fn method_of(message: &Value) -> Option<&str> {
     message.get("method")?.as_str()
 }
 
-/// Brings the session header and the parameters of a request or notification together.
+/// Combines the session header and the parameters of a request or notification.
 pub(super) fn reconcile(message: &mut Value, header: Option<&str>) -> Result<(), Refusal> {
     let Some(method) = method_of(message) else { return Ok(()) };
     let scoped = is_session_scoped(method);
@@ -55,7 +55,7 @@ pub(super) fn reconcile(message: &mut Value, header: Option<&str>) -> Result<(),
     }
 }
 
-/// What is wrong with the envelope, as a JSON-RPC error for the connection stream.
+/// Checks the envelope. Returns a JSON-RPC error for the connection stream if it is invalid.
 pub(super) fn fault_in(body: &str) -> Option<Value> {
     let error = |code: i64, message: &str| {
         let error = json!({ "code": code, "message": message, "data": { "line": body } });

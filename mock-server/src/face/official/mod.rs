@@ -1,7 +1,7 @@
 //! `/acp`: the official streamable HTTP transport, as the official server behaves.
 //!
-//! Each connection has an agent of its own, a stream for the connection and one for each session. A stream
-//! is a mailbox with at most one reader; when the reader goes, messages wait for the next one. There is no
+//! Each connection has its own agent, a stream for the connection and one for each session. A stream is a
+//! mailbox with at most one reader. Without a reader, messages are queued for the next one. There is no
 //! WebSocket, and messages carry no ids.
 
 mod connection;

@@ -53,7 +53,7 @@ async fn post(State(connections): State<Arc<Connections>>, headers: HeaderMap, b
     match message {
         Some(message) if fault_in(body).is_none() => take(&connections, &connection, &headers, message).await,
         _ => {
-            connection.tell(&fault_in(body).unwrap_or(Value::Null));
+            connection.publish(&fault_in(body).unwrap_or(Value::Null));
             StatusCode::ACCEPTED.into_response()
         }
     }
@@ -77,7 +77,7 @@ async fn take(
     StatusCode::ACCEPTED.into_response()
 }
 
-/// Opens a connection. A refused initialize leaves none behind, and an agent that dies is 500.
+/// Opens a connection. A rejected `initialize` leaves none behind; an agent that dies causes a 500.
 async fn initialize(connections: &Arc<Connections>, message: Value) -> Response {
     let config = &connections.core.config;
     let named = message.pointer("/params/_meta/sandboxagent.dev/agent").and_then(Value::as_str);
@@ -135,8 +135,8 @@ async fn close(State(connections): State<Arc<Connections>>, headers: HeaderMap) 
     }
 }
 
-/// The connection a request names. Without its cookie a client has reached the wrong server, which does
-/// not know the connection.
+/// Returns the connection that a request names. Without its cookie, a client has reached the wrong server,
+/// which does not know the connection.
 #[allow(clippy::result_large_err, reason = "the refusal is the response, made once per request")]
 fn connection(connections: &Connections, headers: &HeaderMap) -> Result<Arc<Connection>, Response> {
     let Some(id) = text(headers, CONNECTION) else {

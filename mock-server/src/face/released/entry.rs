@@ -9,14 +9,13 @@ use crate::agent::{Exit, Output, Running};
 use crate::server::Echo;
 use crate::stream::Log;
 
-/// Agents whose entry is gone and that were told to stop. They are let go when they exit, and ended with
-/// the table.
+/// Agents without an entry that were asked to stop. They are dropped when they exit, and killed with the
+/// table.
 pub(super) type Orphans = Arc<Mutex<Vec<(u64, Arc<dyn Running>)>>>;
 
-/// One server id: an agent of its own and everything it printed.
+/// One server id: its agent and all output of the agent.
 ///
-/// When the last handle goes, the agent's input is closed and nothing else is done to it, as in the
-/// released server.
+/// Dropping the last handle only closes the agent's input, as in the released server.
 pub(super) struct Entry {
     pub(super) agent: String,
     pub(super) created_at: u64,
@@ -43,7 +42,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What an agent printed, and who waits for it.
+/// The output of an agent, and the requests that wait for it.
 pub(super) struct Line {
     pub(super) log: Arc<Log>,
     /// Guards waiters and exit; held for a lookup and for publishing, never across an await.
@@ -70,7 +69,7 @@ impl Line {
         Self { log, state: Mutex::default(), exited: watch::Sender::new(false) }
     }
 
-    /// Takes what the agent printed, or its exit.
+    /// Handles output of the agent, or its exit.
     pub(super) fn output(&self, output: Output) {
         match output {
             Output::Line(line) => self.print(&line),
@@ -102,7 +101,7 @@ impl Line {
             self.log.publish(value.to_string());
         }
         if let Some(waiter) = waiter {
-            // The POST may have been given up; the stream has the answer all the same.
+            // The POST may have been aborted; the stream carries the response anyway.
             let _ = waiter.answer.send(value);
         }
     }
@@ -120,31 +119,31 @@ impl Line {
         self.exited.send_replace(true);
     }
 
-    /// Waits for the answer to the request with this id. An earlier waiter for the same id is evicted.
+    /// Waits for the response to the request with this id. Evicts an earlier waiter with the same id.
     pub(super) fn wait(&self, id: &Value, echo: Echo) -> oneshot::Receiver<Value> {
         let (answer, receiver) = oneshot::channel();
         self.lock().waiters.insert(id.to_string(), Waiter { answer, echo });
         receiver
     }
 
-    /// Takes back a waiter, whosever it is by now.
+    /// Removes the waiter with this id, even if another request has replaced it.
     pub(super) fn forget(&self, id: &Value) {
         self.lock().waiters.remove(&id.to_string());
     }
 
-    /// How the agent ended, if it did.
+    /// Returns how the agent exited, if it has.
     pub(super) fn exit(&self) -> Option<Exit> {
         self.lock().exit.clone()
     }
 
-    /// Resolves when the agent has ended.
+    /// Waits until the agent has exited.
     pub(super) async fn exited(&self) {
         let mut exited = self.exited.subscribe();
-        // The sender lives as long as this line does.
+        // The sender lives as long as this value.
         let _ = exited.wait_for(|exited| *exited).await;
     }
 
-    /// Lets the streams end with the agent, or now if it has ended.
+    /// Makes the streams end with the agent, or now if it has exited.
     fn abandon(&self) {
         let mut state = self.lock();
         state.abandoned = true;
@@ -158,8 +157,8 @@ impl Line {
     }
 }
 
-/// The same value with the keys of every object in alphabetical order, as the released server writes what
-/// passes through it.
+/// Sorts the keys of every object alphabetically, as the released server writes messages that pass through
+/// it.
 pub(super) fn sorted(value: Value) -> Value {
     match value {
         Value::Object(members) => {

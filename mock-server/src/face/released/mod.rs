@@ -1,8 +1,8 @@
-//! `/v1/acp`: one agent per server id, as the released server has it.
+//! `/v1/acp`: one agent per server id, like the released server.
 //!
-//! Its habits are kept, the bad ones included (switched by `released_quirks`): a POST whose agent died
-//! waits out the request limit before it says so; a POST whose agent is alive and silent hangs beyond it; a
-//! DELETE of a live agent hangs until the client gives up, and only then is the agent told to stop.
+//! This endpoint imitates the released server, including its defects (switched by `released_quirks`): a POST
+//! whose agent died fails only after the request timeout; a POST whose agent is alive and silent hangs beyond
+//! the timeout; a DELETE of a live agent hangs until the client gives up, and only then stops the agent.
 
 mod entry;
 mod pi;

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-/// What the released server does to the messages of the agent `pi`, and of no other.
+/// Applies the released server's changes to messages of the agent `pi`.
 pub(super) fn normalise(message: &mut Value) {
     let method = message.get("method").and_then(Value::as_str).map(str::to_owned);
     let Some(Value::Object(params)) = message.get_mut("params") else { return };

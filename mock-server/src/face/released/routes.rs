@@ -19,7 +19,8 @@ use crate::problem::Problem;
 use crate::server::{Echo, EchoOverride};
 use crate::stream::{Framing, Tap};
 
-/// How long an agent may take to exit once its input is closed, when the released server's hang is off.
+/// How long an agent may take to exit after its input was closed. Applies only without the released server's
+/// quirks.
 const EXIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The routes of `/v1/acp`.
@@ -68,7 +69,7 @@ async fn deliver(entry: &Entry, message: Value) -> Result<(), Problem> {
     entry.running.deliver(message).await.map_err(|_| broken())
 }
 
-/// Hands a request to the agent and waits for the answer, as long and as stubbornly as the released server.
+/// Passes a request to the agent and waits for the response, with the released server's timeout behaviour.
 async fn ask(table: &Table, entry: &Entry, message: Value, echo: Echo) -> Result<Value, Problem> {
     let id = message.get("id").cloned().unwrap_or(Value::Null);
     let answer = entry.line.wait(&id, echo);
@@ -89,7 +90,7 @@ async fn ask(table: &Table, entry: &Entry, message: Value, echo: Echo) -> Result
     }
     entry.line.forget(&id);
     if quirks {
-        // Out of time, or evicted by another request with the same id: only the agent's end ends this wait.
+        // Timed out, or evicted by another request with the same id: only the agent's exit ends this wait.
         entry.line.exited().await;
     }
     match entry.line.exit() {
@@ -104,7 +105,8 @@ fn died(agent: &str, exit: &Exit) -> Problem {
     Problem::agent_process_exited(agent, exit.status.code(), stderr)
 }
 
-/// Adds the agent's last words to an error, in the body only: the copy on the stream goes without.
+/// Adds the agent's last stderr lines to an error. Only the body has them, not the echoed response on the
+/// stream.
 fn annotated(entry: &Entry, mut answer: Value) -> Value {
     let words = entry.running.stderr_tail();
     if words.is_empty() {
@@ -140,7 +142,7 @@ async fn close(State(table): State<Arc<Table>>, Path(server): Path<String>) -> S
         return StatusCode::NO_CONTENT;
     }
     if table.core.config.released_quirks {
-        // The entry is held here until the client gives up; letting go of it is what stops the agent.
+        // The entry is held until the client gives up. Dropping it stops the agent.
         entry.line.exited().await;
         return StatusCode::NO_CONTENT;
     }

@@ -13,20 +13,20 @@ use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::server::Core;
 
-/// A place in the table. The cell is empty while its agent is being started.
+/// A slot of the table. The cell is empty while its agent is starting.
 struct Slot {
     agent: String,
     entry: Arc<OnceCell<Arc<Entry>>>,
 }
 
-/// Every server id there is.
+/// All server ids.
 pub(crate) struct Table {
     pub(super) core: Arc<Core>,
     control: ControlPlane,
     /// Guards the map only.
     slots: Mutex<BTreeMap<String, Slot>>,
     orphans: Orphans,
-    /// Numbers the entries, so that an orphan is found again when it exits.
+    /// Numbers the entries, so that an orphan can be identified when it exits.
     entries: AtomicU64,
 }
 
@@ -36,7 +36,8 @@ impl Table {
         Arc::new(Self { core, control, slots: Mutex::default(), orphans, entries: AtomicU64::new(0) })
     }
 
-    /// The entry of `id`; made now, with its agent, if there is none and the request names an agent.
+    /// Returns the entry of `id`. If there is none and the request names an agent, creates it and starts the
+    /// agent.
     pub(super) async fn entry(&self, id: &str, agent: Option<&str>) -> Result<Arc<Entry>, Problem> {
         if let Some(agent) = agent
             && self.core.recipe(agent).is_none()
@@ -75,7 +76,8 @@ impl Table {
 
     async fn start(&self, agent: &str) -> Result<Arc<Entry>, Problem> {
         if !self.control.is_installed(agent) {
-            // The mock is part of the released server and never asked for; only its launcher may be missing.
+            // The mock is built into the released server and never installed; only its launcher may be
+            // missing.
             if agent == "mock" {
                 let message = "failed to start agent process: No such file or directory (os error 2)";
                 return Err(Problem::stream_error(message));
@@ -110,27 +112,27 @@ impl Table {
         Ok(Arc::new(Entry { agent: agent.to_owned(), created_at, line, running, orphans, number }))
     }
 
-    /// The entry of `id`, if its agent was started.
+    /// Returns the entry of `id`, if its agent was started.
     pub(super) fn get(&self, id: &str) -> Option<Arc<Entry>> {
         self.lock().get(id)?.entry.get().cloned()
     }
 
-    /// Takes the entry of `id` out of the table.
+    /// Removes the entry of `id` from the table.
     pub(super) fn remove(&self, id: &str) -> Option<Arc<Entry>> {
         self.lock().remove(id)?.entry.get().cloned()
     }
 
-    /// Publishes a value on the stream of `id`; says whether there is one.
+    /// Publishes a value on the stream of `id`. Returns whether the entry exists.
     pub(crate) fn emit(&self, id: &str, value: &Value) -> bool {
         self.get(id).map(|entry| entry.line.log.publish(value.to_string())).is_some()
     }
 
-    /// Kills the agent of `id`; says whether there is one.
+    /// Kills the agent of `id`. Returns whether the entry exists.
     pub(crate) fn kill(&self, id: &str) -> bool {
         self.get(id).map(|entry| entry.running.kill()).is_some()
     }
 
-    /// What `GET /v1/acp` lists, dead agents included.
+    /// Returns the list of `GET /v1/acp`, including dead agents.
     pub(super) fn list(&self) -> Vec<Value> {
         let slots = self.lock();
         let entries = slots.iter().filter_map(|(id, slot)| Some((id, slot.entry.get()?)));
@@ -141,7 +143,7 @@ impl Table {
             .collect()
     }
 
-    /// For how long the oldest entry of an agent has been there, dead or alive.
+    /// Returns the age of an agent's oldest entry, dead or alive.
     pub(crate) fn uptime(&self, agent: &str) -> Option<Duration> {
         let slots = self.lock();
         let entries = slots.values().filter_map(|slot| slot.entry.get());

@@ -17,6 +17,7 @@ impl Event {
         let (kind, content) = match self {
             Self::Update(update) => ("update", serde_json::to_value(update)?),
             Self::SessionEnded(ended) => ("sessionEnded", serde_json::to_value(ended)?),
+            Self::TerminationDetails(ended) => ("terminationDetails", serde_json::to_value(ended)?),
             Self::AgentUnparsed { unparsed, origin } => {
                 ("agentUnparsed", json!({"error": unparsed.error, "raw": unparsed.raw, "origin": origin}))
             }

@@ -1,7 +1,7 @@
 //! Events as a stream.
 
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::{Stream, StreamExt};
@@ -24,7 +24,8 @@ impl Events {
         Self { queue }
     }
 
-    pub(crate) fn queue(&self) -> Weak<Queue<Event>> {
+    #[cfg(feature = "sessions")]
+    pub(crate) fn queue(&self) -> std::sync::Weak<Queue<Event>> {
         Arc::downgrade(&self.queue)
     }
 

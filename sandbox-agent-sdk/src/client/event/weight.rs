@@ -40,7 +40,9 @@ impl Weight for Event {
     fn weight(&self) -> usize {
         let content = match self {
             Self::Update(update) => update.size(),
-            Self::SessionEnded(ended) => ended.session_id.len() + end_size(&ended.termination),
+            Self::SessionEnded(ended) | Self::TerminationDetails(ended) => {
+                ended.session_id.len() + end_size(&ended.termination)
+            }
             Self::AgentUnparsed { unparsed, .. } => unparsed.raw.len() + unparsed.error.len(),
             Self::Permission(request) => request.size(),
             Self::Question(request) => request.size(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::progress::Progress;
 use crate::client::event::{Queue, Weight};
 use crate::client::session::TurnState;
 use crate::client::snapshot::{Patch, SnapshotCell};
@@ -12,7 +13,7 @@ use crate::client::turn::TurnItem;
 use crate::convert::tool_calls::ToolCalls;
 use crate::event::Origin;
 use crate::update::Missed;
-use crate::{Event, OpenSession, TerminationInfo, Update};
+use crate::{Event, OpenSession, TerminationInfo, Update, UpdateKind};
 
 /// How many events are kept for a session that nobody listens to, until somebody does.
 pub(super) const BACKLOG_EVENTS: usize = 1024;
@@ -34,6 +35,10 @@ pub(super) struct SessionBook {
     pub(super) backlog_bytes: usize,
     pub(super) missed: u64,
     pub(super) turn: Option<Arc<Queue<TurnItem>>>,
+    /// Whether its prompt was sent. What comes before belongs to an earlier turn.
+    pub(super) is_prompted: bool,
+    /// The messages of the turn, and those of turns that were cancelled.
+    messages: Messages,
     /// What is missing of the turn.
     pub(super) turn_missed: Vec<Missed>,
     /// The latest tool calls.
@@ -41,6 +46,8 @@ pub(super) struct SessionBook {
     /// Those who load the session and wait for its history.
     pub(super) histories: Vec<Arc<Queue<Update>>>,
     pub(super) turn_state: watch::Sender<TurnState>,
+    /// Whether its turn makes progress.
+    pub(super) progress: Arc<watch::Sender<Progress>>,
     pub(super) ended: watch::Sender<Option<TerminationInfo>>,
     /// How many calls are taking the session up, whether it has ended or not.
     pub(super) taking_up: usize,
@@ -72,10 +79,13 @@ impl SessionBook {
             backlog_bytes: 0,
             missed: 0,
             turn: None,
+            is_prompted: false,
+            messages: Messages::default(),
             turn_missed: Vec::new(),
             tool_calls: ToolCalls::default(),
             histories: Vec::new(),
             turn_state: watch::Sender::new(TurnState::Idle),
+            progress: Arc::default(),
             ended: watch::Sender::new(None),
             taking_up: 0,
             past_end: false,
@@ -136,6 +146,7 @@ impl SessionBook {
     /// Gives an event to the readers of the session, and says how many decide about requests, together with those
     /// before.
     pub(super) fn push(&mut self, event: &Event, mut deciders: usize) -> usize {
+        self.progress.send_if_modified(|progress| progress.observe(event));
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         for queue in &self.subscribers {
             let deciding = queue.is_deciding();
@@ -143,7 +154,11 @@ impl SessionBook {
             queue.push(event.copy_for(deciding));
         }
         let collected = matches!(event, Event::Update(update) if self.collect(update));
-        match (&self.turn, event) {
+        let belongs = match event {
+            Event::Update(update) => self.is_prompted && self.messages.is_of_turn(update),
+            _ => true,
+        };
+        match (self.turn.as_ref().filter(|_| belongs), event) {
             (Some(turn), Event::Update(update)) => turn.push(TurnItem::Update(update.clone())),
             (Some(turn), Event::Permission(_) | Event::Question(_)) if turn.is_deciding() => {
                 // A turn that was not read yet decides only if nothing else does.
@@ -163,6 +178,13 @@ impl SessionBook {
             _ => {}
         }
         deciders
+    }
+
+    /// The turn is over.
+    pub(super) fn end_turn(&mut self) {
+        let before = self.turn_state.send_replace(TurnState::Idle);
+        self.messages.end_turn(before == TurnState::Cancelling);
+        self.is_prompted = false;
     }
 
     /// Something is missing in this place, as far as is known.
@@ -203,4 +225,43 @@ impl SessionBook {
             self.missed += 1;
         }
     }
+}
+
+/// The ids of messages, to know which turn a late chunk belongs to.
+#[derive(Debug, Default)]
+struct Messages {
+    of_turn: VecDeque<String>,
+    of_cancelled: VecDeque<String>,
+}
+
+impl Messages {
+    /// How many ids are remembered.
+    const COUNT: usize = 64;
+
+    /// Whether an update belongs to the turn that runs, and not to one that was cancelled before.
+    fn is_of_turn(&mut self, update: &Update) -> bool {
+        let (UpdateKind::Message(chunk) | UpdateKind::Thought(chunk)) = update.kind() else { return true };
+        let Some(id) = chunk.message_id.as_deref() else { return true };
+        if self.of_cancelled.iter().any(|known| known == id) {
+            return false;
+        }
+        if !self.of_turn.iter().any(|known| known == id) {
+            remember(&mut self.of_turn, id.to_owned());
+        }
+        true
+    }
+
+    fn end_turn(&mut self, cancelled: bool) {
+        let ids = std::mem::take(&mut self.of_turn);
+        if cancelled {
+            ids.into_iter().for_each(|id| remember(&mut self.of_cancelled, id));
+        }
+    }
+}
+
+fn remember(ids: &mut VecDeque<String>, id: String) {
+    if ids.len() == Messages::COUNT {
+        ids.pop_front();
+    }
+    ids.push_back(id);
 }

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
+use super::{EndListener, LogSink};
 use super::book::SessionBook;
-use super::{EndListener, Place};
-use crate::Event;
 use crate::client::event::Queue;
+use crate::client::stream::{LogEntry, StreamPosition};
+use crate::{ConnectionState, Event};
 
 /// How many sessions are remembered that this client has never named itself.
 pub(super) const STRANGERS: usize = 1024;
@@ -17,10 +18,13 @@ pub(super) const BOOKS: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
+    pub(super) logs: Vec<Arc<dyn LogSink>>,
+    /// The last position of the stream.
+    pub(super) position: Option<StreamPosition>,
     pub(super) sessions: HashMap<Arc<str>, SessionBook>,
     pub(super) listeners: Vec<Weak<dyn EndListener>>,
-    /// The latest place of the stream.
-    pub(super) place: Option<Place>,
+    /// The state of the connection that was published last.
+    pub(super) connection: Option<ConnectionState>,
     /// The sessions that this client has never named itself, the longest known first.
     strangers: VecDeque<Arc<str>>,
     /// Whether it was told that strangers are forgotten.
@@ -30,6 +34,13 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Adds an entry to the logs that are read.
+    pub(super) fn log(&mut self, entry: &LogEntry) {
+        self.position = entry.position.or(self.position);
+        self.logs.retain(|log| log.is_read());
+        self.logs.iter().for_each(|log| log.push(entry));
+    }
+
     /// The book of a session that this client names.
     pub(super) fn book(&mut self, id: &str) -> &mut SessionBook {
         if !self.sessions.contains_key(id) {

@@ -6,7 +6,7 @@ use super::Hub;
 
 /// A call of this client about a session is pending for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct PendingCall {
+pub(in crate::client) struct PendingCall {
     pub(super) hub: Arc<Hub>,
     pub(super) id: Arc<str>,
 }

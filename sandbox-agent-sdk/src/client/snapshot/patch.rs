@@ -113,12 +113,14 @@ impl Patch {
         Self { options: Some(options), ..Self::default() }
     }
 
+    #[cfg(feature = "sessions")]
     /// The options it tells of, as they came.
     pub(crate) fn options_as_sent(&self) -> Option<Value> {
         let options = self.options.as_ref()?;
         Some(options.iter().map(|option| option.raw.clone()).collect())
     }
 
+    #[cfg(feature = "sessions")]
     /// The mode it tells of.
     pub(crate) fn mode(&self) -> Option<&str> {
         self.mode.as_deref()

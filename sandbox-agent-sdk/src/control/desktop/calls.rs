@@ -1,4 +1,4 @@
-//! The calls about the desktop.
+//! The requests of the desktop.
 
 use std::time::Duration;
 
@@ -18,17 +18,20 @@ use crate::Error;
 use crate::control::http::{Call, Http};
 use crate::control::route::Route;
 
-/// The largest screenshot that is accepted.
+/// The size limit of a screenshot.
 const MAX_SCREENSHOT_BYTES: usize = 64 * 1024 * 1024;
 
-/// How long setting the clipboard may take before it is read back instead.
+/// How long a write to the clipboard may take before the clipboard is read back.
 const CLIPBOARD_WITHIN: Duration = Duration::from_secs(2);
 
-/// The desktop of the server's machine. Cheap to clone; needs no connection.
+/// Controls the desktop of the server's machine. Cheap to clone; needs no connection.
 ///
-/// It has to be [started](Self::start). What the desktop refuses is an [`Error::Http`] behind which
-/// [`DesktopProblem::of`](super::DesktopProblem::of) finds the reason: it is not running, programs are missing,
-/// there is no such window. Coordinates are pixels from the upper left corner.
+/// Call [`start`](Self::start) first. Coordinates are pixels from the upper left corner.
+///
+/// # Errors
+/// If the desktop rejects a call, the call returns [`Error::Http`].
+/// [`DesktopProblem::of`](super::DesktopProblem::of) extracts the reason, for example: the desktop is not
+/// running, programs are missing, the window does not exist.
 ///
 /// ```no_run
 /// # async fn example(server: sandbox_agent_sdk::control::ControlPlane) -> Result<(), Box<dyn std::error::Error>> {
@@ -51,32 +54,32 @@ impl Desktop {
         Self { http }
     }
 
-    /// The state of the desktop.
+    /// Returns the state of the desktop.
     pub fn status(&self) -> BoxFuture<'static, Result<DesktopStatus, Error>> {
         self.get("get desktop status", "/v1/desktop/status")
     }
 
-    /// Starts the desktop. One that is running stays as it is.
+    /// Starts the desktop. Does nothing if it is already running.
     pub fn start(&self, start: StartDesktop) -> BoxFuture<'static, Result<DesktopStatus, Error>> {
         self.post("start desktop", "/v1/desktop/start", &start)
     }
 
-    /// Stops the desktop with everything on it.
+    /// Stops the desktop and all applications on it.
     pub fn stop(&self) -> BoxFuture<'static, Result<DesktopStatus, Error>> {
         self.act("stop desktop", "/v1/desktop/stop")
     }
 
-    /// The name and the size of the display.
+    /// Returns the name and the size of the display.
     pub fn display_info(&self) -> BoxFuture<'static, Result<DisplayInfo, Error>> {
         self.get("get display info", "/v1/desktop/display/info")
     }
 
-    /// A picture of the whole display.
+    /// Takes a screenshot of the whole display.
     pub fn screenshot(&self, options: ScreenshotOptions) -> BoxFuture<'static, Result<Screenshot, Error>> {
         self.picture(options.query(Route::new("/v1/desktop/screenshot")))
     }
 
-    /// A picture of a part of the display.
+    /// Takes a screenshot of a part of the display.
     pub fn screenshot_region(
         &self,
         region: Region,
@@ -95,7 +98,7 @@ impl Desktop {
         })
     }
 
-    /// Where the mouse is.
+    /// Returns the position of the mouse.
     pub fn mouse_position(&self) -> BoxFuture<'static, Result<MousePosition, Error>> {
         self.get("get mouse position", "/v1/desktop/mouse/position")
     }
@@ -110,7 +113,7 @@ impl Desktop {
         self.click_with(x, y, MouseButton::Left, 1)
     }
 
-    /// Moves the mouse and clicks a button this often: twice for a double click.
+    /// Moves the mouse and clicks a button `clicks` times: 2 for a double click.
     pub fn click_with(
         &self,
         x: i32,
@@ -122,7 +125,7 @@ impl Desktop {
         self.post("click mouse", "/v1/desktop/mouse/click", &body)
     }
 
-    /// Presses a button of the mouse, where it is or at these coordinates.
+    /// Presses a mouse button, at the current position or at the given coordinates.
     pub fn mouse_down(
         &self,
         button: MouseButton,
@@ -131,7 +134,7 @@ impl Desktop {
         self.post("press mouse button", "/v1/desktop/mouse/down", &button_at(button, at))
     }
 
-    /// Releases a button of the mouse, where it is or at these coordinates.
+    /// Releases a mouse button, at the current position or at the given coordinates.
     pub fn mouse_up(
         &self,
         button: MouseButton,
@@ -140,7 +143,7 @@ impl Desktop {
         self.post("release mouse button", "/v1/desktop/mouse/up", &button_at(button, at))
     }
 
-    /// Drags with a button from one place to another.
+    /// Drags from one point to another with a mouse button.
     pub fn drag_mouse(
         &self,
         from: (i32, i32),
@@ -152,7 +155,7 @@ impl Desktop {
         self.post("drag mouse", "/v1/desktop/mouse/drag", &body)
     }
 
-    /// Moves the mouse and turns its wheel this many clicks: down and to the right if positive.
+    /// Moves the mouse and scrolls. Positive values scroll down and to the right.
     pub fn scroll(
         &self,
         at: (i32, i32),
@@ -163,12 +166,12 @@ impl Desktop {
         self.post("scroll mouse", "/v1/desktop/mouse/scroll", &body)
     }
 
-    /// Types a text into the window that has the focus.
+    /// Types text into the focused window.
     pub fn type_text(&self, text: impl AsRef<str>) -> BoxFuture<'static, Result<(), Error>> {
         self.type_text_with(text, Duration::from_millis(10))
     }
 
-    /// Types a text with this delay between two keys.
+    /// Types text with a delay between two keys.
     pub fn type_text_with(
         &self,
         text: impl AsRef<str>,
@@ -178,13 +181,13 @@ impl Desktop {
         let keys = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         let body = json!({ "text": text, "delayMs": delay_ms });
-        // The response comes when all keys were pressed and released.
+        // The server responds after it has pressed and released all keys.
         let limit = self.http.timeouts().answer + delay.saturating_mul(keys).saturating_mul(2);
         let call = Call::new("type text", Method::POST, Route::new("/v1/desktop/keyboard/type"));
         self.http.done(call.answered_within(Some(limit)).json(&body))
     }
 
-    /// Presses and releases a key, by its X name (`Return`, `a`, `F5`) or a combination (`ctrl+a`).
+    /// Presses and releases a key (`Return`, `a`, `F5`) or a combination (`ctrl+a`). Uses X key names.
     pub fn press_key(
         &self,
         key: impl AsRef<str>,
@@ -194,7 +197,7 @@ impl Desktop {
         self.send("press key", "/v1/desktop/keyboard/press", &body)
     }
 
-    /// Presses a key and holds it.
+    /// Presses a key without releasing it.
     pub fn key_down(&self, key: impl AsRef<str>) -> BoxFuture<'static, Result<(), Error>> {
         self.send("hold key", "/v1/desktop/keyboard/down", &json!({ "key": key.as_ref() }))
     }
@@ -204,13 +207,13 @@ impl Desktop {
         self.send("release key", "/v1/desktop/keyboard/up", &json!({ "key": key.as_ref() }))
     }
 
-    /// The windows.
+    /// Lists the windows.
     pub fn windows(&self) -> BoxFuture<'static, Result<Vec<DesktopWindow>, Error>> {
         let list = self.get::<WindowList>("list windows", "/v1/desktop/windows");
         list.map(|list| list.map(|list| list.windows)).boxed()
     }
 
-    /// The window that has the focus; `None` if none has.
+    /// Returns the focused window, or `None` if no window has the focus.
     pub fn focused_window(&self) -> BoxFuture<'static, Result<Option<DesktopWindow>, Error>> {
         let window = self.get::<DesktopWindow>("get focused window", "/v1/desktop/windows/focused");
         window
@@ -224,7 +227,7 @@ impl Desktop {
             .boxed()
     }
 
-    /// Gives the focus to a window.
+    /// Focuses a window.
     pub fn focus_window(&self, id: &str) -> BoxFuture<'static, Result<DesktopWindow, Error>> {
         let route = window(id, "focus");
         self.http.value(route.map(|route| Call::new("focus window", Method::POST, route)))
@@ -249,16 +252,17 @@ impl Desktop {
         self.http.value(route.and_then(|route| Call::new("resize window", Method::POST, route).json(&body)))
     }
 
-    /// The text in a selection.
+    /// Returns the text of a selection.
     pub fn clipboard(&self, selection: Selection) -> BoxFuture<'static, Result<Clipboard, Error>> {
         let route = Route::new("/v1/desktop/clipboard").query("selection", selection.as_str());
         self.http.value(Ok(Call::new("get clipboard", Method::GET, route).private()))
     }
 
-    /// Puts a text into a selection.
+    /// Sets the text of a selection.
     ///
-    /// Released servers set it at once, and respond only when another program replaces it. So when no response
-    /// comes within two seconds, the selection is read back: if it has the text, that is a success.
+    /// Released servers set the text at once but respond only when another program replaces it. If no
+    /// response arrives within two seconds, this method reads the selection back and succeeds if it contains
+    /// the text.
     pub fn set_clipboard(
         &self,
         text: impl Into<String>,
@@ -266,7 +270,7 @@ impl Desktop {
     ) -> BoxFuture<'static, Result<(), Error>> {
         let (desktop, text) = (self.clone(), text.into());
         Box::pin(async move {
-            // A server that does not respond to the first would never set the second.
+            // A server that does not respond to the first write would never process the second.
             let selections = match selection {
                 Selection::Both => vec![Selection::Clipboard, Selection::Primary],
                 one => vec![one],
@@ -298,7 +302,7 @@ impl Desktop {
         self.post("launch application", "/v1/desktop/launch", &app)
     }
 
-    /// Opens a file or a URL with the application that the server's machine has for it.
+    /// Opens a file or a URL with the default application of the server's machine.
     pub fn open(&self, target: impl AsRef<str>) -> BoxFuture<'static, Result<Launched, Error>> {
         self.post("open target", "/v1/desktop/open", &json!({ "target": target.as_ref() }))
     }
@@ -320,7 +324,7 @@ impl Desktop {
         self.http.value(Call::new(what, Method::POST, Route::new(path)).json(body))
     }
 
-    /// A POST without a body.
+    /// Sends a POST without a body.
     pub(super) fn act<T: DeserializeOwned + Send + 'static>(
         &self,
         what: &'static str,
@@ -329,7 +333,7 @@ impl Desktop {
         self.http.value(Ok(Call::new(what, Method::POST, Route::new(path))))
     }
 
-    /// A POST whose response says no more than that it worked.
+    /// Sends a POST whose response carries no value.
     fn send(
         &self,
         what: &'static str,

@@ -1,4 +1,4 @@
-//! What a server reports about its desktop.
+//! Types that the server returns about its desktop.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 use crate::convert::open_enum::open_enum;
 
 open_enum! {
-    /// How far the desktop is.
+    /// The state of the desktop.
     pub enum DesktopState {
         /// It is not running.
         Inactive = "inactive",
-        /// Programs that it needs are not installed.
+        /// Required programs are not installed.
         InstallRequired = "install_required",
         /// It is starting.
         Starting = "starting",
@@ -19,29 +19,29 @@ open_enum! {
         Active = "active",
         /// It is stopping.
         Stopping = "stopping",
-        /// It could not start, or it crashed.
+        /// It failed to start, or it crashed.
         Failed = "failed",
     }
 }
 
 open_enum! {
-    /// How far a recording is.
+    /// The state of a recording.
     pub enum RecordingStatus {
-        /// It is being recorded.
+        /// The recording is running.
         Recording = "recording",
-        /// It is complete.
+        /// The recording is complete.
         Completed = "completed",
-        /// It failed.
+        /// The recording failed.
         Failed = "failed",
     }
 }
 
-/// The state of the desktop.
+/// The state of the desktop, with details.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct DesktopStatus {
-    /// How far it is.
+    /// The state.
     pub state: DesktopState,
     /// The name of the display, such as `:99`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,25 +52,25 @@ pub struct DesktopStatus {
     /// When it was started, as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<String>,
-    /// What failed last.
+    /// The last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<DesktopFailure>,
-    /// Programs that are not installed.
+    /// Required programs that are not installed.
     #[serde(default)]
     pub missing_dependencies: Vec<String>,
     /// The command that installs them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install_command: Option<String>,
-    /// The programs of the desktop.
+    /// The processes of the desktop.
     #[serde(default)]
     pub processes: Vec<DesktopProcess>,
-    /// Where its log is.
+    /// The path of the desktop's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_log_path: Option<String>,
     /// The windows.
     #[serde(default)]
     pub windows: Vec<DesktopWindow>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -88,18 +88,18 @@ pub struct Resolution {
     pub dpi: Option<u32>,
 }
 
-/// What failed.
+/// A failure of the desktop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DesktopFailure {
     /// The kind of failure; see [`DesktopProblemKind`](super::DesktopProblemKind).
     pub code: String,
-    /// What happened.
+    /// The message.
     #[serde(default)]
     pub message: String,
 }
 
-/// A program of the desktop.
+/// A process of the desktop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -109,14 +109,14 @@ pub struct DesktopProcess {
     /// Its process id on the server's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// Whether it runs.
+    /// Whether it is running.
     pub running: bool,
-    /// Where its log is.
+    /// The path of its log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_path: Option<String>,
 }
 
-/// A window.
+/// A window of the desktop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -144,7 +144,7 @@ pub(super) struct WindowList {
     pub(super) windows: Vec<DesktopWindow>,
 }
 
-/// The display.
+/// The name and the size of the display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DisplayInfo {
@@ -154,23 +154,23 @@ pub struct DisplayInfo {
     pub resolution: Resolution,
 }
 
-/// Where the mouse is.
+/// The position of the mouse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MousePosition {
-    /// From the left, in pixels.
+    /// The distance from the left edge, in pixels.
     pub x: i32,
-    /// From the top, in pixels.
+    /// The distance from the upper edge, in pixels.
     pub y: i32,
-    /// The screen it is on.
+    /// The screen that the mouse is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub screen: Option<i32>,
-    /// The window it is over.
+    /// The id of the window under the mouse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<String>,
 }
 
-/// What is in the clipboard.
+/// The contents of a selection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Clipboard {
@@ -191,18 +191,18 @@ pub struct Launched {
     /// Its process id on the server's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// Its window, if one was waited for and appeared.
+    /// The id of its window, if the request waited for it and it appeared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_id: Option<String>,
 }
 
-/// A picture of the display.
+/// A screenshot of the display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Screenshot {
     /// The media type, such as `image/png`.
     pub content_type: Option<String>,
-    /// The encoded picture.
+    /// The encoded image.
     pub bytes: Bytes,
 }
 
@@ -213,7 +213,7 @@ pub struct Screenshot {
 pub struct Recording {
     /// Its id.
     pub id: String,
-    /// How far it is.
+    /// The state of the recording.
     pub status: RecordingStatus,
     /// The id of the recorder among the server's processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -237,14 +237,14 @@ pub(super) struct RecordingList {
     pub(super) recordings: Vec<Recording>,
 }
 
-/// Whether the display is streamed live.
+/// The state of the live stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct StreamStatus {
-    /// Whether it is.
+    /// Whether the display is being streamed.
     pub active: bool,
-    /// The window that is streamed, if not the whole display.
+    /// The id of the streamed window; `None` for the whole display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_id: Option<String>,
     /// The id of the streaming program among the server's processes.

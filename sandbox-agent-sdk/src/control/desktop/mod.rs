@@ -3,9 +3,9 @@
 //! ```text
 //! calls       status, start, stop, screenshots, mouse, keyboard, windows, clipboard, applications
 //! recordings  recordings and the live stream
-//! request     what is sent
-//! info        what comes back
-//! problem     why the desktop refused a call
+//! request     types of requests
+//! info        types of responses
+//! problem     why the desktop rejected a call
 //! ```
 
 mod calls;

@@ -1,4 +1,4 @@
-//! Why the desktop refused a call.
+//! Why the desktop rejected a call.
 
 use serde_json::Value;
 
@@ -6,17 +6,17 @@ use crate::Error;
 use crate::convert::open_enum::open_enum;
 
 open_enum! {
-    /// The kind of a desktop problem.
+    /// The kind of a [`DesktopProblem`].
     pub enum DesktopProblemKind {
-        /// The server's machine cannot have a desktop.
+        /// The platform of the server's machine does not support a desktop.
         UnsupportedPlatform = "desktop_unsupported_platform",
-        /// Programs that the desktop needs are not installed.
+        /// Required programs are not installed.
         DependenciesMissing = "desktop_dependencies_missing",
         /// The desktop is not running.
         Inactive = "desktop_runtime_inactive",
         /// The desktop is still starting.
         Starting = "desktop_runtime_starting",
-        /// The desktop could not start, crashed, or could not do this.
+        /// The desktop failed to start, crashed, or failed to perform the call.
         Failed = "desktop_runtime_failed",
         /// The arguments of the call are invalid.
         InvalidAction = "desktop_invalid_action",
@@ -24,37 +24,37 @@ open_enum! {
         ScreenshotFailed = "desktop_screenshot_failed",
         /// The input was not sent.
         InputFailed = "desktop_input_failed",
-        /// There is no such window.
+        /// The window does not exist.
         WindowNotFound = "window_not_found",
         /// No window has the focus.
         NoFocusedWindow = "no_focused_window",
-        /// There is no such application.
+        /// The application does not exist.
         AppNotFound = "app_not_found",
-        /// The display is streamed already.
+        /// The live stream is already running.
         StreamAlreadyActive = "stream_already_active",
-        /// The display is not streamed.
+        /// The live stream is not running.
         StreamNotActive = "stream_not_active",
-        /// The state of a recording or stream does not allow this.
+        /// The state of a recording or of the live stream does not allow the call.
         Conflict = "conflict",
     }
 }
 
-/// Why the desktop refused a call.
+/// Why the desktop rejected a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DesktopProblem {
     /// The kind.
     pub kind: DesktopProblemKind,
-    /// What happened.
+    /// The server's message.
     pub message: Option<String>,
-    /// Programs that are not installed.
+    /// Required programs that are not installed.
     pub missing_dependencies: Vec<String>,
     /// The command that installs them.
     pub install_command: Option<String>,
 }
 
 impl DesktopProblem {
-    /// The desktop problem behind the error of a call; `None` if it is none.
+    /// Extracts the desktop problem from the error of a call; `None` if there is none.
     #[must_use]
     pub fn of(error: &Error) -> Option<Self> {
         let problem = error.problem()?;

@@ -1,11 +1,11 @@
-//! What is sent about the desktop.
+//! Types of requests about the desktop.
 
 use serde::Serialize;
 
 use crate::control::route::Route;
 use crate::convert::open_enum::open_enum;
 
-/// How the desktop is started. The server has a default for everything.
+/// Options for starting the desktop. The server has a default for each.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -14,16 +14,16 @@ pub struct StartDesktop {
     /// The width of the display in pixels; 1440 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<u32>,
-    /// Its height in pixels; 900 by default.
+    /// The height of the display in pixels; 900 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub height: Option<u32>,
-    /// Its dots per inch; 96 by default.
+    /// The dots per inch of the display; 96 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dpi: Option<u32>,
     /// The number of the display; 99 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub display_num: Option<u32>,
-    /// Where logs and recordings are kept.
+    /// The directory for logs and recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<String>,
     /// The video codec of the live stream; `vp8` by default.
@@ -38,13 +38,13 @@ pub struct StartDesktop {
     /// The UDP ports of the live stream; `59050-59070` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webrtc_port_range: Option<String>,
-    /// The frame rate of recordings that do not name one.
+    /// The default frame rate of recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording_fps: Option<u32>,
 }
 
 impl StartDesktop {
-    /// A desktop with the server's defaults.
+    /// Creates options with the server's defaults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -63,9 +63,9 @@ impl StartDesktop {
 }
 
 open_enum! {
-    /// How a screenshot is encoded.
+    /// The image format of a screenshot.
     pub enum ImageFormat {
-        /// PNG, without loss.
+        /// PNG, lossless.
         Png = "png",
         /// JPEG.
         Jpeg = "jpeg",
@@ -74,28 +74,28 @@ open_enum! {
     }
 }
 
-/// How a screenshot is taken. The default is a PNG of full size without the cursor.
+/// Options of a screenshot. The default is a full-size PNG without the cursor.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 #[must_use]
 pub struct ScreenshotOptions {
-    /// How it is encoded; PNG by default.
+    /// The image format; PNG by default.
     pub format: Option<ImageFormat>,
     /// The quality of JPEG and WebP, from 1 to 100; 85 by default.
     pub quality: Option<u8>,
-    /// The size in proportion to the display, from 0.1 to 1.0.
+    /// The scale relative to the display, from 0.1 to 1.0.
     pub scale: Option<f32>,
-    /// Whether the cursor is in it.
+    /// Whether the screenshot includes the cursor.
     pub show_cursor: bool,
 }
 
 impl ScreenshotOptions {
-    /// A PNG of full size without the cursor.
+    /// Creates options for a full-size PNG without the cursor.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how it is encoded.
+    /// Sets the image format.
     pub fn format(mut self, format: ImageFormat) -> Self {
         self.format = Some(format);
         self
@@ -107,13 +107,13 @@ impl ScreenshotOptions {
         self
     }
 
-    /// Scales the picture, from 0.1 to 1.0.
+    /// Sets the scale relative to the display, from 0.1 to 1.0.
     pub fn scale(mut self, scale: f32) -> Self {
         self.scale = Some(scale);
         self
     }
 
-    /// Shows the cursor.
+    /// Includes the cursor.
     pub fn show_cursor(mut self) -> Self {
         self.show_cursor = true;
         self
@@ -157,21 +157,21 @@ impl Region {
     }
 }
 
-/// A button of the mouse.
+/// A mouse button.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum MouseButton {
-    /// The left one.
+    /// The left button.
     #[default]
     Left,
-    /// The middle one.
+    /// The middle button.
     Middle,
-    /// The right one.
+    /// The right button.
     Right,
 }
 
-/// Keys that are held while another is pressed.
+/// Modifier keys held while another key is pressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[must_use]
@@ -187,7 +187,7 @@ pub struct KeyModifiers {
 }
 
 impl KeyModifiers {
-    /// None.
+    /// No modifiers.
     pub fn none() -> Self {
         Self::default()
     }
@@ -218,13 +218,13 @@ impl KeyModifiers {
 }
 
 open_enum! {
-    /// One of the display's selections.
+    /// A selection of the display.
     pub enum Selection {
-        /// What copy and paste use.
+        /// The clipboard of copy and paste.
         Clipboard = "clipboard",
-        /// What is selected with the mouse.
+        /// The text selected with the mouse.
         Primary = "primary",
-        /// Both; only to be written.
+        /// Both selections. Only for writing.
         Both = "both",
     }
 }
@@ -238,12 +238,12 @@ pub struct LaunchApp {
     pub app: String,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Whether to wait for its window, for five seconds at most.
+    /// Whether to wait for the application's window, for at most five seconds.
     pub wait: bool,
 }
 
 impl LaunchApp {
-    /// A program without arguments.
+    /// Creates a request for a program without arguments.
     pub fn new(app: impl Into<String>) -> Self {
         Self { app: app.into(), args: Vec::new(), wait: false }
     }
@@ -254,7 +254,7 @@ impl LaunchApp {
         self
     }
 
-    /// Waits for its window, for five seconds at most.
+    /// Waits for the application's window, for at most five seconds.
     pub fn wait(mut self) -> Self {
         self.wait = true;
         self

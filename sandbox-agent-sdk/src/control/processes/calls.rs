@@ -1,4 +1,4 @@
-//! The calls about processes.
+//! The requests about processes.
 
 use std::time::Duration;
 
@@ -22,27 +22,29 @@ use crate::control::upload::Upload;
 
 const PROCESSES: &str = "/v1/processes";
 
-/// The longest time that a server with default settings lets a command run.
+/// The longest run time that a server allows by default.
 const LONGEST_RUN: Duration = Duration::from_secs(300);
 
-/// How long servers wait after SIGTERM unless the request says otherwise.
+/// How long servers wait after SIGTERM by default.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 
-/// How long servers wait after SIGKILL unless the request says otherwise.
+/// How long servers wait after SIGKILL by default.
 const KILL_WAIT: Duration = Duration::from_secs(1);
 
-/// How much input is sent at once; servers accept 64 KiB unless configured otherwise.
+/// How much input one request carries; servers accept 64 KiB by default.
 const INPUT_BYTES: usize = 32 * 1024;
 
-/// What a terminal reads as the end of its input, at the beginning of a line.
+/// The end-of-input character of a terminal, effective at the beginning of a line.
 const END_OF_TRANSMISSION: &[u8] = b"\x04";
 
-/// Processes on the server's machine. Cheap to clone; needs no connection.
+/// Runs processes on the server's machine. Cheap to clone; needs no connection.
 ///
-/// A process belongs to the server: it continues when the client goes away. Records of exited processes, with
-/// their output, are kept until they are [deleted](Self::delete). An id that the server does not know fails with
-/// an error whose [`is_not_found`](Error::is_not_found) is true, and what contradicts the state of a process with
-/// an [`Error::Http`] of status 409.
+/// A process belongs to the server and continues after the client disconnects. The server keeps the records
+/// and the output of exited processes until they are [deleted](Self::delete).
+///
+/// # Errors
+/// If the id is unknown, the error's [`is_not_found`](Error::is_not_found) is true. If the state of the
+/// process does not allow the call, the error is [`Error::Http`] with status 409.
 ///
 /// ```no_run
 /// # async fn example(server: sandbox_agent_sdk::control::ControlPlane) -> Result<(), sandbox_agent_sdk::Error> {
@@ -83,7 +85,7 @@ impl Processes {
         Self { http }
     }
 
-    /// The limits of the server's processes.
+    /// Returns the limits of the server's processes.
     pub fn config(&self) -> BoxFuture<'static, Result<ProcessConfig, Error>> {
         let route = Route::new("/v1/processes/config");
         self.http.value(Ok(Call::new("get process config", Method::GET, route)))
@@ -95,13 +97,13 @@ impl Processes {
         self.http.value(Call::new("set process config", Method::POST, route).json(config))
     }
 
-    /// Runs a command to its end and returns its output.
+    /// Runs a command to completion and returns its output.
     ///
-    /// A non-zero exit code and a timeout are results, not errors. The server kills only the command itself when
-    /// its time is over: children of it that hold its output hold up the response.
+    /// A non-zero exit code and a timeout are results, not errors. On a timeout the server kills only the
+    /// command itself. A child process that holds the output open delays the response.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the response does not come within the command's timeout (300 s if it has none) and
+    /// [`Error::Timeout`] if no response arrives within the command's timeout (300 s by default) plus
     /// [`ControlTimeouts::answer`](crate::control::ControlTimeouts::answer). The command may have run.
     pub fn run(&self, command: RunProcess) -> BoxFuture<'static, Result<RunOutput, Error>> {
         let limit = command.timeout.unwrap_or(LONGEST_RUN) + self.http.timeouts().answer;
@@ -109,17 +111,17 @@ impl Processes {
         self.http.value(call.answered_within(Some(limit)).json(&command))
     }
 
-    /// Starts a process and returns at once.
+    /// Starts a process and returns immediately.
     pub fn create(&self, process: CreateProcess) -> BoxFuture<'static, Result<ProcessInfo, Error>> {
         self.http.value(Call::new("create process", Method::POST, Route::new(PROCESSES)).json(&process))
     }
 
-    /// All processes, running and exited, in the order of their creation.
+    /// Lists all processes, running and exited, in order of creation.
     pub fn list(&self) -> BoxFuture<'static, Result<Vec<ProcessInfo>, Error>> {
         self.listed(Route::new(PROCESSES))
     }
 
-    /// The processes of one owner.
+    /// Lists the processes of one owner.
     pub fn list_of(&self, owner: &ProcessOwner) -> BoxFuture<'static, Result<Vec<ProcessInfo>, Error>> {
         self.listed(Route::new(PROCESSES).query("owner", owner.as_str()))
     }
@@ -128,36 +130,36 @@ impl Processes {
         let list = self.http.value::<ProcessList>(Ok(Call::new("list processes", Method::GET, route)));
         list.map(|list| {
             let mut processes = list?.processes;
-            // Released servers sort by the text of the id, which has `proc_10` before `proc_2`.
+            // Released servers sort by the text of the id, which puts `proc_10` before `proc_2`.
             processes.sort_by_key(|process| (process.created_at_ms, process.id.len(), process.id.clone()));
             Ok(processes)
         })
         .boxed()
     }
 
-    /// One process.
+    /// Returns one process.
     pub fn get(&self, id: &str) -> BoxFuture<'static, Result<ProcessInfo, Error>> {
         self.http.value(process(id).map(|route| Call::new("get process", Method::GET, route)))
     }
 
-    /// Sends SIGTERM and waits for two seconds at most. An exited process is left as it is.
+    /// Sends SIGTERM and waits for at most two seconds. Does nothing if the process has exited.
     ///
-    /// The result says whether it has exited: nothing kills one that ignores the signal.
+    /// The result shows whether the process has exited. A process that ignores the signal keeps running.
     pub fn stop(&self, id: &str) -> BoxFuture<'static, Result<ProcessInfo, Error>> {
         self.stop_within(id, STOP_WAIT)
     }
 
-    /// Sends SIGTERM and waits for this long at most.
+    /// Sends SIGTERM and waits for at most `wait`.
     pub fn stop_within(&self, id: &str, wait: Duration) -> BoxFuture<'static, Result<ProcessInfo, Error>> {
         self.signal("stop process", id, "stop", wait)
     }
 
-    /// Sends SIGKILL and waits for a second at most. An exited process is left as it is.
+    /// Sends SIGKILL and waits for at most one second. Does nothing if the process has exited.
     pub fn kill(&self, id: &str) -> BoxFuture<'static, Result<ProcessInfo, Error>> {
         self.kill_within(id, KILL_WAIT)
     }
 
-    /// Sends SIGKILL and waits for this long at most.
+    /// Sends SIGKILL and waits for at most `wait`.
     pub fn kill_within(&self, id: &str, wait: Duration) -> BoxFuture<'static, Result<ProcessInfo, Error>> {
         self.signal("kill process", id, "kill", wait)
     }
@@ -176,12 +178,15 @@ impl Processes {
         self.http.value(route.map(|route| Call::new(what, Method::POST, route).answered_within(Some(limit))))
     }
 
-    /// Deletes the record of an exited process, with its output. One that runs is a conflict.
+    /// Deletes the record of an exited process and its output.
+    ///
+    /// # Errors
+    /// [`Error::Http`] with status 409 if the process is running.
     pub fn delete(&self, id: &str) -> BoxFuture<'static, Result<(), Error>> {
         self.http.done(process(id).map(|route| Call::new("delete process", Method::DELETE, route)))
     }
 
-    /// The output that the server has kept.
+    /// Returns the output that the server has stored.
     pub fn logs(&self, id: &str, query: LogQuery) -> BoxFuture<'static, Result<Vec<LogEntry>, Error>> {
         let route = logs(id, &query);
         let page =
@@ -189,14 +194,14 @@ impl Processes {
         page.map(|page| page.map(|page| page.entries)).boxed()
     }
 
-    /// The output as it is written, until the process has exited and its output is drained.
+    /// Streams the output until the process exits and its output is drained.
     ///
-    /// Nothing is sent before the stream is polled.
+    /// Sends nothing before the stream is polled.
     pub fn follow(&self, id: &str, options: FollowOptions) -> Follow {
         Follow::new(self.clone(), id.to_owned(), options)
     }
 
-    /// The server's event stream of log entries after a sequence number.
+    /// Opens the server's event stream of log entries after a sequence number.
     pub(super) fn log_events(&self, id: &str, since: u64) -> BoxFuture<'static, Result<FileReader, Error>> {
         let route = logs(id, &LogQuery::new().since(since)).map(|route| route.flag("follow", true));
         let body =
@@ -206,11 +211,13 @@ impl Processes {
         body.map(|body| body.map(FileReader::new)).boxed()
     }
 
-    /// Writes to the standard input or the terminal of a process, and returns how many bytes were written.
+    /// Writes to the standard input or terminal of a process. Returns the number of bytes written.
     ///
-    /// One request brings all of it. What is larger than the server's
-    /// [limit](ProcessConfig::max_input_bytes_per_request), 64 KiB by default, is [`Error::PayloadTooLarge`], and
-    /// nothing is written: use [`send_input_stream`](Self::send_input_stream).
+    /// Sends all input in one request. Use [`send_input_stream`](Self::send_input_stream) for larger input.
+    ///
+    /// # Errors
+    /// [`Error::PayloadTooLarge`] if the input exceeds the server's
+    /// [limit](ProcessConfig::max_input_bytes_per_request), 64 KiB by default. Nothing is written.
     pub fn send_input(&self, id: &str, input: impl AsRef<[u8]>) -> BoxFuture<'static, Result<u64, Error>> {
         let input = Input { data: STANDARD.encode(input.as_ref()), encoding: "base64" };
         let call = process(id)
@@ -222,11 +229,12 @@ impl Processes {
             .boxed()
     }
 
-    /// Writes a stream of any size to a process, a piece at a time, and returns how many bytes were written.
+    /// Writes a stream of any size to a process. Returns the number of bytes written.
     ///
-    /// A piece is sent when the one before was written, so that a process that does not read holds the stream up;
-    /// a request that takes longer than [`ControlTimeouts::answer`](crate::control::ControlTimeouts::answer) fails.
-    /// When this fails, some of the input may have been written.
+    /// The next chunk is sent after the previous one was written: a process that does not read its input
+    /// applies backpressure. A request that takes longer than
+    /// [`ControlTimeouts::answer`](crate::control::ControlTimeouts::answer) fails. After a failure, part of
+    /// the input may have been written.
     pub fn send_input_stream(
         &self,
         id: &str,
@@ -250,9 +258,9 @@ impl Processes {
         })
     }
 
-    /// Ends the input of a process in a terminal: sends the end-of-transmission character (Ctrl-D).
+    /// Ends the input of a process in a terminal by sending the end-of-transmission character (Ctrl-D).
     ///
-    /// A program that reads lines takes it for the end of its input at the beginning of a line.
+    /// A program that reads lines treats it as the end of input at the beginning of a line.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a process without a terminal: no released server can close a pipe.
@@ -266,7 +274,7 @@ impl Processes {
         })
     }
 
-    /// Sets the size of a process's terminal.
+    /// Sets the size of the terminal of a process.
     pub fn resize_terminal(
         &self,
         id: &str,
@@ -279,7 +287,8 @@ impl Processes {
 
     /// Attaches to the terminal of a process over a WebSocket.
     ///
-    /// Output from before is not repeated: [`logs`](Self::logs) has it. Several clients may attach to one terminal.
+    /// Earlier output is not replayed; [`logs`](Self::logs) returns it. Several clients can attach to one
+    /// terminal.
     pub fn connect_terminal(&self, id: &str) -> BoxFuture<'static, Result<ProcessTerminal, Error>> {
         let route =
             process(id).and_then(|route| route.segment("terminal")).and_then(|route| route.segment("ws"));

@@ -1,4 +1,4 @@
-//! The output of a process as it is written.
+//! Streams the output of a process.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,51 +17,51 @@ use super::log_stream::LogEvents;
 use super::request::LogQuery;
 use crate::Error;
 
-/// What released servers write into the output of a terminal when its process has exited, instead of the end.
+/// The text that released servers append to a terminal's output when its process has exited.
 pub(in crate::control) const PTY_END: &[u8] = b"\n[process stream error: I/O error (os error 5)]\n";
 
-/// The first pause between two attempts to connect, and between two looks at the status.
+/// The first delay between two connection attempts, and between two status checks.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest pause between two attempts to connect.
+/// The longest delay between two connection attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// How output is followed.
+/// Options for following the output of a process.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[must_use]
 pub struct FollowOptions {
-    /// Where to begin.
+    /// Where to start.
     pub from: FollowFrom,
-    /// Only output of this stream; `None` and [`LogStream::Combined`] are all output.
+    /// Restricts the output to one stream. `None` and [`LogStream::Combined`] mean all output.
     pub stream: Option<LogStream>,
-    /// How often to look whether the process has exited, while it writes nothing. The event streams of released
-    /// servers do not end with the process.
+    /// How often to check whether a silent process has exited. The event streams of released servers do not
+    /// end when the process exits.
     pub status_interval: Duration,
-    /// How long an exited process may write nothing until its output counts as drained.
+    /// How long the output of an exited process must be silent to count as drained.
     ///
-    /// Servers before 0.5.5 report the exit before the last output, and do not report the end of the output. A
-    /// child that outlives the process may hold its output open, so there is no other end to wait for.
+    /// Servers before 0.5.5 report the exit before the last output and do not report the end of the output. A
+    /// child process may keep the output open, so there is no other signal to wait for.
     pub drain: Duration,
-    /// How long to try to reconnect before the stream fails.
+    /// How long to retry a lost connection before the stream fails.
     pub retry_for: Duration,
 }
 
-/// Where following begins.
+/// Where to start following.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FollowFrom {
     /// At the beginning of the output.
     #[default]
     Start,
-    /// At the last entries that the server has kept.
+    /// At this many last entries that the server has stored.
     Tail(u64),
     /// After this sequence number.
     After(u64),
 }
 
 impl FollowOptions {
-    /// All output, from the beginning.
+    /// Creates options that follow all output from the beginning.
     pub fn new() -> Self {
         Self {
             from: FollowFrom::Start,
@@ -72,25 +72,25 @@ impl FollowOptions {
         }
     }
 
-    /// Begins elsewhere.
+    /// Sets where to start.
     pub fn from(mut self, from: FollowFrom) -> Self {
         self.from = from;
         self
     }
 
-    /// Only output of this stream.
+    /// Restricts the output to one stream.
     pub fn stream(mut self, stream: LogStream) -> Self {
         self.stream = Some(stream);
         self
     }
 
-    /// Sets how long an exited process may write nothing until its output counts as drained.
+    /// Sets how long the output of an exited process must be silent to count as drained.
     pub fn drain(mut self, quiet: Duration) -> Self {
         self.drain = quiet;
         self
     }
 
-    /// Sets how long to try to reconnect.
+    /// Sets how long to retry a lost connection.
     pub fn retry_for(mut self, limit: Duration) -> Self {
         self.retry_for = limit;
         self
@@ -103,31 +103,34 @@ impl Default for FollowOptions {
     }
 }
 
-/// What happens while output is followed.
+/// An event of a followed process.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum FollowEvent {
     /// A piece of output.
     Output(LogEntry),
-    /// Output that the server no longer has: the entries after `after` and before `next`.
+    /// The server no longer has some output: the entries after `after` and before `next`.
     Gap {
-        /// The last entry before the gap; 0 if there was none.
+        /// The last entry before the gap; 0 if there is none.
         after: u64,
-        /// The first entry behind it.
+        /// The first entry after the gap.
         next: u64,
     },
-    /// The process has exited and its output is drained. The stream ends here.
+    /// The process has exited and its output is drained. This is the last event.
     Exited(ProcessInfo),
 }
 
 /// A stream of the output of a process. See [`Processes::follow`].
 ///
-/// It reconnects from the last entry after a lost connection, and fetches again what the server's event stream
-/// left out. It reads only while it is polled. After an error it ends:
+/// It reconnects after the last entry if the connection is lost, and fetches entries that the server's event
+/// stream skipped. It reads only while it is polled.
+///
+/// # Errors
+/// The stream ends after an error:
 ///
 /// - [`Error::Http`] with status 404: the record of the process was deleted;
 /// - [`Error::ServerRestarted`]: another process has the id now;
-/// - what the last attempt failed with, when reconnecting took longer than [`FollowOptions::retry_for`].
+/// - the last connection error, if reconnecting took longer than [`FollowOptions::retry_for`].
 #[must_use = "streams do nothing unless polled"]
 pub struct Follow {
     events: BoxStream<'static, Result<FollowEvent, Error>>,
@@ -166,27 +169,27 @@ struct Following {
     processes: Processes,
     id: String,
     options: FollowOptions,
-    /// The last entry that was accepted; `None` before the beginning is known.
+    /// The last accepted entry; `None` until the start is known.
     after: Option<u64>,
-    /// When the process was created, which tells it from another with its id.
+    /// When the process was created. Distinguishes it from another process with the same id.
     created_at: Option<u64>,
     /// The server's event stream.
     events: Option<LogEvents>,
-    /// What is to be delivered.
+    /// Events to deliver.
     ready: VecDeque<FollowEvent>,
-    /// An entry that is dropped if it turns out to be the last: see [`PTY_END`].
+    /// An entry that is dropped if it is the last one: see [`PTY_END`].
     held: Option<LogEntry>,
-    /// How the process ended.
+    /// The exited process.
     exited: Option<ProcessInfo>,
     done: bool,
-    /// When to look at the status, or whether the output is drained.
+    /// When to check the status, or whether the output is drained.
     look_at: Instant,
     pause: Duration,
     connected_at: Instant,
     retry: Retry,
 }
 
-/// How long reconnecting has been failing.
+/// The current series of failed reconnects.
 struct Retry {
     since: Option<Instant>,
     pause: Duration,
@@ -240,13 +243,14 @@ impl Following {
         }
     }
 
-    /// Receives something, looks at the status, or connects.
+    /// Receives an event, checks the status, or connects.
     async fn step(&mut self) -> Result<(), Error> {
         let Some(events) = &mut self.events else { return self.connect().await };
         tokio::select! {
             entry = events.next() => match entry {
                 Some(entry) => self.receive(entry?).await,
-                // The record was deleted, or the server shuts down: connecting again shows which.
+                // The record was deleted, or the server is shutting down. The next connection attempt shows
+                // which.
                 None => Err(ended()),
             },
             () = sleep_until(self.look_at) => self.look().await,
@@ -266,7 +270,7 @@ impl Following {
         Ok(())
     }
 
-    /// Asks for the process, which has to be the same one as before.
+    /// Returns the process. Fails if another process has its id now.
     async fn status(&mut self) -> Result<ProcessInfo, Error> {
         let process = self.processes.get(&self.id).await?;
         let created_at = *self.created_at.get_or_insert(process.created_at_ms);
@@ -279,7 +283,7 @@ impl Following {
     async fn fetch_tail(&mut self) -> Result<u64, Error> {
         let FollowFrom::Tail(tail) = self.options.from else { return Ok(0) };
         let entries = self.processes.logs(&self.id, LogQuery::new().tail(tail)).await?;
-        // What lies before the tail was not asked for, so that it is no gap.
+        // The entries before the tail were not requested, so they are not a gap.
         self.after = Some(entries.first().map_or(0, |first| first.sequence.saturating_sub(1)));
         entries.into_iter().for_each(|entry| self.accept(entry));
         Ok(self.after.unwrap_or_default())
@@ -287,7 +291,7 @@ impl Following {
 
     async fn receive(&mut self, entry: LogEntry) -> Result<(), Error> {
         if entry.sequence > self.after.unwrap_or_default() + 1 {
-            // The event stream leaves entries out when it is slow; the log may still have them.
+            // The server's event stream skips entries when it is slow; the log may still have them.
             self.fetch().await?;
         }
         self.accept(entry);
@@ -298,7 +302,7 @@ impl Following {
         Ok(())
     }
 
-    /// Fetches what the log has after the last entry. Returns whether it had anything.
+    /// Fetches log entries after the last one. Returns whether there were any.
     async fn fetch(&mut self) -> Result<bool, Error> {
         let before = self.after;
         let query = LogQuery::new().since(before.unwrap_or_default());
@@ -330,7 +334,7 @@ impl Following {
         }
     }
 
-    /// Looks whether the process has exited, and then whether its output is drained.
+    /// Checks whether the process has exited, and then whether its output is drained.
     async fn look(&mut self) -> Result<(), Error> {
         let Some(exited) = self.exited.clone() else {
             let process = self.status().await?;
@@ -355,7 +359,8 @@ impl Following {
         Ok(())
     }
 
-    /// How much longer an exited process has to write nothing. The server's mark is the end of its output.
+    /// Returns how long an exited process must still be silent. The server's end marker ends the output at
+    /// once.
     fn until_drained(&self) -> Duration {
         if self.held.is_some() { Duration::ZERO } else { self.options.drain }
     }
@@ -373,13 +378,13 @@ impl Following {
     }
 }
 
-/// The error for an event stream that ends, which a released server's does not do by itself.
+/// The error of an event stream that ended. On released servers it normally stays open.
 fn ended() -> Error {
     let source = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
     Error::ConnectionLost { what: "follow process logs".to_owned(), source: Arc::new(source) }
 }
 
-/// Whether the same request may succeed a moment later.
+/// Whether the same request may succeed later.
 fn is_transient(error: &Error) -> bool {
     match error {
         Error::Unreachable(_) | Error::ConnectionLost { .. } | Error::Timeout(_) => true,

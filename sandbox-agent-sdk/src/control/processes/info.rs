@@ -1,4 +1,4 @@
-//! What a server reports about processes.
+//! Types that the server returns about processes.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,42 +8,42 @@ use serde_json::{Map, Value};
 
 use crate::convert::open_enum::open_enum;
 
-/// The limits of a server's processes. All of them have to be above zero.
+/// The limits of a server's processes. All values must be above zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessConfig {
-    /// How many processes may run at once.
+    /// How many processes may run at the same time.
     pub max_concurrent_processes: u64,
-    /// How long [`run`](super::Processes::run) lets a command run unless it says otherwise.
+    /// The default timeout of [`run`](super::Processes::run).
     pub default_run_timeout_ms: u64,
-    /// How long it lets a command run at most.
+    /// The longest allowed timeout of [`run`](super::Processes::run).
     pub max_run_timeout_ms: u64,
-    /// How much of each output stream it returns at most.
+    /// How much of each output stream [`run`](super::Processes::run) returns at most.
     pub max_output_bytes: u64,
-    /// How much output of a process is kept; the oldest is dropped.
+    /// How much output of a process is stored; the oldest is dropped first.
     pub max_log_bytes_per_process: u64,
-    /// How much input one request may bring.
+    /// How much input one request may carry.
     pub max_input_bytes_per_request: u64,
 }
 
 open_enum! {
-    /// Who a process belongs to.
+    /// The owner of a process.
     pub enum ProcessOwner {
-        /// A client created it.
+        /// A client created the process.
         User = "user",
-        /// It is part of the desktop.
+        /// The process is part of the desktop.
         Desktop = "desktop",
-        /// It is the server's own.
+        /// The process belongs to the server.
         System = "system",
     }
 }
 
 open_enum! {
-    /// Whether a process runs.
+    /// The state of a process.
     pub enum ProcessStatus {
-        /// It runs.
+        /// The process is running.
         Running = "running",
-        /// It has exited.
+        /// The process has exited.
         Exited = "exited",
     }
 }
@@ -57,7 +57,7 @@ open_enum! {
         Stderr = "stderr",
         /// Standard output and standard error, in the order in which the server read them.
         Combined = "combined",
-        /// The terminal.
+        /// The output of the terminal.
         Pty = "pty",
     }
 }
@@ -66,20 +66,20 @@ open_enum! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProcessExit {
-    /// It exited with this code.
+    /// The process exited with this code.
     Code(i64),
-    /// A signal ended it. The server does not report which.
+    /// A signal ended the process. The server does not report which.
     Signal,
 }
 
 impl ProcessExit {
-    /// Whether it exited with code 0.
+    /// Whether the process exited with code 0.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }
 
-    /// The exit code; `None` after a signal.
+    /// Returns the exit code; `None` after a signal.
     #[must_use]
     pub fn code(self) -> Option<i64> {
         match self {
@@ -93,12 +93,12 @@ impl ProcessExit {
     }
 }
 
-/// A process of the server.
+/// A process on the server's machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ProcessInfo {
-    /// Its id on this server. A restarted server uses the same ids again.
+    /// The id on this server. A restarted server reuses ids.
     pub id: String,
     /// The program.
     #[serde(default)]
@@ -106,7 +106,7 @@ pub struct ProcessInfo {
     /// Its arguments.
     #[serde(default)]
     pub args: Vec<String>,
-    /// The directory it was started in, if one was given.
+    /// The directory in which it was started, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Whether it runs in a terminal.
@@ -115,10 +115,10 @@ pub struct ProcessInfo {
     /// Whether it was marked as interactive.
     #[serde(default)]
     pub interactive: bool,
-    /// Who it belongs to; servers before 0.4 do not say.
+    /// The owner; servers before 0.4 do not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<ProcessOwner>,
-    /// Whether it runs.
+    /// The state.
     pub status: ProcessStatus,
     /// Its process id on the server's machine, while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,25 +126,25 @@ pub struct ProcessInfo {
     /// The exit code; absent while it runs and after a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i64>,
-    /// When it was created, in milliseconds since 1970.
+    /// When it was created, in milliseconds since the Unix epoch.
     #[serde(default)]
     pub created_at_ms: u64,
-    /// When it exited, in milliseconds since 1970.
+    /// When it exited, in milliseconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exited_at_ms: Option<u64>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl ProcessInfo {
-    /// Whether it runs.
+    /// Whether the process is running.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.status == ProcessStatus::Running
     }
 
-    /// How it ended; `None` while it runs.
+    /// Returns how the process ended; `None` while it is running.
     #[must_use]
     pub fn exit(&self) -> Option<ProcessExit> {
         (self.status == ProcessStatus::Exited).then(|| ProcessExit::from_code(self.exit_code))
@@ -156,9 +156,10 @@ pub(super) struct ProcessList {
     pub(super) processes: Vec<ProcessInfo>,
 }
 
-/// What a command printed, and how it ended.
+/// The output and the exit status of a command.
 ///
-/// The server decodes the output and replaces what is not UTF-8. [`follow`](super::Processes::follow) has bytes.
+/// The server decodes the output and replaces invalid UTF-8. [`follow`](super::Processes::follow) returns
+/// bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -166,7 +167,7 @@ pub struct RunOutput {
     /// The exit code; absent after a signal and after the timeout.
     #[serde(default)]
     pub exit_code: Option<i64>,
-    /// Whether it was killed because its time was over.
+    /// Whether it was killed by the timeout.
     #[serde(default)]
     pub timed_out: bool,
     /// Standard output, from its beginning.
@@ -175,44 +176,44 @@ pub struct RunOutput {
     /// Standard error, from its beginning.
     #[serde(default)]
     pub stderr: String,
-    /// Whether standard output was longer.
+    /// Whether standard output was truncated.
     #[serde(default)]
     pub stdout_truncated: bool,
-    /// Whether standard error was longer.
+    /// Whether standard error was truncated.
     #[serde(default)]
     pub stderr_truncated: bool,
     /// How long it ran, in milliseconds.
     #[serde(default)]
     pub duration_ms: u64,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl RunOutput {
-    /// How it ended. After a timeout that is a signal.
+    /// Returns how the command ended. A timeout counts as a signal.
     #[must_use]
     pub fn exit(&self) -> ProcessExit {
         ProcessExit::from_code(self.exit_code)
     }
 
-    /// Whether it exited with code 0 in time.
+    /// Whether the command exited with code 0 before its timeout.
     #[must_use]
     pub fn is_success(&self) -> bool {
         !self.timed_out && self.exit().is_success()
     }
 }
 
-/// A piece of output: bytes that the server read at once, not a line.
+/// A chunk of output: the bytes of one read by the server, not a line.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct LogEntry {
-    /// Its number among all entries of the process, from 1.
+    /// The sequence number within the process, from 1.
     pub sequence: u64,
     /// The stream it was written to.
     pub stream: LogStream,
-    /// When the server read it, in milliseconds since 1970.
+    /// When the server read it, in milliseconds since the Unix epoch.
     #[serde(default)]
     pub timestamp_ms: u64,
     /// The bytes.
@@ -221,9 +222,9 @@ pub struct LogEntry {
 }
 
 impl LogEntry {
-    /// The bytes as text, with U+FFFD for what is invalid on its own.
+    /// Returns the bytes as text, with U+FFFD for invalid bytes.
     ///
-    /// A character may be split over two entries: [`LossyText`](super::LossyText) decodes it whole.
+    /// A character may be split across two entries: [`LossyText`](super::LossyText) decodes it correctly.
     #[must_use]
     pub fn text_lossy(&self) -> String {
         String::from_utf8_lossy(&self.data).into_owned()

@@ -7,15 +7,15 @@ use super::info::LogEntry;
 use crate::Error;
 use crate::control::FileReader;
 
-/// The largest event: an entry has 8 KiB before it is encoded, and a server may have larger ones.
+/// The size limit of an event. Released servers send at most 8 KiB before encoding; others may send more.
 const MAX_EVENT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Log entries as the server sends them.
+/// The stream of log entries.
 #[derive(Debug)]
 pub(super) struct LogEvents {
     body: FileReader,
     lines: LineBuffer,
-    /// The `data` lines of the event so far.
+    /// The `data` lines of the current event.
     data: Vec<u8>,
 }
 
@@ -24,7 +24,10 @@ impl LogEvents {
         Self { body, lines: LineBuffer::default(), data: Vec::new() }
     }
 
-    /// The next entry; `None` at the end of the stream. Cancel safe.
+    /// Returns the next entry, or `None` at the end of the stream.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe.
     pub(super) async fn next(&mut self) -> Option<Result<LogEntry, Error>> {
         loop {
             while let Some(line) = self.lines.next() {
@@ -65,11 +68,11 @@ fn entry(data: &[u8]) -> Result<LogEntry, Error> {
     })
 }
 
-/// Cuts bytes into lines that end with LF or CRLF.
+/// Splits bytes into lines that end with LF or CRLF.
 #[derive(Debug, Default)]
 struct LineBuffer {
     bytes: BytesMut,
-    /// How many bytes are known to hold no line ending.
+    /// How many bytes were already searched for a line ending.
     searched: usize,
 }
 

@@ -1,12 +1,12 @@
 //! Processes on the server's machine.
 //!
 //! ```text
-//! processes   the calls
-//! request     what is sent: CreateProcess, RunProcess, LogQuery
-//! info        what comes back: ProcessInfo, RunOutput, LogEntry
+//! calls       the requests
+//! request     types of requests: CreateProcess, RunProcess, LogQuery
+//! info        types of responses: ProcessInfo, RunOutput, LogEntry
 //! follow      output as it is written, across lost connections
 //! log_stream  the event stream behind it, and its decoder
-//! text        bytes to text, across the boundaries of chunks
+//! text        bytes to text, across chunk boundaries
 //! ```
 
 mod calls;

@@ -1,4 +1,4 @@
-//! What is sent about processes.
+//! Types of requests about processes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,12 +32,12 @@ pub struct CreateProcess {
     pub env: BTreeMap<String, String>,
     /// Whether it runs in a terminal.
     pub tty: bool,
-    /// A mark for users of the process list. The server only reports it back.
+    /// A flag that the server only reports back in the process list.
     pub interactive: bool,
 }
 
 impl CreateProcess {
-    /// A program without arguments and without a terminal.
+    /// Creates a request for a program without arguments and without a terminal.
     pub fn new(command: impl Into<String>) -> Self {
         Self {
             command: command.into(),
@@ -55,32 +55,32 @@ impl CreateProcess {
         self
     }
 
-    /// Starts it in this directory.
+    /// Sets the directory it starts in.
     pub fn cwd(mut self, directory: impl Into<String>) -> Self {
         self.cwd = Some(directory.into());
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.insert(name.into(), value.into());
         self
     }
 
-    /// Runs it in a terminal of 80 columns and 24 rows.
+    /// Sets whether it runs in a terminal of 80 columns and 24 rows.
     pub fn tty(mut self, tty: bool) -> Self {
         self.tty = tty;
         self
     }
 
-    /// Marks it as interactive.
+    /// Sets the interactive flag.
     pub fn interactive(mut self, interactive: bool) -> Self {
         self.interactive = interactive;
         self
     }
 }
 
-/// A command to run to its end.
+/// A command to run to completion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -96,16 +96,16 @@ pub struct RunProcess {
     /// Variables added to the server's environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// How long it may run before it is killed; the server has a default and a maximum.
+    /// How long it may run before the server kills it. The server has a default and a maximum.
     #[serde(rename = "timeoutMs", serialize_with = "milliseconds", skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// How much of each output stream is returned; the server has a default and a maximum.
+    /// How much of each output stream is returned. The server has a default and a maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_bytes: Option<u64>,
 }
 
 impl RunProcess {
-    /// A program without arguments.
+    /// Creates a request for a program without arguments.
     pub fn new(command: impl Into<String>) -> Self {
         Self {
             command: command.into(),
@@ -123,37 +123,37 @@ impl RunProcess {
         self
     }
 
-    /// Runs it in this directory.
+    /// Sets the directory it starts in.
     pub fn cwd(mut self, directory: impl Into<String>) -> Self {
         self.cwd = Some(directory.into());
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.insert(name.into(), value.into());
         self
     }
 
-    /// Kills it after this time.
+    /// Sets the time after which the server kills it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Returns at most this much of each output stream.
+    /// Limits how much of each output stream is returned.
     pub fn max_output_bytes(mut self, bytes: u64) -> Self {
         self.max_output_bytes = Some(bytes);
         self
     }
 }
 
-/// Which log entries of a process are wanted. The default is all of them.
+/// Selects log entries of a process. The default is all of them.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 #[must_use]
 pub struct LogQuery {
-    /// Only entries of this stream; if absent, those of the terminal or of both output streams.
+    /// Only entries of this stream. By default those of the terminal, or of both output streams.
     pub stream: Option<LogStream>,
     /// Only the last entries.
     pub tail: Option<u64>,
@@ -162,24 +162,24 @@ pub struct LogQuery {
 }
 
 impl LogQuery {
-    /// All entries.
+    /// Selects all entries.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only entries of this stream.
+    /// Selects entries of this stream only.
     pub fn stream(mut self, stream: LogStream) -> Self {
         self.stream = Some(stream);
         self
     }
 
-    /// Only the last entries.
+    /// Selects the last entries only.
     pub fn tail(mut self, entries: u64) -> Self {
         self.tail = Some(entries);
         self
     }
 
-    /// Only entries after this sequence number.
+    /// Selects entries after this sequence number only.
     pub fn since(mut self, sequence: u64) -> Self {
         self.since = Some(sequence);
         self

@@ -1,9 +1,9 @@
-//! Bytes to text, across the boundaries of chunks.
+//! Decodes bytes to text across chunk boundaries.
 
-/// Decodes UTF-8 that arrives in chunks and replaces what is invalid with U+FFFD.
+/// Decodes UTF-8 that arrives in chunks. Replaces invalid bytes with U+FFFD.
 ///
-/// A character that is split over two chunks is decoded whole. The text equals
-/// [`String::from_utf8_lossy`] of all bytes, however they are cut.
+/// A character that is split across two chunks is decoded correctly. The text equals
+/// [`String::from_utf8_lossy`] of all bytes, wherever the chunk boundaries are.
 ///
 /// ```
 /// use sandbox_agent_sdk::control::processes::LossyText;
@@ -15,18 +15,18 @@
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct LossyText {
-    /// The beginning of a character, at most three bytes.
+    /// The beginning of an incomplete character, at most three bytes.
     partial: Vec<u8>,
 }
 
 impl LossyText {
-    /// A decoder at the start of a stream.
+    /// Creates a decoder.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The text of these bytes, up to the last whole character.
+    /// Decodes these bytes up to the last complete character.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         let mut joined = std::mem::take(&mut self.partial);
         joined.extend_from_slice(bytes);
@@ -52,7 +52,7 @@ impl LossyText {
         }
     }
 
-    /// What is left at the end of the stream: U+FFFD if it ended inside a character.
+    /// Ends the stream. Returns U+FFFD if it ended inside a character.
     pub fn finish(&mut self) -> String {
         let partial = std::mem::take(&mut self.partial);
         String::from_utf8_lossy(&partial).into_owned()

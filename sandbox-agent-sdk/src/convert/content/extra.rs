@@ -1,27 +1,27 @@
-//! What a piece of content says besides what it is.
+//! Common and unknown fields of content.
 
 use serde_json::{Map, Value};
 
 use crate::convert::fields::{Fields, put};
 
-/// Members that every kind of content can have, and those without a field of their own.
+/// The common fields of all content kinds, and unknown fields.
 ///
-/// Nothing is dropped: content that is read and written again has every member it came with.
+/// Serializing parsed content preserves every field.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ContentExtra {
-    /// Hints on how to use and show it.
+    /// Hints for using and displaying the content.
     pub annotations: Option<Annotations>,
-    /// The member `_meta`.
+    /// The `_meta` field.
     pub meta: Option<Value>,
-    /// Members that this version does not know, as they came.
+    /// Unknown fields, as received.
     pub other: Map<String, Value>,
-    /// Members of the object that wraps the content in a tool call, such as its `_meta`.
+    /// Fields of the object that wraps the content in a tool call, such as its `_meta`.
     pub wrapper: Map<String, Value>,
 }
 
 impl ContentExtra {
-    /// Takes whatever the fields of the content have left over.
+    /// Collects the fields that were not consumed.
     pub(super) fn take(mut fields: Fields) -> Self {
         let annotations = fields.take(&["annotations"], Annotations::read);
         let meta = fields.take(&["_meta"], |meta| Some(meta.clone()));
@@ -35,17 +35,17 @@ impl ContentExtra {
     }
 }
 
-/// Hints on how to use and show a piece of content.
+/// Hints for using and displaying content.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Annotations {
-    /// Who it is for: `user`, `assistant`.
+    /// The intended audience: `user`, `assistant`.
     pub audience: Option<Vec<String>>,
-    /// When it was last changed, as the agent writes it.
+    /// The time of the last change, as the agent formats it.
     pub last_modified: Option<String>,
-    /// How important it is, from 0 to 1.
+    /// The importance, from 0 to 1.
     pub priority: Option<f64>,
-    /// Members that this version does not know, and `_meta`.
+    /// Unknown fields and `_meta`.
     pub other: Map<String, Value>,
 }
 

@@ -11,7 +11,7 @@ fn read(value: Value) -> McpServerConfig {
 
 #[test]
 fn aliases_are_read_and_the_one_name_is_written() {
-    // What may be sent, and what the released server makes of it.
+    // The sent form, and the form in which the released server stores it.
     let table = [
         (
             json!({"type": "local", "command": "npx", "args": ["-y", "x"], "env": {"A": "1"}, "timeoutMs": 5}),

@@ -1,41 +1,41 @@
-//! The names of the metadata this crate knows.
+//! The names of well-known metadata.
 
-/// A metadata key with a meaning, as opposed to the application's own keys, which are plain strings.
+/// A well-known metadata key. The application's own keys are plain strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MetadataKey {
-    /// The title people see. Acts: the server uses it as the session's title.
+    /// The display title. The server uses it as the session's title.
     Title,
-    /// The model to use. Acts as a hint; a `null` clears the hint.
+    /// The model to use. The server treats it as a hint; `null` clears the hint.
     Model,
-    /// The mode to work in. Acts as a hint; a `null` clears the hint.
+    /// The mode to work in. The server treats it as a hint; `null` clears the hint.
     Mode,
     /// The variant of the model.
     Variant,
-    /// The session id the application would have liked.
+    /// The session id that the application requested.
     RequestedSessionId,
-    /// How permissions are dealt with.
+    /// The permission mode.
     PermissionMode,
-    /// The skills the session was given.
+    /// The skills of the session.
     Skills,
-    /// The version of the agent that was asked for.
+    /// The requested version of the agent.
     AgentVersionRequested,
-    /// The agent behind the session. Chooses the agent on the way in, written by the server on the way out.
+    /// The agent of the session. Selects the agent in requests; set by the server in responses.
     Agent,
-    /// When the session was made. Written by the server.
+    /// When the session was created. Set by the server.
     CreatedAt,
-    /// When the session last changed. Written by the server.
+    /// When the session last changed. Set by the server.
     UpdatedAt,
-    /// Whether the session has ended. Written by the server.
+    /// Whether the session has ended. Set by the server.
     Ended,
-    /// How many events the session has had. Written by the server.
+    /// The number of events in the session. Set by the server.
     EventCount,
-    /// How the session ended. Written by the server.
+    /// How the session ended. Set by the server.
     TerminationInfo,
 }
 
 impl MetadataKey {
-    /// Every key, in the order of the enum.
+    /// All keys, in the order of the enum.
     pub const ALL: &'static [Self] = &[
         Self::Title,
         Self::Model,
@@ -53,14 +53,14 @@ impl MetadataKey {
         Self::TerminationInfo,
     ];
 
-    /// The key as it is written on the wire.
+    /// Returns the wire name of the key.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.spellings()[0]
     }
 
-    /// The wire's spelling and the snake case one, which servers accept for some keys and therefore may
-    /// hold.
+    /// Returns the canonical spelling and the snake-case one. Servers accept the latter for some keys, so
+    /// they may store it.
     pub(crate) const fn spellings(self) -> [&'static str; 2] {
         match self {
             Self::Title => ["title", "title"],

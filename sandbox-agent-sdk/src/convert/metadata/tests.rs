@@ -6,7 +6,7 @@ use super::{META, MetadataKey, NAMESPACE, SessionMetadata};
 use crate::session::Timestamp;
 use crate::termination::EndReason;
 
-/// Keys that mean something somewhere, keys that look like them, and keys that mean nothing.
+/// Generates well-known keys, similar keys and unknown keys.
 fn key() -> impl Strategy<Value = String> {
     prop_oneof![
         (0..MetadataKey::ALL.len()).prop_map(|at| MetadataKey::ALL[at].as_str().to_owned()),
@@ -47,7 +47,7 @@ fn metadata() -> impl Strategy<Value = SessionMetadata> {
     object().prop_map(SessionMetadata::from)
 }
 
-/// Touches every getter; none of them may panic, and none may change what is stored.
+/// Calls every getter. None may panic or change the stored value.
 fn read_everything(metadata: &SessionMetadata) -> usize {
     let texts = [
         metadata.title(),
@@ -69,7 +69,7 @@ fn read_everything(metadata: &SessionMetadata) -> usize {
         + metadata.unknown().count()
 }
 
-/// The message without what `write_into` is allowed to add or change.
+/// Returns the message without what `write_into` may add or change.
 fn without_namespace(mut message: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(meta)) = message.get_mut(META) {
         meta.shift_remove(NAMESPACE);
@@ -99,7 +99,7 @@ proptest! {
         let after = message.as_object().cloned().unwrap();
         prop_assert_eq!(without_namespace(after), without_namespace(members));
 
-        // The same holds after the message has been text on a wire.
+        // The same holds after serializing and parsing the message.
         let travelled: Value = serde_json::from_str(&message.to_string()).unwrap();
         prop_assert_eq!(SessionMetadata::read_from(&travelled).unwrap_or_default(), metadata);
     }

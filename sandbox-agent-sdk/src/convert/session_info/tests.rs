@@ -9,7 +9,7 @@ fn read(value: Value) -> SessionInfo {
     serde_json::from_value(value).unwrap()
 }
 
-/// A session as `GET /v1/sessions/{id}` and `_sandboxagent/session/get` tell of it.
+/// A session as returned by `GET /v1/sessions/{id}` and `_sandboxagent/session/get`.
 fn record() -> Value {
     json!({"sessionId": "mock-session-1", "agent": "mock", "agentMode": "build", "permissionMode": "default",
         "model": "mock", "nativeSessionId": "native-1", "ended": true, "eventCount": 9,
@@ -39,7 +39,7 @@ fn a_record_and_a_list_entry_tell_the_same() {
     assert_eq!(record.termination_info.as_ref().unwrap().exit_code, Some(3));
     assert!(record.has_ended());
 
-    // The entry has more: the agent's own time, the application's keys and somebody else's namespace.
+    // The entry has more: the agent's own time, the application's keys and a foreign namespace.
     assert_eq!(entry.last_activity.take().as_deref(), Some("2026-11-16T01:00:00Z"));
     assert_eq!(entry.metadata.get("team"), Some(&json!("blue")));
     assert_eq!(

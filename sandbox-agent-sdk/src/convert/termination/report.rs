@@ -1,35 +1,35 @@
-//! One source's account of an end, and how several become one.
+//! Reports of an end, and how they are merged.
 
 use serde_json::{Map, Value};
 
 use super::{EndReason, StderrOutput, TerminatedBy, TerminationInfo, reason_of_exit};
 use crate::convert::fields::Fields;
 
-/// The prefix of the problem types of Sandbox Agent servers.
+/// The prefix of problem types of Sandbox Agent servers.
 const PROBLEM_PREFIX: &str = "urn:sandbox-agent:error:";
 
-/// Who said something, from the least to the best informed. Where two sources disagree, the better one is
-/// believed.
+/// The source of a report, from the least to the most reliable. If two sources disagree, the more reliable
+/// one wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
-    /// A write to the agent failed. It is gone, but since when and why is not said.
+    /// A write to the agent failed. The agent is gone; when and why is unknown.
     FailedWrite,
-    /// The notice of the process's exit: a code, and no words.
+    /// The notification of the process's exit: a code without a message.
     ExitNotice,
-    /// The answer to a call that was pending at the exit: a code and the last lines of stderr.
+    /// The response to a call that was pending at the exit: a code and the last lines of stderr.
     Problem,
-    /// The server's account of the session's end.
+    /// The server's full report of the session's end.
     Ended,
 }
 
 type Said<T> = Option<(Source, T)>;
 
-/// One account of how an agent or a session ended. Every part of it may be missing.
+/// One report of how an agent or a session ended. Every part of it may be missing.
 ///
-/// Servers tell of an end in pieces, in any order: a notice on the event stream, the late failure of a
-/// pending call, an entry in the session's info. Each piece becomes a report, [`merge`](Self::merge) joins
-/// them, and [`into_info`](Self::into_info) says what is known so far. Reports of different kinds give the
-/// same result in whatever order they are merged; of two reports of the same kind the first one counts.
+/// Servers report an end in pieces and in any order: a notification on the event stream, the late failure of
+/// a pending call, an entry in the session's info. Each piece becomes a report. [`merge`](Self::merge) joins
+/// reports, and [`into_info`](Self::into_info) returns what is known so far. For reports of different kinds
+/// the order of merging does not matter; of two reports of the same kind the first one counts.
 ///
 /// ```
 /// use sandbox_agent_sdk::termination::TerminationReport;
@@ -54,28 +54,27 @@ pub struct TerminationReport {
     stderr: Said<StderrOutput>,
     success: Said<bool>,
     other: Said<Map<String, Value>>,
-    /// Whether the end was asked for by this client.
+    /// Whether this client requested the end.
     requested: bool,
-    /// Whether a process was seen to have exited, however it did.
+    /// Whether the process has exited.
     exited: bool,
-    /// Whether a call was pending when the process exited. Without a code, that is how death by a signal
-    /// looks.
+    /// Whether a call was pending when the process exited. Without an exit code, this indicates a signal.
     unanswered: bool,
 }
 
 impl TerminationReport {
-    /// The report that this client asked for the end.
+    /// Creates the report of an end that this client requested.
     ///
-    /// Merge it when the stop was asked for before the end was heard of: an exit that follows a stop of our
-    /// own is the stop, whatever its code, while an exit that came first is the agent's own doing.
+    /// Merge it only if the request preceded the end: an exit after our request counts as requested, whatever
+    /// its code. An exit before the request is the agent's own.
     pub fn requested() -> Self {
         Self { requested: true, ..Self::default() }
     }
 
-    /// Reads the parameters of a `_sandboxagent/session/ended` notification; `None` when they are no
+    /// Parses the parameters of a `_sandboxagent/session/ended` notification; `None` if they are not an
     /// object.
     ///
-    /// A server that leaves out `data` has its members read from the parameters themselves.
+    /// If `data` is missing, its fields are read from the parameters themselves.
     pub fn from_session_ended(params: &Value) -> Option<Self> {
         let mut fields = Fields::new(params.as_object()?.clone());
         let session_id = fields.string(&["sessionId", "session_id"]);
@@ -84,8 +83,8 @@ impl TerminationReport {
         Some(Self { session_id: session_id.map(|id| (Source::Ended, id)), ..Self::from_info(info) })
     }
 
-    /// Reads the parameters of the released server's `_adapter/agent_exited` notification. Odd parameters
-    /// still say that the agent has exited.
+    /// Parses the parameters of the released server's `_adapter/agent_exited` notification. Invalid
+    /// parameters still report an exit.
     pub fn from_agent_exited(params: &Value) -> Self {
         let mut fields = Fields::new(params.as_object().cloned().unwrap_or_default());
         let by = |source| move |value| (source, value);
@@ -97,11 +96,10 @@ impl TerminationReport {
         }
     }
 
-    /// Reads a problem that a server answered a call with; `None` when it is not about an agent that is
-    /// gone.
+    /// Parses the problem in a server's response; `None` if no agent has exited.
     ///
-    /// That is `agent_process_exited`, and the failure to write to the agent's stdin with which the
-    /// released server answers every call after the agent has died.
+    /// Recognised are `agent_process_exited`, and the failed write to the agent's stdin that the released
+    /// server reports for every call after the agent has died.
     pub fn from_problem(problem: &Value) -> Option<Self> {
         let text = |name: &str| problem.get(name).and_then(Value::as_str);
         let detail = |name: &str| problem.get("details").and_then(|details| details.get(name));
@@ -141,14 +139,15 @@ impl TerminationReport {
         }
     }
 
-    /// Reads the data of a failed call, where a server puts `terminationInfo` when the session's end is
-    /// why it failed; `None` when there is none.
+    /// Parses the error data of a failed call; `None` if it has no `terminationInfo`.
+    ///
+    /// Servers add it if the end of the session made the call fail.
     pub fn from_error_data(data: &Value) -> Option<Self> {
         let info = data.get("terminationInfo").or_else(|| data.get("termination_info"))?;
         TerminationInfo::from_value(info).map(Self::from_info)
     }
 
-    /// The report of an end that a server has given account of in full, such as in a session's info.
+    /// Creates a report from a server's full account, such as the one in a session's info.
     pub fn from_info(info: TerminationInfo) -> Self {
         fn ended<T>(value: T) -> Said<T> {
             Some((Source::Ended, value))
@@ -166,7 +165,7 @@ impl TerminationReport {
         }
     }
 
-    /// Joins two reports of one end.
+    /// Joins two reports of the same end.
     pub fn merge(self, other: Self) -> Self {
         Self {
             session_id: better(self.session_id, other.session_id),
@@ -185,8 +184,9 @@ impl TerminationReport {
         }
     }
 
-    /// What is known so far. An end that this client asked for is `terminated`, unless the server itself
-    /// says that the agent had completed before.
+    /// Returns what is known so far.
+    ///
+    /// A requested end is `terminated`, unless the server reports that the agent had already completed.
     #[must_use]
     pub fn into_info(self) -> TerminationInfo {
         let (reason, terminated_by) = (self.end_reason(), self.author());
@@ -202,32 +202,30 @@ impl TerminationReport {
         }
     }
 
-    /// The session that ended, if the report is about one session rather than an agent and all its
-    /// sessions.
+    /// Returns the session that ended; `None` if the agent ended with all its sessions.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         self.session_id.as_ref().map(|(_, id)| id.as_str())
     }
 
-    /// The agent that exited.
+    /// Returns the agent that exited.
     #[must_use]
     pub fn agent(&self) -> Option<&str> {
         self.agent.as_ref().map(|(_, agent)| agent.as_str())
     }
 
-    /// Whether the report has what the agent wrote to stderr. While it has not, a source that comes later
-    /// may bring it.
+    /// Whether the report includes stderr output. If not, a later report may add it.
     #[must_use]
     pub fn has_stderr(&self) -> bool {
         self.stderr.is_some()
     }
 
-    /// Whether all it says is that something could not be written to the agent, which therefore never got it.
+    /// Whether the report says only that a write to the agent failed. The agent did not receive the message.
     pub(crate) fn is_failed_write(&self) -> bool {
         !self.exited && matches!(self.message, Some((Source::FailedWrite, _)))
     }
 
-    /// Whether a server gave account of the end in full, so that no later source is worth waiting for.
+    /// Whether a server reported the end in full, so that no later report adds anything.
     #[must_use]
     pub fn is_account(&self) -> bool {
         self.reason.as_ref().is_some_and(|(source, _)| *source == Source::Ended)
@@ -242,7 +240,7 @@ impl TerminationReport {
         }
     }
 
-    /// The reason as far as the way the process ended tells it.
+    /// Derives the reason from the exit of the process.
     fn reason_of_process(&self) -> EndReason {
         let code = self.exit_code.map(|(_, code)| code);
         match reason_of_exit(code, self.signal.is_some()) {
@@ -258,7 +256,7 @@ impl TerminationReport {
 
     fn author(&self) -> TerminatedBy {
         match (&self.reason, &self.terminated_by) {
-            // The exit is the agent's, but the server's hand was behind it, and ours behind the server's.
+            // The agent exited because the server stopped it at our request.
             (Some((_, EndReason::Error)), _) if self.requested => TerminatedBy::Daemon,
             (_, Some((_, author))) => author.clone(),
             _ if self.requested => TerminatedBy::Daemon,
@@ -268,8 +266,9 @@ impl TerminationReport {
     }
 }
 
-/// The exit code and stderr out of the one sentence in which the released adapter tells them: `agent process exited
-/// before responding (exit_code: Some(3), stderr: …)`.
+/// Extracts the exit code and stderr from the message of the released adapter.
+///
+/// The format is `agent process exited before responding (exit_code: Some(3), stderr: …)`.
 fn told_in_words(detail: &str) -> (Option<i64>, Option<&str>) {
     let Some(told) = detail.split_once("(exit_code: ").and_then(|(_, told)| told.strip_suffix(')')) else {
         return (None, None);
@@ -282,7 +281,7 @@ fn told_in_words(detail: &str) -> (Option<i64>, Option<&str>) {
     (code.and_then(|code| code.parse().ok()), stderr)
 }
 
-/// The better informed of two; the first of two that are equally informed.
+/// Returns the value from the more reliable source, or the first if both are equally reliable.
 fn better<T>(first: Said<T>, second: Said<T>) -> Said<T> {
     match (first, second) {
         (Some(first), Some(second)) if second.0 > first.0 => Some(second),

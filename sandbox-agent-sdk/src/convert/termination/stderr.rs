@@ -1,4 +1,4 @@
-//! What an agent wrote to stderr, within bounds.
+//! The bounded stderr output of an agent.
 
 use std::fmt;
 
@@ -8,34 +8,34 @@ use serde_json::{Map, Value};
 use crate::convert::fields::{Fields, put};
 use crate::convert::plain_text::plain_line;
 
-/// Up to this many lines are kept whole.
+/// Up to this many lines are kept completely.
 const WHOLE_LINES: usize = 100;
-/// Of more lines than that, so many are kept from the start and as many from the end.
+/// If there are more lines, this many are kept from the start and from the end.
 const PART_LINES: usize = 50;
-/// A single line can be as long as the agent likes, so each part is bounded in bytes as well.
+/// The size limit of each part in bytes, because a single line can be arbitrarily long.
 const PART_BYTES: usize = 64 * 1024;
-/// The released server keeps this many lines at most; fewer than that are all there were.
+/// The released server keeps at most this many lines. If there are fewer, the output is complete.
 const PROBLEM_LINES: usize = 16;
 
-/// What an agent wrote to stderr: all of it, or its first and its last lines.
+/// The stderr output of an agent: all of it, or its first and last lines.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Map<String, Value>", into = "Map<String, Value>")]
 #[non_exhaustive]
 pub struct StderrOutput {
-    /// The first lines, or all of them when nothing was cut.
+    /// The first lines, or all lines if nothing was truncated.
     pub head: Option<String>,
-    /// The last lines, when something was cut between the two.
+    /// The last lines, if lines between them were dropped.
     pub tail: Option<String>,
-    /// Whether something was cut.
+    /// Whether lines were dropped.
     pub truncated: bool,
-    /// How many lines there were in all.
+    /// The total number of lines.
     pub total_lines: Option<u64>,
-    /// Members that this version does not know, as the server wrote them.
+    /// Unknown fields, as the server sent them.
     pub other: Map<String, Value>,
 }
 
 impl StderrOutput {
-    /// Keeps a text within bounds: up to 100 lines whole, otherwise the first and the last 50.
+    /// Truncates a text to its first and last 50 lines. Up to 100 lines are kept completely.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         let text = text.strip_suffix('\n').unwrap_or(text);
@@ -57,9 +57,9 @@ impl StderrOutput {
         }
     }
 
-    /// Reads what the released server puts into a problem: its agent's last lines, 16 at most.
+    /// Parses the output in a problem of the released server: the agent's last lines, at most 16.
     ///
-    /// Sixteen lines may be all there were or the end of many, so they are taken as the end.
+    /// Sixteen lines may be all lines or the last of many, so they are treated as truncated.
     pub(crate) fn from_problem_text(text: &str) -> Option<Self> {
         let text = text.trim_end_matches('\n');
         if text.is_empty() {
@@ -72,7 +72,7 @@ impl StderrOutput {
         Some(Self { tail: Some(tail), truncated: true, ..Self::default() })
     }
 
-    /// Reads the object that servers send, or a plain text; `None` when the value is neither.
+    /// Parses the object that servers send, or plain text; `None` for any other value.
     pub(crate) fn from_value(value: &Value) -> Option<Self> {
         match value {
             Value::Object(map) => Some(map.clone().into()),
@@ -81,12 +81,12 @@ impl StderrOutput {
         }
     }
 
-    /// The last lines that are known, `count` at most, oldest first.
+    /// Returns the last known lines, at most `count`, oldest first.
     #[must_use]
     pub fn last_lines(&self, count: usize) -> Vec<&str> {
         let mut known: Vec<&str> = self.head.as_deref().unwrap_or_default().lines().collect();
         let tail: Vec<&str> = self.tail.as_deref().unwrap_or_default().lines().collect();
-        // With something cut out between them, head and tail are not neighbours.
+        // If lines were dropped between head and tail, they are not contiguous.
         if self.truncated && !tail.is_empty() {
             known.clear();
         }
@@ -94,7 +94,7 @@ impl StderrOutput {
         known.split_off(known.len().saturating_sub(count))
     }
 
-    /// The last lines below a heading that says how many of them are shown. Nothing when there are none.
+    /// Writes the last lines below a heading with their number. Writes nothing if there are none.
     pub(super) fn fmt_last_lines(&self, f: &mut fmt::Formatter<'_>, count: usize) -> fmt::Result {
         let shown = self.last_lines(count);
         if shown.is_empty() {
@@ -135,7 +135,7 @@ impl From<StderrOutput> for Map<String, Value> {
         put(&mut map, "tail", stderr.tail);
         put(&mut map, "truncated", Some(stderr.truncated));
         put(&mut map, "totalLines", stderr.total_lines);
-        // A member that could not be read is left over under its own name, and goes out as it came in.
+        // A field that could not be parsed is preserved under its own name.
         map.extend(stderr.other);
         map
     }
@@ -155,13 +155,13 @@ fn last_lines_text(text: &str, count: usize) -> &str {
     }
 }
 
-/// The start of a text within the byte bound, cut between characters.
+/// Returns the start of a text within the size limit, cut between characters.
 fn first_bytes(text: &str) -> &str {
     let end = (0..=PART_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
-/// The end of a text within the byte bound, cut between characters.
+/// Returns the end of a text within the size limit, cut between characters.
 fn last_bytes(text: &str) -> &str {
     let start = (text.len().saturating_sub(PART_BYTES)..=text.len()).find(|at| text.is_char_boundary(*at));
     &text[start.unwrap_or(text.len())..]

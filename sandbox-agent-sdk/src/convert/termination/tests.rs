@@ -238,7 +238,7 @@ fn the_better_source_is_believed() {
     let full = merged.merge(ended()).into_info();
     assert_eq!(full.message.as_deref(), Some("agent exited with status exit status: 3"));
     assert_eq!(full.last_stderr_lines(5), ["last"]);
-    // An account that leaves something out does not erase what another source knows.
+    // A report with missing parts does not erase the parts of another one.
     let bare = TerminationReport::from_info(TerminationInfo::new(EndReason::Error, TerminatedBy::Agent));
     assert_eq!(bare.merge(problem()).into_info().last_stderr_lines(1), ["boom line 2"]);
 }
@@ -259,7 +259,7 @@ fn an_end_we_asked_for_is_never_an_error() {
         let data = json!({"reason": reason, "terminated_by": author, "exit_code": 143});
         TerminationReport::from_session_ended(&json!({"session_id": "s", "data": data})).unwrap()
     };
-    // What the server said, then the reason and the author without and with a request of ours.
+    // The server's report, then the reason and the author without and with a request of ours.
     let table = [
         (exit(json!(0)), ("completed", "agent"), ("terminated", "daemon")),
         (exit(json!(137)), ("error", "agent"), ("terminated", "daemon")),
@@ -330,7 +330,7 @@ fn display_can_be_shown_as_it_is() {
     }
 }
 
-/// Anything under the names of the type's own members.
+/// Arbitrary values under the names of the type's fields.
 fn hostile() -> impl Strategy<Value = Value> {
     let member = prop_oneof![
         Just(Value::Null),

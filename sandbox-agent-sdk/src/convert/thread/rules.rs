@@ -1,36 +1,36 @@
-//! Which result is how bad.
+//! The severity of results.
 
 use std::collections::BTreeMap;
 
 use super::{AgentResult, ThreadEntry, TurnFailure};
 
-/// How bad the end of a run is.
+/// The severity of a run's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Severity {
-    /// The run gave its answer.
+    /// The run completed.
     Success,
-    /// The run was stopped on purpose. Nothing is wrong.
+    /// The run was stopped on purpose. This is not an error.
     Stopped,
-    /// Something failed, and the conversation can go on.
+    /// Something failed, and the conversation can continue.
     Recoverable,
-    /// The run was stopped by a failure.
+    /// A failure stopped the run.
     Terminal,
 }
 
-/// The rules by which the end of a run becomes an entry of a thread.
+/// The rules that classify the end of a run as a thread entry.
 ///
-/// - `success` is the agent's answer.
-/// - `error_during_execution`, errors of tools, and subtypes that say explicitly that they are no error are
-///   shown inline: the conversation goes on.
-/// - `error_max_turns`, a missing subtype, and every other subtype that does not say that it is no error
-///   stop the run.
-/// - A failed turn is shown inline when it has a structured cause, such as a denied tool. Without one, or
-///   when the agent exited before its answer, it stops the run.
-/// - An end that was asked for is no error.
+/// - `success` is the agent's response.
+/// - `error_during_execution`, tool errors, and subtypes that explicitly declare no error are shown inline:
+///   the conversation continues.
+/// - `error_max_turns`, a missing subtype, and every other subtype that does not declare "no error" stop the
+///   run.
+/// - A failed turn is shown inline if it has a structured cause, such as a denied tool. Without one, or if
+///   the agent exited before its response, it stops the run.
+/// - A requested end is not an error.
 ///
-/// The name of a subtype counts for more than its error flag, because agents set the flag on failures that
-/// are recoverable too. New subtypes plug in by name:
+/// The name of a subtype takes precedence over its error flag, because agents also set the flag on
+/// recoverable failures. New subtypes are registered by name:
 ///
 /// ```
 /// use sandbox_agent_sdk::thread::{AgentResult, ResultRules, Severity, ThreadEntryKind};
@@ -46,14 +46,14 @@ pub struct ResultRules {
 }
 
 impl ResultRules {
-    /// Says how bad a subtype is, whether this crate knows it or not.
+    /// Sets the severity of a subtype, known or unknown.
     #[must_use]
     pub fn with_subtype(mut self, subtype: impl Into<String>, severity: Severity) -> Self {
         self.by_subtype.insert(subtype.into(), severity);
         self
     }
 
-    /// How bad a result is.
+    /// Returns the severity of a result.
     #[must_use]
     pub fn severity(&self, result: &AgentResult) -> Severity {
         let Some(subtype) = result.subtype.as_deref().filter(|subtype| !subtype.trim().is_empty()) else {
@@ -66,7 +66,7 @@ impl ResultRules {
         }
     }
 
-    /// What to show for an agent's result.
+    /// Classifies an agent's result.
     #[must_use]
     pub fn classify_result(&self, result: &AgentResult) -> ThreadEntry {
         let severity = self.severity(result);
@@ -79,7 +79,7 @@ impl ResultRules {
         ThreadEntry { result_subtype: result.subtype.clone(), ..ThreadEntry::new(severity, &text) }
     }
 
-    /// What to show for a turn that gave no result.
+    /// Classifies a turn that failed without a result.
     #[must_use]
     pub fn classify_failure(&self, failure: &TurnFailure) -> ThreadEntry {
         let severity = match failure.end() {
@@ -98,7 +98,7 @@ impl Default for ResultRules {
             ("success", Severity::Success),
             ("error_during_execution", Severity::Recoverable),
             ("error_max_turns", Severity::Terminal),
-            // Stop reasons of a turn. In the first two the agent stopped, and the next prompt may go on.
+            // Stop reasons of a turn. After the first two the next prompt can continue.
             ("max_tokens", Severity::Recoverable),
             ("refusal", Severity::Recoverable),
             ("cancelled", Severity::Stopped),
@@ -109,7 +109,7 @@ impl Default for ResultRules {
     }
 }
 
-/// Whether one of the words of a subtype is "tool", as in `tool_error`, `error_tool_denied` or
+/// Whether "tool" is one of the words of a subtype, as in `tool_error`, `error_tool_denied` or
 /// `tool-timeout`.
 fn is_about_a_tool(subtype: &str) -> bool {
     subtype.split(['_', '-', '.', '/']).any(|word| word.eq_ignore_ascii_case("tool"))

@@ -12,12 +12,12 @@ fn classify(entry: &Value) -> ThreadEntry {
 fn every_result_is_classified_as_specified() {
     use ThreadEntryKind::{Error, Response, Thought};
     let table = [
-        // Success is the answer, whatever the error flag says.
+        // A success is a response, regardless of the error flag.
         (json!({"subtype": "success", "result": "done"}), Response, "done"),
         (json!({"subtype": "success", "result": "done", "is_error": false}), Response, "done"),
         (json!({"subtype": "success", "result": "done", "is_error": true}), Response, "done"),
         (json!({"subtype": "success"}), Response, ""),
-        // Retryable failures are shown inline, whatever the error flag says.
+        // Recoverable failures are shown inline, regardless of the error flag.
         (json!({"subtype": "error_during_execution", "result": "lost"}), Thought, "❌ lost"),
         (
             json!({"subtype": "error_during_execution", "result": "lost", "is_error": true}),
@@ -47,7 +47,7 @@ fn every_result_is_classified_as_specified() {
         (json!({"subtype": null, "result": "half"}), Error, "half"),
         (json!({"subtype": "  "}), Error, "the agent ended without saying how"),
         (json!({"subtype": 7, "result": "half"}), Error, "half"),
-        // Subtypes nobody knows are terminal unless they say that they are no error.
+        // Unknown subtypes are terminal unless they declare that they are not an error.
         (json!({"subtype": "error_new", "result": "new", "is_error": true}), Error, "new"),
         (json!({"subtype": "error_new", "result": "new"}), Error, "new"),
         (json!({"subtype": "error_new", "result": "new", "is_error": "no"}), Error, "new"),

@@ -1,4 +1,4 @@
-//! Pieces of messages.
+//! Message chunks.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -6,17 +6,17 @@ use serde_json::Value;
 use super::{meta, text};
 use crate::Content;
 
-/// A piece of a message.
+/// A chunk of a message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Chunk {
-    /// What it holds.
+    /// The content.
     pub content: Content,
-    /// The message it is a piece of, if the agent gives its messages ids.
+    /// The id of the message, if the agent assigns ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    /// The member `_meta` of the report.
+    /// The `_meta` field of the update.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
 }
@@ -27,7 +27,9 @@ impl Chunk {
         Some(Self { content, message_id: text(update, "messageId"), meta: meta(update) })
     }
 
-    /// The text as it came, if it holds text. [`printable`](crate::convert::text::printable) makes it safe to print.
+    /// Returns the original text, if the content is text.
+    ///
+    /// [`printable`](crate::convert::text::printable) makes it safe to print.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         self.content.text()

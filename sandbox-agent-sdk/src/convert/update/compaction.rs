@@ -1,4 +1,4 @@
-//! The agent shortens the conversation to make room in the model's context.
+//! Compaction of the conversation, which frees space in the model's context.
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -10,26 +10,26 @@ use crate::convert::open_enum::open_enum;
 open_enum! {
     /// The status of a compaction.
     pub enum CompactionStatus {
-        /// It runs.
+        /// The compaction is running.
         InProgress = "in_progress",
-        /// It is done.
+        /// The compaction is complete.
         Completed = "completed",
-        /// It failed.
+        /// The compaction failed.
         Failed = "failed",
-        /// It was cancelled.
+        /// The compaction was cancelled.
         Cancelled = "cancelled",
     }
 }
 
-/// A member of a report that changes something: absent, taken away, or new.
+/// A field of a patch: absent, cleared, or set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Patched<T> {
-    /// The report does not mention it: it stays as it was.
+    /// The field is absent: its value is unchanged.
     #[default]
     Unchanged,
-    /// It is taken away (`null`).
+    /// The field is `null`: its value is cleared.
     Cleared,
-    /// It is this from now on.
+    /// The field has this new value.
     Set(T),
 }
 
@@ -42,7 +42,7 @@ impl<T> Patched<T> {
         }
     }
 
-    /// The new value, if there is one.
+    /// Returns the new value, if there is one.
     #[must_use]
     pub fn set(&self) -> Option<&T> {
         match self {
@@ -62,21 +62,21 @@ impl<T: Serialize> Serialize for Patched<T> {
     }
 }
 
-/// A compaction of the conversation, or what is new about one with the same id.
+/// A compaction of the conversation, or an update of one with the same id.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Compaction {
-    /// Its id in the session.
+    /// The id within the session.
     pub id: String,
-    /// Its status.
+    /// The status.
     pub status: CompactionStatus,
-    /// The whole summary that replaces what was compacted.
+    /// The complete summary that replaces the compacted part.
     #[serde(skip_serializing_if = "Patched::is_unchanged")]
     pub summary: Patched<Vec<Content>>,
     /// Why it failed.
     #[serde(skip_serializing_if = "Patched::is_unchanged")]
     pub error: Patched<String>,
-    /// The member `_meta`.
+    /// The `_meta` field.
     #[serde(rename = "_meta", skip_serializing_if = "Patched::is_unchanged")]
     pub meta: Patched<Value>,
 }
@@ -96,15 +96,15 @@ impl Compaction {
     }
 }
 
-/// A piece of the summary of a compaction, to be added to what came before.
+/// A chunk of a compaction's summary, to be appended to earlier chunks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct CompactionSummary {
     /// The id of the compaction.
     pub id: String,
-    /// The piece.
+    /// The content of the chunk.
     pub content: Content,
-    /// The member `_meta`.
+    /// The `_meta` field.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
 }

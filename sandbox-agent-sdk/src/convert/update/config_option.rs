@@ -1,4 +1,4 @@
-//! The options of a session.
+//! Configuration options of a session.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -7,60 +7,60 @@ use super::{meta, read_list, text};
 use crate::convert::open_enum::open_enum;
 
 open_enum! {
-    /// How an option is set.
+    /// The type of a configuration option.
     pub enum ConfigKind {
-        /// By one of its values.
+        /// One of a list of values.
         Select = "select",
-        /// On and off, by `true` and `false`.
+        /// `true` or `false`.
         Boolean = "boolean",
     }
 }
 
-/// An option that can be set for a session.
+/// A configuration option of a session.
 ///
-/// It is serialised as the JSON it came as, with the current value.
+/// Serializes to the raw JSON, with the current value.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ConfigOption {
-    /// The id by which it is set.
+    /// The id that identifies the option.
     pub id: String,
-    /// The name to show.
+    /// The display name.
     pub name: String,
-    /// What it does.
+    /// A description of the option.
     pub description: Option<String>,
-    /// What it is for: `mode`, `model`, `thought_level` or something else.
+    /// The purpose: `mode`, `model`, `thought_level` or another one.
     pub category: Option<String>,
-    /// How it is set.
+    /// The type of the option.
     pub kind: ConfigKind,
     /// The current value: a string, or a boolean for [`ConfigKind::Boolean`].
     pub current: Value,
-    /// The values to choose from; empty for an option that is switched on and off.
+    /// The available values; empty for a boolean option.
     pub values: Vec<ConfigValue>,
-    /// The JSON it came as.
+    /// The raw JSON.
     pub raw: Value,
 }
 
-/// A value that an option can have.
+/// A value of a configuration option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ConfigValue {
     /// The value.
     pub value: String,
-    /// The name to show.
+    /// The display name.
     pub name: String,
-    /// What it means.
+    /// A description of the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The heading it stands under, if the values are grouped.
+    /// The group of the value, if the values are grouped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The member `_meta`.
+    /// The `_meta` field.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
 }
 
 impl ConfigOption {
-    /// Reads the `configOptions` of an update or of a response.
+    /// Parses the `configOptions` of an update or a response.
     pub(crate) fn read_all(value: &Value) -> Option<Vec<Self>> {
         read_list(value, "configOptions", Self::read)
     }
@@ -91,13 +91,13 @@ impl ConfigOption {
         })
     }
 
-    /// Whether it is on; `None` if it is not switched on and off.
+    /// Returns the value of a boolean option; `None` for other options.
     #[must_use]
     pub fn is_on(&self) -> Option<bool> {
         self.current.as_bool()
     }
 
-    /// The member `_meta`.
+    /// Returns the `_meta` field.
     #[must_use]
     pub fn meta(&self) -> Option<&Value> {
         self.raw.get("_meta")

@@ -1,4 +1,4 @@
-//! The kinds of reports.
+//! The kinds of updates.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,27 +8,27 @@ use super::{
 };
 use crate::usage::ContextUsage;
 
-/// What a report is about.
+/// The typed contents of an update.
 ///
-/// It is serialised as `{"type", "value"}`.
+/// Serializes to `{"type", "value"}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", content = "value", rename_all = "snake_case", rename_all_fields = "camelCase")]
 #[non_exhaustive]
 pub enum UpdateKind {
-    /// A piece of the agent's message.
+    /// A chunk of the agent's message.
     Message(Chunk),
-    /// A piece of the agent's thoughts.
+    /// A chunk of the agent's reasoning.
     Thought(Chunk),
-    /// A piece of a user's message: of the history, or echoed.
+    /// A chunk of a user's message, from the history or echoed.
     UserMessage(Chunk),
-    /// A tool call begins.
+    /// A new tool call.
     ToolCall(ToolCall),
-    /// A tool call continues; members that it does not mention stay as they were:
+    /// A change of a tool call. Fields that it does not contain are unchanged: see
     /// [`ToolCall::apply_update`].
     ToolCallUpdate(ToolCall),
-    /// The plan as a whole.
+    /// The complete plan.
     Plan(Vec<PlanEntry>),
-    /// The commands that a user may give.
+    /// The commands that a user can enter.
     Commands(Vec<Command>),
     /// The mode changed.
     #[non_exhaustive]
@@ -36,36 +36,37 @@ pub enum UpdateKind {
         /// The id of the current mode.
         id: String,
     },
-    /// The options of the session, all of them.
+    /// All configuration options of the session.
     ConfigOptions(Vec<ConfigOption>),
-    /// The session has another title, or says when it was last used.
+    /// The session's title or its time of last use changed.
     #[non_exhaustive]
     Info {
         /// The title.
         title: Option<String>,
-        /// When it was last used, as the agent writes it.
+        /// The time of last use, as the agent formats it.
         updated_at: Option<String>,
     },
-    /// How much of the model's context is used, and what the session has cost.
+    /// The used part of the model's context, and the cost of the session.
     Usage(ContextUsage),
-    /// Information for the user that is not part of the conversation.
+    /// A notice for the user that is not part of the conversation.
     Notice(Notice),
-    /// The agent compacts the conversation; a later report with the same id changes it.
+    /// A compaction of the conversation. A later update with the same id changes it.
     Compaction(Compaction),
-    /// A piece of the summary of a compaction.
+    /// A chunk of a compaction's summary.
     CompactionSummary(CompactionSummary),
-    /// Something is missing in this place.
+    /// Updates are missing at this point.
     Missed(Missed),
-    /// The report is valid JSON that cannot be read, such as JSON that is nested too deep. [`Update::raw`](super::Update::raw)
-    /// is its text.
+    /// The update is valid JSON that cannot be parsed, for example due to its depth.
+    ///
+    /// [`Update::raw`](super::Update::raw) has its text.
     #[non_exhaustive]
     Unreadable {
-        /// The name of the kind, if that could be read.
+        /// The name of the kind, if it could be parsed.
         kind: String,
-        /// Why it cannot be read.
+        /// Why it cannot be parsed.
         reason: String,
     },
-    /// A kind that this version does not know, or one whose content it cannot read; see [`Update::raw`](super::Update::raw).
+    /// An unknown kind, or a known kind with invalid contents. See [`Update::raw`](super::Update::raw).
     #[non_exhaustive]
     Other {
         /// The name of the kind.
@@ -74,7 +75,7 @@ pub enum UpdateKind {
 }
 
 impl UpdateKind {
-    /// Reads the `update` member; what does not fit its kind is of the kind [`UpdateKind::Other`].
+    /// Parses the `update` field. Invalid contents become [`UpdateKind::Other`].
     pub(super) fn read(update: &Value) -> Self {
         let name = update.get("sessionUpdate").and_then(Value::as_str).unwrap_or_default();
         let read = match name {

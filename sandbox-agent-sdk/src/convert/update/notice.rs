@@ -1,4 +1,4 @@
-//! Information for the user beside the conversation.
+//! Notices for the user.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -7,9 +7,9 @@ use super::{meta, text};
 use crate::convert::open_enum::open_enum;
 
 open_enum! {
-    /// How serious a notice is.
+    /// The severity of a notice.
     pub enum NoticeSeverity {
-        /// For information.
+        /// An informational notice.
         Info = "info",
         /// A warning.
         Warning = "warning",
@@ -18,18 +18,20 @@ open_enum! {
     }
 }
 
-/// Information for the user that is not part of the conversation, such as "the model is overloaded, retrying".
+/// A notice for the user that is not part of the conversation.
+///
+/// An example is "the model is overloaded, retrying".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Notice {
-    /// How serious it is.
+    /// The severity.
     pub severity: NoticeSeverity,
-    /// The title, which can stand alone.
+    /// The title. It is understandable without the description.
     pub title: String,
     /// Details or guidance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The member `_meta`.
+    /// The `_meta` field.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
 }

@@ -1,4 +1,4 @@
-//! Plans, and the commands a user may give.
+//! Plans, and the commands that a user can enter.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,15 +9,15 @@ use super::{meta, read_list, text};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PlanEntry {
-    /// What is to be done.
+    /// The task.
     pub content: String,
-    /// How important it is: `high`, `medium` or `low`.
+    /// The priority: `high`, `medium` or `low`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<String>,
-    /// How far it is: `pending`, `in_progress` or `completed`.
+    /// The status: `pending`, `in_progress` or `completed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// The member `_meta`.
+    /// The `_meta` field.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
 }
@@ -35,18 +35,18 @@ impl PlanEntry {
     }
 }
 
-/// A command that a user may give in a prompt.
+/// A command that a user can enter in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Command {
-    /// Its name.
+    /// The name of the command.
     pub name: String,
-    /// What it does.
+    /// A description of the command.
     pub description: String,
-    /// What to write behind it, if anything.
+    /// A hint about its argument, if it takes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// The member `_meta`.
+    /// The `_meta` field.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
 }

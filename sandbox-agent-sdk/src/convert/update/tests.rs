@@ -1,4 +1,4 @@
-//! Reading reports.
+//! Parsing of updates.
 
 use proptest::prelude::{any, prop_assert_eq, proptest};
 use serde_json::{Value, json};
@@ -110,14 +110,14 @@ fn only_the_agents_message_is_printed() {
 fn a_report_that_is_nested_too_deep_is_unreadable_and_its_text_is_kept() {
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
     let inside = format!(r#"{{"sessionUpdate":"plan","x":{deep}}}"#);
-    let update = Update::from_json(&format!(r#"{{"sessionId":"s","update":{inside}}}"#), Origin::Live, 0);
+    let update = Update::from_text(&format!(r#"{{"sessionId":"s","update":{inside}}}"#), Origin::Live, 0);
     assert!(
         matches!(update.kind(), UpdateKind::Unreadable { kind, .. } if kind == "plan"),
         "{:?}",
         update.kind()
     );
     assert_eq!((update.session_id(), update.raw().as_str()), ("s", Some(inside.as_str())));
-    let broken = Update::from_json("{", Origin::Live, 0);
+    let broken = Update::from_text("{", Origin::Live, 0);
     assert!(matches!(broken.kind(), UpdateKind::Unreadable { .. }));
     assert_eq!(broken.raw(), "{");
 }

@@ -9,46 +9,46 @@ use crate::convert::fields::put;
 use crate::convert::open_enum::open_enum;
 
 open_enum! {
-    /// What a tool does.
+    /// The kind of a tool.
     pub enum ToolKind {
         /// Reads files or data.
         Read = "read",
         /// Changes files.
         Edit = "edit",
-        /// Removes files.
+        /// Deletes files.
         Delete = "delete",
         /// Moves or renames files.
         Move = "move",
-        /// Looks for something.
+        /// Searches files or data.
         Search = "search",
         /// Runs a command.
         Execute = "execute",
-        /// Thinks.
+        /// Reasons without side effects.
         Think = "think",
-        /// Fetches something from elsewhere.
+        /// Fetches external data.
         Fetch = "fetch",
         /// Changes the mode of the session.
         SwitchMode = "switch_mode",
-        /// Something that has no name.
+        /// Any other tool.
         Unnamed = "other",
     }
 }
 
 open_enum! {
-    /// How far a tool call is.
+    /// The status of a tool call.
     pub enum ToolStatus {
-        /// It has not begun: its input is being written, or it waits for a permission.
+        /// Not started: its input is being generated, or it waits for a permission.
         Pending = "pending",
-        /// It runs.
+        /// The tool is running.
         InProgress = "in_progress",
-        /// It is done.
+        /// The tool has completed.
         Completed = "completed",
-        /// It failed.
+        /// The tool failed.
         Failed = "failed",
     }
 }
 
-/// The members of a tool call that have a field of their own.
+/// The fields of a tool call that this version knows.
 const KNOWN: &[&str] = &[
     "sessionUpdate",
     "toolCallId",
@@ -63,34 +63,37 @@ const KNOWN: &[&str] = &[
     "_meta",
 ];
 
-/// A tool call, or what is new about one.
+/// A tool call, or an update of one.
 ///
-/// It is serialised in the form in which agents send it; an absent list stays absent.
+/// Serializes to the wire format of agents; an absent list stays absent.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ToolCall {
     /// The id of the call.
     pub id: String,
-    /// What to show.
+    /// The display title.
     pub title: Option<String>,
     /// The name of the tool, for programs.
     pub name: Option<String>,
-    /// What the tool does.
+    /// The kind of the tool.
     pub kind: Option<ToolKind>,
-    /// How far it is.
+    /// The status.
     pub status: Option<ToolStatus>,
-    /// What it brought: text, changes of files, terminals, and content of other kinds as JSON. Empty if the report says
-    /// so, and if it does not mention it; [`new_content`](Self::new_content) distinguishes the two.
+    /// The produced content: text, file changes, terminals, and other content as JSON.
+    ///
+    /// Empty if the update clears it or does not contain it; [`new_content`](Self::new_content) distinguishes
+    /// the two.
     pub content: Vec<Content>,
-    /// The files it works on. [`new_locations`](Self::new_locations) distinguishes an empty list from an absent one.
+    /// The files that it works on. [`new_locations`](Self::new_locations) distinguishes an empty list from an
+    /// absent one.
     pub locations: Vec<ToolLocation>,
-    /// What the tool was given.
+    /// The input of the tool.
     pub input: Option<Value>,
-    /// What the tool gave back.
+    /// The output of the tool.
     pub output: Option<Value>,
-    /// The member `_meta`.
+    /// The `_meta` field.
     pub meta: Option<Value>,
-    /// Members that this version does not know, as they came.
+    /// Unknown fields, as received.
     pub other: Map<String, Value>,
     has_content: bool,
     has_locations: bool,
@@ -100,18 +103,18 @@ pub struct ToolCall {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ToolLocation {
-    /// Where it is.
+    /// The path of the file.
     pub path: String,
-    /// The line in it.
+    /// The line in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// The member `_meta`.
+    /// The `_meta` field.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
 }
 
 impl ToolCall {
-    /// Reads a tool call; `None` if it has no id.
+    /// Parses a tool call; `None` if it has no id.
     pub(crate) fn read(value: &Value) -> Option<Self> {
         let list = |member: &str| value.get(member).and_then(Value::as_array).map(Vec::as_slice);
         let given = |member: &str| value.get(member).filter(|value| !value.is_null()).cloned();
@@ -139,19 +142,23 @@ impl ToolCall {
         })
     }
 
-    /// The content, if the report mentions it: an empty list replaces what was there, `None` leaves it.
+    /// Returns the content, if the update contains it.
+    ///
+    /// An empty list replaces the previous content; `None` leaves it unchanged.
     #[must_use]
     pub fn new_content(&self) -> Option<&[Content]> {
         self.has_content.then_some(&self.content)
     }
 
-    /// The locations, if the report mentions them: an empty list replaces what was there, `None` leaves them.
+    /// Returns the locations, if the update contains them.
+    ///
+    /// An empty list replaces the previous locations; `None` leaves them unchanged.
     #[must_use]
     pub fn new_locations(&self) -> Option<&[ToolLocation]> {
         self.has_locations.then_some(&self.locations)
     }
 
-    /// Takes in a later report on the same call: what it mentions replaces what was there.
+    /// Applies a later update of the same call. Fields that it contains replace the previous values.
     pub fn apply_update(&mut self, update: &Self) {
         fn replace<T: Clone>(place: &mut Option<T>, new: &Option<T>) {
             if new.is_some() {

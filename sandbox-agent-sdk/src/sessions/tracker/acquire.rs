@@ -1,17 +1,18 @@
 //! Becoming the owner of a session, and catching up with the server's stream.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use acp_http_client as wire;
 use serde_json::{Value, json};
 
 use super::{
-    ForeignTurn, LateReplay, OpenTurn, Owned, Replay, Tracker, TurnEnd, ended_by, interrupted, turn_end_entry,
+    Described, ForeignTurn, LateReplay, OpenTurn, Owned, Replay, Tracker, TurnEnd, ended_by, interrupted, turn_end_entry,
 };
 use crate::client::random::random_below;
-use crate::client::{Connection, Place};
+use crate::client::Others;
 use crate::connection::Capabilities;
-use crate::sessions::entry::Entry;
+use crate::sessions::entry::{Entry, rpc_id_of, text_of_rpc_id};
+use crate::sessions::failures::is_unknown_session;
 use crate::sessions::feed::Moment;
 use crate::sessions::restored::{Restored, RestoredBy};
 use crate::sessions::scan::{Scan, Wanted};
@@ -20,7 +21,8 @@ use crate::sessions::store::{
     SessionRecord, StoreError, StoredEventKind, StreamPosition,
 };
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent, UserAction};
-use crate::{Error, Event, NewSession, SandboxAgentClient, ServerKind, Session};
+use crate::stream::{StreamPosition as Position, StreamReader};
+use crate::{Error, Event, NewSession, OpenSession, SandboxAgentClient, ServerKind, Session};
 
 /// How often a session is acquired against others who want it at the same moment.
 const RIVALS: u32 = 8;
@@ -48,14 +50,14 @@ struct Ways {
 struct CaughtUp {
     events: Vec<NewEvent>,
     /// Up to where it was read.
-    end: Option<Place>,
+    end: Option<Position>,
     /// Whether the agent still has the session: the server is the same one, and the session has not ended.
     is_there: bool,
     /// The turn that is still running, and whether anything was heard of it.
     running: Option<(OpenTurn, bool)>,
-    /// Its agent requests.
-    requests: Vec<(wire::AgentRequest, wire::Responder)>,
-    reader: Option<wire::AcpHttpClient>,
+    /// The ids of agent requests that are offered again.
+    requests: Vec<String>,
+    reader: Option<StreamReader>,
 }
 
 /// A session as the agent has opened it.
@@ -138,16 +140,18 @@ impl Tracker {
             foreign: None,
             replay: if record.details.replay_pending { Replay::Pending } else { Replay::Done },
             late: LateReplay::No,
+            requests: BTreeMap::new(),
+            described: Described::default(),
         });
         if let Some(agent_session) = &agent_session {
             self.shared.feed.unroute(&self.inbox, Some(agent_session));
             self.shared.feed.route(agent_session, &self.id, &self.inbox, moment);
         }
-        let mut caught_up = self.read_stream(&connection, &before, &record, moment, is_shared).await?;
+        let mut caught_up = self.read_stream(&client, &before, &record, moment, is_shared).await?;
         // An owner that released the session left it with its agent.
         caught_up.is_there &= before.owner.is_none() && before.details.termination_info.is_none();
         let restored =
-            self.restore(&client, &connection, &record, caught_up, (wish, support, ways, moment)).await?;
+            self.restore(&client, &record, caught_up, (wish, support, ways, moment)).await?;
         tracing::debug!(session = self.id, by = %restored.by, "session restored");
         self.shared.hub.publish(&Event::Restored { session_id: self.id.clone(), restored: restored.clone() });
         Ok(restored)
@@ -188,7 +192,7 @@ impl Tracker {
     /// Reads what the server's stream has behind the session's position.
     async fn read_stream(
         &mut self,
-        connection: &Connection,
+        client: &SandboxAgentClient,
         before: &SessionRecord,
         record: &SessionRecord,
         moment: Moment,
@@ -209,11 +213,9 @@ impl Tracker {
         };
         // The end of a turn that is running arrives here, unless the scan finds it.
         for id in open.turns.iter().flat_map(|turn| &turn.rpc_ids) {
-            if let Ok(id) = serde_json::from_str::<String>(id) {
-                shared.feed.expect_response(&id, &self.inbox);
-            }
+            shared.feed.expect_response(&text_of_rpc_id(id), &self.inbox);
         }
-        let scan = match self.scan(connection, &agent_session.id, position, &open).await {
+        let scan = match self.scan(client, &agent_session.id, position, &open).await {
             Ok(scan) => scan,
             Err(error) => {
                 // A server that allows no second reader.
@@ -235,14 +237,7 @@ impl Tracker {
         let was_seen = before.owner.is_none() || before.owner.as_ref() == Some(&shared.owner);
         let mut caught_up =
             sort(scan, &open, position, (incarnation, own_turn.as_deref()), (is_ambiguous, was_seen));
-        if !open.requests.is_empty() {
-            caught_up.events.extend(self.settle_requests(
-                &open,
-                &mut caught_up.requests,
-                caught_up.running.is_some(),
-                incarnation,
-            ));
-        }
+        self.settle_requests(&open, &mut caught_up, incarnation);
         if let (Some(owned), Some(end)) = (&mut self.owned, caught_up.end) {
             owned.scanned = Some((moment, end.offset));
         }
@@ -265,68 +260,62 @@ impl Tracker {
 
     async fn scan(
         &self,
-        connection: &Connection,
+        client: &SandboxAgentClient,
         agent_session: &str,
         position: StreamPosition,
         open: &OpenEvents,
     ) -> Result<Scan, Error> {
-        let behind = Place { offset: position.offset, fingerprint: position.fingerprint.0 };
+        let behind = Position::new(0, position.offset, position.fingerprint.0);
         // Open agent requests are received again from the beginning of their turn.
-        let begun = open.turns.iter().filter_map(|turn| turn.prompt.payload["at"].as_u64()).min();
-        let from = begun.filter(|_| !open.requests.is_empty()).unwrap_or(behind.offset).min(behind.offset);
+        let begun = open.turns.iter().filter_map(|turn| {
+            serde_json::from_value::<Position>(turn.prompt.payload.get("at")?.clone()).ok()
+        });
+        let begun = begun.min_by_key(|begun| begun.offset).filter(|_| !open.requests.is_empty());
+        let from = begun.filter(|begun| begun.offset < behind.offset).unwrap_or(behind);
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
-        let responses = ids.filter_map(|id| serde_json::from_str(id).ok()).collect();
+        let responses = ids.map(|id| text_of_rpc_id(id)).collect();
         let wanted = Wanted { agent_session: agent_session.to_owned(), behind, from, responses };
-        Scan::run(connection, wanted).await
+        Scan::run(client, &wanted).await
     }
 
     /// Sends stored answers again, and closes requests that the agent does not wait for any more. What is left is
     /// offered again.
-    fn settle_requests(
-        &self,
-        open: &OpenEvents,
-        requests: &mut Vec<(wire::AgentRequest, wire::Responder)>,
-        is_running: bool,
-        incarnation: u64,
-    ) -> Vec<NewEvent> {
-        let mut events = Vec::new();
+    fn settle_requests(&mut self, open: &OpenEvents, caught_up: &mut CaughtUp, incarnation: u64) {
+        let is_running = caught_up.running.is_some();
         for stored in &open.requests {
-            let rpc_id = stored.request.rpc_id.clone();
-            let is_it = |(request, _): &mut (wire::AgentRequest, wire::Responder)| {
-                Some(request.id().as_json()) == rpc_id.as_deref()
-            };
-            let asked = requests.extract_if(.., is_it).next();
-            let reason = match (asked, &stored.answer) {
-                (Some((_, responder)), Some(answer)) if is_running => {
+            let Some(rpc_id) = stored.request.rpc_id.clone() else { continue };
+            let id = text_of_rpc_id(&rpc_id);
+            let is_asked = is_running && caught_up.requests.contains(&id);
+            let reason = match &stored.answer {
+                Some(answer) if is_asked => {
+                    caught_up.requests.retain(|asked| *asked != id);
                     // The agent takes the first answer, if it got one before.
-                    let _ = responder.respond(&answer.payload["result"]);
+                    if let (Some(reader), Some(result)) = (&mut caught_up.reader, answer.payload.get("result")) {
+                        reader.respond(&id, result);
+                    }
                     "delivered"
                 }
-                (Some(asked), None) if is_running => {
-                    requests.push(asked);
-                    continue;
-                }
-                (asked, answer) => {
-                    asked.into_iter().for_each(|(_, responder)| drop(responder.ignore()));
-                    if answer.is_some() { "delivered" } else { "expired" }
-                }
+                None if is_asked => continue,
+                Some(_) => "delivered",
+                None => "expired",
             };
-            let closed =
-                Entry::own(StoredEventKind::RequestClosed, json!({ "reason": reason })).about(rpc_id);
+            let closed = Entry::own(StoredEventKind::RequestClosed, json!({ "reason": reason }));
             let turn = stored.request.turn_id.as_deref();
-            events.push(closed.into_event(incarnation, SystemTime::now().into(), turn));
+            let now = SystemTime::now().into();
+            caught_up.events.push(closed.about(Some(rpc_id)).into_event(incarnation, now, turn));
         }
         if !is_running {
-            requests.drain(..).for_each(|(_, responder)| drop(responder.ignore()));
+            caught_up.requests.clear();
         }
-        events
+        if let Some(owned) = &mut self.owned {
+            owned.requests = caught_up.requests.iter().map(|id| (rpc_id_of(id), false)).collect();
+        }
     }
 
     /// Stores what was read, and has the agent continue the session.
     async fn restore(
         &mut self,
         client: &SandboxAgentClient,
-        connection: &Connection,
         record: &SessionRecord,
         mut caught_up: CaughtUp,
         (wish, support, ways, moment): (&Wish, Option<ResumeSupport>, Ways, Moment),
@@ -347,9 +336,9 @@ impl Tracker {
             }
             _ => self.reopen(client, record, wish, support, ways).await?,
         };
-        connection.barrier().await;
+        client.inner().connection().await?.barrier().await;
         let restored = self.compare(&reopened).await?;
-        self.bind(client, connection, record, &reopened, &restored, (support, ways, moment), caught_up)
+        self.bind(client, record, &reopened, &restored, (support, ways, moment), caught_up)
             .await?;
         Ok(restored)
     }
@@ -419,18 +408,16 @@ impl Tracker {
     async fn bind(
         &mut self,
         client: &SandboxAgentClient,
-        connection: &Connection,
         record: &SessionRecord,
         reopened: &Reopened,
         restored: &Restored,
         (support, ways, moment): (Option<ResumeSupport>, Ways, Moment),
-        caught_up: CaughtUp,
+        mut caught_up: CaughtUp,
     ) -> Result<(), Error> {
         let agent_session = reopened.session.id().to_owned();
-        if let (Some((turn, is_heard)), Some(owned)) = (caught_up.running, &mut self.owned) {
-            let pending = connection.adopt_turn(&agent_session);
-            owned.foreign =
-                Some(ForeignTurn { turn, is_heard, _pending: pending, _reader: caught_up.reader });
+        if let (Some((turn, is_heard)), Some(owned)) = (caught_up.running.take(), &mut self.owned) {
+            let claim = client.claim_requests(&agent_session);
+            owned.foreign = Some(ForeignTurn { turn, is_heard, _claim: claim, _reader: None });
         }
         // What the agent replayed lies before this place.
         let reached = self.shared.feed.place();
@@ -480,8 +467,15 @@ impl Tracker {
         }
         self.is_active_now();
         self.show();
-        for (request, responder) in caught_up.requests {
-            connection.serve(request, responder).await;
+        if let Some(mut reader) = caught_up.reader {
+            for request in &caught_up.requests {
+                reader.offer(request).await;
+            }
+            let owned = self.owned.as_mut();
+            if let Some(foreign) = owned.and_then(|owned| owned.foreign.as_mut()) {
+                // The requests are answered through it.
+                foreign._reader = Some(reader);
+            }
         }
         Ok(())
     }
@@ -494,9 +488,9 @@ async fn resume_or_load(
     new: &NewSession,
     ways: Ways,
 ) -> Result<Option<Reopened>, Error> {
-    let is_refusal = |error: &Error| matches!(error, Error::Unsupported { .. }) || error.is_unknown_session();
+    let is_refusal = |error: &Error| matches!(error, Error::Unsupported { .. }) || is_unknown_session(error);
     if ways.resume {
-        match client.resume_alone(agent_session.to_owned(), new.clone()).await {
+        match client.resume_in(agent_session.to_owned(), new.clone(), Others::HaveNoTurn).await {
             // Where the agent cannot resume, the session was loaded, or it replayed its history all the same.
             Ok(session) if !session.history().is_empty() => {
                 return Ok(Some(Reopened { session, by: RestoredBy::Load }));
@@ -507,7 +501,7 @@ async fn resume_or_load(
         }
     }
     if ways.load {
-        match client.load_session(agent_session, new.clone()).await {
+        match client.load_session(agent_session, OpenSession::like(new.clone())).await {
             Ok(session) => return Ok(Some(Reopened { session, by: RestoredBy::Load })),
             Err(error) if is_refusal(&error) => tracing::debug!(%error, "the session cannot be loaded"),
             Err(error) => return Err(error),
@@ -535,7 +529,7 @@ fn sort(
     let turn = turns.next_back();
     let turn_id = turn.and_then(|turn| turn.prompt.turn_id.clone());
     let ids: Vec<String> =
-        turn.iter().flat_map(|turn| &turn.rpc_ids).filter_map(|id| serde_json::from_str(id).ok()).collect();
+        turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
     let response = ids.iter().rev().find_map(|id| responses.get(id)).filter(|_| is_same);
     let mut events = Vec::new();
     if let Some((from, to)) =

@@ -1,9 +1,10 @@
 //! Creating a session.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use super::acquire::{can_reopen, describe};
-use super::{LateReplay, Owned, Replay, Tracker};
+use super::{Described, LateReplay, Owned, Replay, Tracker};
 use crate::sessions::store::{
     AgentSession, Append, Change, Fingerprint, RecordPatch, SessionRecord, StoreError, StreamPosition,
 };
@@ -70,6 +71,8 @@ impl Tracker {
             foreign: None,
             replay: Replay::Done,
             late: LateReplay::No,
+            requests: BTreeMap::new(),
+            described: Described::default(),
         });
         self.is_active_now();
         // What came while it was created is noticed before the session is handed out.

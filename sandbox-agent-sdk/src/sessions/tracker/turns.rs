@@ -1,18 +1,22 @@
 //! Prompts, and turns of other programs.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{Ask, Begun, LateReplay, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry};
 use crate::client::random::random_id;
-use crate::client::{Resend, WriteAhead};
+use crate::client::WeakClient;
 use crate::sessions::UserAction;
 use crate::sessions::entry::rpc_id_of;
-use crate::sessions::shared::{Shared, lock};
+use crate::sessions::failures::is_lost_unsent;
+use crate::sessions::scan::Response;
+use crate::sessions::shared::Shared;
 use crate::sessions::store::{Append, Fence, NewEvent, RecordPatch, StoreError, StoredEventKind};
+use crate::stream::{PromptLayer, Resend};
 use crate::{Content, Error, NewSession, Prompt};
 
 /// How often a prompt is stored against others who acquire the session at the same moment.
@@ -52,19 +56,22 @@ impl Tracker {
         let agent_session = agent_session.ok_or_else(in_progress)?;
         let fence = Arc::new(Mutex::new(owned.fence));
         let sent = self.with_history(prompt).await?;
-        let (turn_id, at) = (random_id(), self.shared.feed.place().map(|place| place.offset));
+        let (turn_id, at) = (random_id(), self.shared.feed.place());
         let payload = json!({"prompt": prompt.to_value(), "at": at});
         let (stored, written) = oneshot::channel();
-        let ahead = Ahead {
+        let (entered, restoring) = oneshot::channel();
+        let ahead = WriteAhead {
             shared: Arc::clone(&self.shared),
+            client: self.client.clone(),
             session: self.id.clone(),
             turn_id: turn_id.clone(),
             payload,
-            fence: Arc::clone(&fence),
+            prompt: prompt.clone(),
+            new: new.cloned().map(Box::new),
+            fence,
             stored: Some(stored),
+            entered: Some(entered),
         };
-        let (entered, restoring) = oneshot::channel();
-        let ahead = ahead.write_ahead(&self.client, prompt, new, entered);
         self.shared.feed.begin_turn(&agent_session, &self.inbox);
         if let Some(owned) = &mut self.owned {
             owned.late = LateReplay::No;
@@ -72,7 +79,7 @@ impl Tracker {
                 owned.replay = Replay::Sent { is_heard: false };
             }
         }
-        let turn = client.session(&agent_session).prompt_ahead(&sent, ahead);
+        let turn = client.session(&agent_session).prompt_with(sent, ahead);
         let (mut outcome, mut early) = (turn.watch(), turn.watch());
         let failed = tokio::select! {
             biased;
@@ -135,14 +142,15 @@ impl Tracker {
             owned.replay = Replay::Sent { is_heard: false };
         }
         self.shared.feed.begin_turn(&session, &self.inbox);
-        Ok((Resend { session, prompt }, owned.fence))
+        Ok((Resend { session_id: session, prompt }, owned.fence))
     }
 
     /// The response to the prompt of another program arrived.
-    pub(super) async fn foreign_turn_ended(&mut self, _request: &str, response: &Value) {
+    pub(super) async fn foreign_turn_ended(&mut self, response: &Response) {
         let Some(foreign) = self.owned.as_mut().and_then(|owned| owned.foreign.take()) else { return };
-        let end = turn_end_entry(&ended_by(response));
-        self.write(vec![end], RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
+        let mut entries = self.close_requests();
+        entries.push(turn_end_entry(&ended_by(response)));
+        self.write(entries, RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
     }
 
     /// Gives up a turn of another program that did not stop and of which nothing was ever heard: it was never sent.
@@ -160,55 +168,63 @@ impl Tracker {
 }
 
 /// Stores a prompt before it is sent.
-struct Ahead {
+struct WriteAhead {
     shared: Arc<Shared>,
+    client: WeakClient,
     session: String,
     turn_id: String,
     payload: Value,
+    prompt: Prompt,
+    new: Option<Box<NewSession>>,
+    /// Guards the epoch, which is another one after the session was restored; held for a copy.
     fence: Arc<Mutex<Fence>>,
     /// Gets the outcome of the first attempt.
     stored: Option<oneshot::Sender<Result<(), Error>>>,
+    /// Hears that the session is being restored.
+    entered: Option<oneshot::Sender<()>>,
 }
 
-impl Ahead {
-    fn write_ahead(
-        mut self,
-        client: &crate::client::WeakClient,
-        prompt: &Prompt,
-        new: Option<&NewSession>,
-        entered: oneshot::Sender<()>,
-    ) -> WriteAhead {
-        let (shared, session, fence) =
-            (Arc::clone(&self.shared), self.session.clone(), Arc::clone(&self.fence));
-        let (client, prompt, new) = (client.clone(), prompt.clone(), new.cloned().map(Box::new));
-        WriteAhead {
-            store: Box::new(move |rpc_id| {
-                let append = self.append(&rpc_id);
-                let (shared, stored) = (Arc::clone(&self.shared), self.stored.take());
-                Box::pin(async move {
-                    let result = shared.in_time(shared.store.append(append)).await;
-                    let result = result.map(drop).map_err(Error::from);
-                    if let Some(stored) = stored {
-                        // A tracker that has ended does not wait.
-                        let _ = stored.send(result.clone());
-                    }
-                    result
-                })
-            }),
-            restore: Some(Box::new(move || {
-                // A tracker that does not wait needs no answer.
-                let _ = entered.send(());
-                Box::pin(async move {
-                    let client = client.upgrade()?;
-                    let asked = shared.ask(&client, &session, |answer| Ask::Resend { prompt, new, answer });
-                    let (resend, current) = asked.await?;
-                    *lock(&fence) = current;
-                    Ok(resend)
-                })
-            })),
-        }
+impl PromptLayer for WriteAhead {
+    fn before_send(&mut self, request_id: String) -> BoxFuture<'static, Result<(), Error>> {
+        let append = self.append(&request_id);
+        let (shared, stored) = (Arc::clone(&self.shared), self.stored.take());
+        Box::pin(async move {
+            let result = shared.in_time(shared.store.append(append)).await;
+            let result = result.map(drop).map_err(Error::from);
+            if let Some(stored) = stored {
+                // A tracker that has ended does not wait.
+                let _ = stored.send(result.clone());
+            }
+            result
+        })
     }
 
+    fn not_executed(&mut self, error: &Error) -> BoxFuture<'static, Option<Resend>> {
+        if !is_lost_unsent(error) {
+            return Box::pin(std::future::ready(None));
+        }
+        // A tracker that does not wait needs no answer.
+        let _ = self.entered.take().map(|entered| entered.send(()));
+        let (shared, client, session) = (Arc::clone(&self.shared), self.client.clone(), self.session.clone());
+        let (prompt, new, fence) = (self.prompt.clone(), self.new.clone(), Arc::clone(&self.fence));
+        Box::pin(async move {
+            let client = client.upgrade().ok()?;
+            let asked = shared.ask(&client, &session, |answer| Ask::Resend { prompt, new, answer });
+            match asked.await {
+                Ok((resend, current)) => {
+                    *fence.lock().unwrap_or_else(PoisonError::into_inner) = current;
+                    Some(resend)
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a session could not be restored for its prompt");
+                    None
+                }
+            }
+        })
+    }
+}
+
+impl WriteAhead {
     fn append(&self, rpc_id: &str) -> Append {
         let now = SystemTime::now().into();
         let event = match &self.stored {
@@ -216,6 +232,7 @@ impl Ahead {
             None => NewEvent::new(random_id(), now, StoredEventKind::PromptResent, json!({})),
         };
         let event = event.turn_id(&self.turn_id).rpc_id(rpc_id_of(rpc_id));
-        Append::to(&self.session).fence(*lock(&self.fence)).action(UserAction::Send).events([event])
+        let fence = *self.fence.lock().unwrap_or_else(PoisonError::into_inner);
+        Append::to(&self.session).fence(fence).action(UserAction::Send).events([event])
     }
 }

@@ -3,12 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{LateReplay, Replay, Tracker, turn_end_entry};
+use super::{Described, LateReplay, Replay, Tracker, turn_end_entry};
 use crate::Error;
-use crate::client::SendReply;
 use crate::sessions::entry::{Entry, rpc_id_of};
+use crate::sessions::failures::is_unknown_session;
 use crate::sessions::events_lost::EventsLost;
 use crate::sessions::store::{
     Append, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind, TurnEnd,
@@ -37,6 +38,7 @@ impl Tracker {
         if !entries.is_empty() && self.owned.is_some() {
             self.is_active_now();
             let mut patch = RecordPatch::default();
+            self.patch_settings(&mut patch);
             entries.iter().for_each(|entry| entry.patch(&mut patch));
             self.write(entries, patch, None).await;
         }
@@ -49,6 +51,15 @@ impl Tracker {
         let Some(owned) = &mut self.owned else { return };
         let mut foreign_end = None;
         entries.retain(|entry| {
+            match (&entry.kind, &entry.rpc_id) {
+                (StoredEventKind::Permission | StoredEventKind::Question, Some(rpc_id)) => {
+                    owned.requests.insert(rpc_id.clone(), false);
+                }
+                (StoredEventKind::Answered, Some(rpc_id)) => {
+                    owned.requests.insert(rpc_id.clone(), true);
+                }
+                _ => {}
+            }
             if entry.kind == StoredEventKind::Update {
                 let update = entry.payload["sessionUpdate"].as_str().unwrap_or_default();
                 let in_turn = owned.turn.is_some() || owned.foreign.is_some();
@@ -195,14 +206,50 @@ impl Tracker {
         }
     }
 
-    /// Stores the answer to an agent request, then sends it.
-    pub(super) async fn reply(&mut self, payload: Value, send: SendReply) {
+    /// Stores the answer to an agent request. It is sent then; the end of the turn shows that it was delivered.
+    pub(super) async fn answered(&mut self, payload: Value, stored: oneshot::Sender<()>) {
         let rpc_id = payload["requestId"].as_str().map(rpc_id_of);
-        let answered = Entry::own(StoredEventKind::Answered, payload).about(rpc_id.clone());
-        self.write(vec![answered], RecordPatch::default(), None).await;
-        send();
-        let closed = Entry::own(StoredEventKind::RequestClosed, json!({"reason": "delivered"})).about(rpc_id);
-        self.write(vec![closed], RecordPatch::default(), None).await;
+        let answered = Entry::own(StoredEventKind::Answered, payload).about(rpc_id);
+        self.store_entries(vec![answered]).await;
+        // A handler that went away needs no answer.
+        let _ = stored.send(());
+    }
+
+    /// Stores what has changed in the settings of the session.
+    pub(super) async fn describe(&mut self) {
+        let mut patch = RecordPatch::default();
+        self.patch_settings(&mut patch);
+        if !patch.is_empty() {
+            self.write(Vec::new(), patch, None).await;
+        }
+    }
+
+    fn patch_settings(&mut self, patch: &mut RecordPatch) {
+        let Some(owned) = &mut self.owned else { return };
+        let (Some(id), Ok(client)) = (&owned.agent_session, self.client.upgrade()) else { return };
+        let snapshot = client.session(id).snapshot();
+        let options = snapshot.config_options.iter().map(|option| option.raw.clone()).collect::<Vec<_>>();
+        let now = Described {
+            options: (!options.is_empty()).then(|| options.into()),
+            mode: snapshot.current_mode.clone(),
+        };
+        if now.options.is_some() && now.options != owned.described.options {
+            patch.config_options.clone_from(&now.options);
+        }
+        if now.mode.is_some() && now.mode != owned.described.mode {
+            patch.current_mode.clone_from(&now.mode);
+        }
+        owned.described = now;
+    }
+
+    /// Closes the agent requests of a turn that has ended.
+    pub(super) fn close_requests(&mut self) -> Vec<Entry> {
+        let Some(owned) = &mut self.owned else { return Vec::new() };
+        let close = |(rpc_id, is_answered): (String, bool)| {
+            let reason = if is_answered { "delivered" } else { "expired" };
+            Entry::own(StoredEventKind::RequestClosed, json!({ "reason": reason })).about(Some(rpc_id))
+        };
+        std::mem::take(&mut owned.requests).into_iter().map(close).collect()
     }
 
     /// A turn of this process ended.
@@ -227,7 +274,7 @@ impl Tracker {
                     | Error::NotConnected
                     | Error::ConnectionEnded { .. }
             );
-            owned.is_live &= !(is_gone || error.is_unknown_session());
+            owned.is_live &= !(is_gone || is_unknown_session(error));
         }
         let mut patch = RecordPatch::default();
         if let Replay::Sent { is_heard } = owned.replay {
@@ -239,7 +286,9 @@ impl Tracker {
         }
         self.is_active_now();
         let end = TurnEnd::of(outcome, &self.shared.rules);
-        self.write(vec![turn_end_entry(&end)], patch, turn.as_deref()).await;
+        let mut entries = self.close_requests();
+        entries.push(turn_end_entry(&end));
+        self.write(entries, patch, turn.as_deref()).await;
         self.show();
     }
 

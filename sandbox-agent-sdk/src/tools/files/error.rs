@@ -6,26 +6,29 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use crate::convert::text::printable;
 use crate::error::RpcError;
 
 /// Why a file could not be read or written. The agent gets it as an error response.
+///
+/// `Display` is safe to print; the path as the agent sent it is in the fields.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// The path is not absolute, or invalid.
-    #[error("{} is no absolute path", .0.display())]
+    #[error("{} is no absolute path", shown(.0))]
     NotAbsolute(PathBuf),
     /// The path leads out of the directories that the agent may use: by its name, by `..` or by a link.
-    #[error("{} is outside of the directories that may be used", .0.display())]
+    #[error("{} is outside of the directories that may be used", shown(.0))]
     Outside(PathBuf),
     /// The file does not exist.
-    #[error("{} does not exist", .0.display())]
+    #[error("Resource not found: {}", shown(.0))]
     NotFound(PathBuf),
     /// It is a directory, a device, a pipe or a socket.
-    #[error("{} is no regular file", .0.display())]
+    #[error("{} is no regular file", shown(.0))]
     NotAFile(PathBuf),
     /// Its content, or the requested part of it, is not valid UTF-8.
-    #[error("{} is not valid UTF-8 at offset {offset} of what was read", path.display())]
+    #[error("{} is not valid UTF-8 at offset {offset} of what was read", shown(path))]
     NotText {
         /// The file.
         path: PathBuf,
@@ -33,7 +36,7 @@ pub enum FileError {
         offset: usize,
     },
     /// It is, or would become, larger than allowed.
-    #[error("{} is larger than the {limit} bytes that are allowed", path.display())]
+    #[error("{} is larger than the {limit} bytes that are allowed", shown(path))]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -41,7 +44,7 @@ pub enum FileError {
         limit: u64,
     },
     /// The requested lines end behind the part of the file that one request scans.
-    #[error("the requested lines of {} do not end within its first {limit} bytes", path.display())]
+    #[error("the requested lines of {} do not end within its first {limit} bytes", shown(path))]
     ScanLimit {
         /// The file.
         path: PathBuf,
@@ -49,16 +52,16 @@ pub enum FileError {
         limit: u64,
     },
     /// Files may only be read here, or this file is read-only.
-    #[error("{} may not be written", .0.display())]
+    #[error("{} may not be written", shown(.0))]
     ReadOnly(PathBuf),
     /// A file of this name, or in a directory of this name, can make other programs run code.
-    #[error("{} is protected: it can make other programs run code", .0.display())]
+    #[error("{} is protected: it can make other programs run code", shown(.0))]
     Protected(PathBuf),
     /// It belongs to another user or group, and a new file in its place would not.
-    #[error("{} belongs to another user or group", .0.display())]
+    #[error("{} belongs to another user or group", shown(.0))]
     OtherOwner(PathBuf),
     /// The system refused.
-    #[error("{} cannot be used", path.display())]
+    #[error("{} cannot be used", shown(path))]
     Io {
         /// The file.
         path: PathBuf,
@@ -67,7 +70,7 @@ pub enum FileError {
         source: Arc<io::Error>,
     },
     /// A reason of your own, which the agent gets as it is.
-    #[error("{0}")]
+    #[error("{}", printable(.0))]
     Refused(String),
 }
 
@@ -113,8 +116,44 @@ impl FileError {
         };
         let message = match self {
             Self::Io { source, .. } => format!("{self}: {source}"),
+            Self::Refused(reason) => reason.clone(),
             _ => self.to_string(),
         };
         RpcError::new(code, message).with_data(json!({"reason": self.reason()}))
+    }
+}
+
+fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::text::is_unsafe;
+
+    #[test]
+    fn an_error_is_safe_to_print_whatever_the_agent_calls_a_file() {
+        let path = || PathBuf::from("/a\u{1b}]0;owned\u{7}");
+        let source = Arc::new(io::Error::other("broken"));
+        let errors = [
+            FileError::NotAbsolute(path()),
+            FileError::Outside(path()),
+            FileError::NotFound(path()),
+            FileError::NotAFile(path()),
+            FileError::NotText { path: path(), offset: 1 },
+            FileError::TooLarge { path: path(), limit: 1 },
+            FileError::ScanLimit { path: path(), limit: 1 },
+            FileError::ReadOnly(path()),
+            FileError::Protected(path()),
+            FileError::OtherOwner(path()),
+            FileError::Io { path: path(), source },
+            FileError::Refused("no\u{1b}[2J".to_owned()),
+        ];
+        for error in errors {
+            assert!(!error.to_string().contains(is_unsafe), "{error:?}");
+        }
+        // The agent gets the reason as it is.
+        assert_eq!(FileError::Refused("\u{1b}".to_owned()).to_rpc().message, "\u{1b}");
     }
 }

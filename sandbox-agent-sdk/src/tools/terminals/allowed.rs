@@ -1,4 +1,4 @@
-//! Which commands may run, and which program a command means.
+//! Decides which commands may run, and which program a command refers to.
 
 use std::collections::HashSet;
 use std::env::{join_paths, split_paths};
@@ -27,12 +27,12 @@ pub(super) struct Program {
 }
 
 impl Allowed {
-    /// Whether there is any restriction. Then nothing of the agent decides which program a name means.
+    /// Whether commands are restricted. If so, the agent cannot influence which program a name refers to.
     pub(super) fn is_restricted(&self) -> bool {
         !matches!(self, Self::Everything)
     }
 
-    /// Checks a command against the function of the application.
+    /// Checks a command with the application's function.
     pub(super) fn check(&self, wanted: &TerminalCommand) -> Result<(), TerminalError> {
         match self {
             Self::If(allow) if !allow(wanted) => Err(TerminalError::NotAllowed(wanted.command.clone())),
@@ -40,7 +40,7 @@ impl Allowed {
         }
     }
 
-    /// The program of a restricted command. `path` is the search path of this program.
+    /// Returns the program of a restricted command. `path` is the search path of this program.
     pub(super) fn program(&self, command: &str, path: Option<&OsStr>) -> Result<Program, TerminalError> {
         let refused = || TerminalError::NotAllowed(command.to_owned());
         let missing = || TerminalError::NoCommand(command.to_owned());
@@ -51,14 +51,14 @@ impl Allowed {
                 let Some(found) = found else { return Err(if is_named { missing() } else { refused() }) };
                 let programs = these.iter().filter_map(|entry| {
                     let path = locate(entry, path)?;
-                    // It runs from where this program finds it, not from the path of the agent: links can be changed,
-                    // and some programs load files beside them.
+                    // The program runs from the location where this program finds it. The agent's path is not
+                    // used: links can change, and some programs load files from their own directory.
                     is_same(&path, &found).then(|| Program { path, name: entry.clone() })
                 });
                 programs.max_by_key(|program| program.name == command).ok_or_else(refused)
             }
             Self::If(_) | Self::Everything => {
-                // The agent chooses the directory that a relative path depends on.
+                // The agent chooses the directory that a relative path starts from.
                 if command.contains('/') && !command.starts_with('/') {
                     return Err(refused());
                 }
@@ -69,14 +69,14 @@ impl Allowed {
     }
 }
 
-/// The search path without relative entries.
+/// Removes relative entries from a search path.
 pub(super) fn absolute_path(path: &OsStr) -> OsString {
     let directories = split_paths(path).filter(|directory| directory.is_absolute());
     // No entry of a split path contains a colon.
     join_paths(directories).unwrap_or_default()
 }
 
-/// The program of a name without a slash, or of an absolute path.
+/// Finds the program of a name without a slash, or of an absolute path.
 pub(super) fn locate(command: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     if command.starts_with('/') {
         return Some(PathBuf::from(command)).filter(|path| is_executable(path));
@@ -89,8 +89,8 @@ pub(super) fn locate(command: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     candidates.find(|candidate| is_executable(candidate))
 }
 
-/// Whether two paths lead to one program. Programs with several functions choose by their name, so that it must be the
-/// same.
+/// Whether two paths refer to one program. The names must match as well, because some programs choose their
+/// function by name.
 fn is_same(one: &Path, other: &Path) -> bool {
     let same_name = one.file_name().is_some() && one.file_name() == other.file_name();
     same_name
@@ -104,7 +104,7 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Checks the environment variables of an agent.
+/// Checks the environment variables that an agent sets.
 pub(super) fn check_variables(
     allowed: Option<&HashSet<String>>,
     wanted: &TerminalCommand,
@@ -159,12 +159,12 @@ mod tests {
         };
         let shown = |name: &str| at(name).display().to_string();
         assert_eq!(found("git").unwrap(), (git.clone(), "git".to_owned()));
-        assert_eq!(found(&shown("bin/git")).unwrap(), (git, "git".to_owned()), "by its path");
-        assert_eq!(found("ls").unwrap(), (at("bin/ls"), "ls".to_owned()), "by the name that it goes by");
+        assert_eq!(found(&shown("bin/git")).unwrap(), (git, "git".to_owned()), "found by path");
+        assert_eq!(found("ls").unwrap(), (at("bin/ls"), "ls".to_owned()), "found by name");
         assert_eq!(
             found(&shown("agent/ls")).unwrap(),
             (at("bin/ls"), "ls".to_owned()),
-            "and from its own place"
+            "runs from its own location"
         );
         assert_eq!(found(&shown("agent/tool")).unwrap(), (at("own/tool"), tool.clone()));
         assert_eq!(found(&tool).unwrap(), (at("own/tool"), tool));
@@ -193,7 +193,7 @@ mod tests {
         for command in refused {
             let result = found(&command);
             let is_refused = matches!(result, Err(TerminalError::NotAllowed(_)))
-                // It is named, and there is no such program that could be meant.
+                // It is allowed, but the program does not exist.
                 || (command == "./near" && matches!(result, Err(TerminalError::NoCommand(_))));
             assert!(is_refused, "{command:?}: {result:?}");
         }

@@ -4,26 +4,26 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-/// A command that an agent asks to run.
+/// A command that an agent requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TerminalCommand {
-    /// The program; with [`shell`](super::TerminalOptions::shell) and without arguments, a whole script.
+    /// The program. With [`shell`](super::TerminalOptions::shell) and without arguments, a whole script.
     pub command: String,
     /// Its arguments.
     pub args: Vec<String>,
     /// Environment variables to set.
     pub env: Vec<(String, String)>,
-    /// The working directory; by default the first of the roots.
+    /// The working directory; by default the first root.
     pub cwd: Option<PathBuf>,
-    /// How many bytes of output to keep.
+    /// How many bytes of output to buffer.
     pub output_limit: Option<u64>,
-    /// The raw request; `null` if it did not come from an agent.
+    /// The raw request; `null` if no agent sent it.
     pub raw: Value,
 }
 
 impl TerminalCommand {
-    /// A command that runs this program.
+    /// Creates a command for this program.
     pub fn new(command: impl Into<String>) -> Self {
         Self { command: command.into(), ..Self::default() }
     }
@@ -42,14 +42,14 @@ impl TerminalCommand {
         self
     }
 
-    /// Sets the working directory, by the path under which the agent knows it.
+    /// Sets the working directory, as a path that the agent uses.
     #[must_use]
     pub fn cwd(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cwd = Some(directory.into());
         self
     }
 
-    /// Sets how many bytes of output to keep.
+    /// Sets how many bytes of output to buffer.
     #[must_use]
     pub fn output_limit(mut self, bytes: u64) -> Self {
         self.output_limit = Some(bytes);

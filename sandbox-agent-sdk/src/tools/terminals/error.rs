@@ -1,4 +1,4 @@
-//! Why a terminal could not be created or used.
+//! Errors of terminals.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,54 +6,57 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::convert::text::printable;
 use crate::error::RpcError;
 
-/// Why a terminal could not be created or used. The agent gets it as an error response.
+/// The error of creating or using a terminal. The agent receives it as an error response.
+///
+/// `Display` is safe to print; what the agent sent is in the fields.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TerminalError {
     /// The terminal does not exist, or belongs to another session.
-    #[error("unknown terminal `{0}`")]
+    #[error("unknown terminal `{}`", printable(.0))]
     Unknown(String),
     /// The command is not allowed.
-    #[error("the command `{0}` is not allowed")]
+    #[error("the command `{}` is not allowed", printable(.0))]
     NotAllowed(String),
-    /// The command is allowed, but not with this environment variable.
-    #[error("the environment variable `{0}` is not allowed")]
+    /// The command is allowed, but this environment variable is not.
+    #[error("the environment variable `{}` is not allowed", printable(.0))]
     VariableNotAllowed(String),
-    /// The working directory is outside of the roots.
-    #[error("{} is outside of the directories that may be used", .0.display())]
+    /// The working directory is outside the roots.
+    #[error("{} is outside the allowed directories", printable(&.0.to_string_lossy()))]
     Outside(PathBuf),
-    /// The working directory does not exist or is no directory.
-    #[error("{} is no directory", .0.display())]
+    /// The working directory does not exist or is not a directory.
+    #[error("{} is not a directory", printable(&.0.to_string_lossy()))]
     NoDirectory(PathBuf),
     /// The name or the value of an environment variable is invalid.
-    #[error("the environment variable `{0}` is invalid")]
+    #[error("the environment variable `{}` is invalid", printable(.0))]
     Environment(String),
     /// The program of the command was not found.
-    #[error("command `{0}` not found")]
+    #[error("command `{}` not found", printable(.0))]
     NoCommand(String),
     /// The connection has too many terminals.
-    #[error("the connection has {limit} terminals already")]
+    #[error("the connection already has {limit} terminals")]
     TooMany {
-        /// How many it may have.
+        /// The limit.
         limit: usize,
     },
     /// The session has too many terminals.
-    #[error("the session has {limit} terminals already")]
+    #[error("the session already has {limit} terminals")]
     TooManyInSession {
-        /// How many it may have.
+        /// The limit.
         limit: usize,
     },
-    /// The connection to the agent has ended or is about to.
+    /// The connection to the agent has ended or is ending.
     #[error("the connection is closed")]
     Closed,
-    /// The system refused.
-    #[error("the command `{command}` cannot be run")]
+    /// The command failed to start.
+    #[error("the command `{}` failed to start", printable(command))]
     Io {
         /// The command.
         command: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Arc<io::Error>,
     },
@@ -76,7 +79,7 @@ impl TerminalError {
         }
     }
 
-    /// A detail for the agent, besides the reason.
+    /// Returns an additional detail for the agent.
     fn detail(&self) -> Option<(&'static str, Value)> {
         match self {
             Self::NotAllowed(command) | Self::NoCommand(command) => Some(("command", json!(command))),
@@ -86,7 +89,7 @@ impl TerminalError {
         }
     }
 
-    /// The error response for the agent, with a word for the reason in its data.
+    /// Converts the error to an error response, with a machine-readable reason in its data.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         let code = match self {
@@ -105,5 +108,30 @@ impl TerminalError {
             data[name] = value;
         }
         RpcError::new(code, message).with_data(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::text::is_unsafe;
+
+    #[test]
+    fn an_error_is_safe_to_print_whatever_the_agent_calls_a_command() {
+        let text = || "a\u{1b}]0;owned\u{7}".to_owned();
+        let source = Arc::new(io::Error::other("broken"));
+        let errors = [
+            TerminalError::Unknown(text()),
+            TerminalError::NotAllowed(text()),
+            TerminalError::VariableNotAllowed(text()),
+            TerminalError::Outside(text().into()),
+            TerminalError::NoDirectory(text().into()),
+            TerminalError::Environment(text()),
+            TerminalError::NoCommand(text()),
+            TerminalError::Io { command: text(), source },
+        ];
+        for error in errors {
+            assert!(!error.to_string().contains(is_unsafe), "{error:?}");
+        }
     }
 }

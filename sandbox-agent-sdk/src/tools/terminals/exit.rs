@@ -1,4 +1,4 @@
-//! How a command exited.
+//! The exit status of a command.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use rustix::process::{Signal, WaitIdStatus};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct TerminalExit {
-    /// Its exit code.
+    /// The exit code.
     pub code: Option<i32>,
     /// The name of the signal that ended it, such as `SIGKILL`.
     pub signal: Option<String>,
@@ -34,7 +34,7 @@ impl fmt::Display for TerminalExit {
     }
 }
 
-/// The name of a signal, or its number.
+/// Returns the name of a signal, or its number.
 fn name(number: i32) -> String {
     const NAMES: [(Signal, &str); 24] = [
         (Signal::HUP, "SIGHUP"),

@@ -1,4 +1,4 @@
-//! What terminals are allowed to do.
+//! Options of terminals.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -15,17 +15,18 @@ use super::{TerminalCommand, TerminalError};
 use crate::process_tree::Inherited;
 use crate::tools::Roots;
 
-/// What terminals are allowed to do.
+/// Options of terminals: which commands may run, where, and with which limits.
 ///
-/// Commands are real processes with the rights of this program. The roots decide where a command starts, not what it can
-/// reach. A [`sandbox`](Self::sandbox) is a restriction; [`allow_only`](Self::allow_only) and
-/// [`allow_if`](Self::allow_if) decide which commands start, and most programs can be made to run others.
+/// Commands are processes with the rights of this program. The roots determine where a command starts, not
+/// what it can access. A [`sandbox`](Self::sandbox) restricts access. [`allow_only`](Self::allow_only) and
+/// [`allow_if`](Self::allow_if) only determine which commands start, and most programs can be made to run
+/// others.
 #[derive(Clone)]
-#[must_use = "options do nothing until terminals are made of them"]
+#[must_use = "options do nothing until they are passed to `Terminals::new`"]
 pub struct TerminalOptions {
     roots: Roots,
     allowed: Allowed,
-    /// The variables that an agent may set; `None` for all, unless commands are restricted.
+    /// The variables that an agent may set. `None` means all, unless commands are restricted.
     variables: Option<HashSet<String>>,
     shell: Option<PathBuf>,
     sandbox: Option<Confinement>,
@@ -44,7 +45,9 @@ struct Confinement {
 }
 
 impl TerminalOptions {
-    /// Commands start in these directories. Every command is allowed, with the rights of this program.
+    /// Creates options for commands that start in these directories.
+    ///
+    /// By default every command is allowed, with the rights of this program.
     pub fn new(roots: Roots) -> Self {
         Self {
             roots,
@@ -60,57 +63,59 @@ impl TerminalOptions {
         }
     }
 
-    /// Starts only these programs: names, or absolute paths.
+    /// Allows only these programs: names, or absolute paths.
     ///
-    /// **This is no sandbox.** It decides which program starts, and does not look at its arguments. A program that runs
-    /// others allows everything: shells, interpreters, `env`, `find`, `make`, `cargo`, and also `git`
-    /// (`git -c alias.x='!sh' x`), `tar` (`--checkpoint-action`) and editors. Allow only programs that do nothing but what
-    /// you want, and use a [`sandbox`](Self::sandbox) for everything else.
+    /// **This is not a sandbox.** It checks which program starts, not its arguments. A program that runs
+    /// others allows everything: shells, interpreters, `env`, `find`, `make`, `cargo`, but also `git`
+    /// (`git -c alias.x='!sh' x`), `tar` (`--checkpoint-action`) and editors. Allow only programs that cannot
+    /// run others, and use a [`sandbox`](Self::sandbox) for everything else.
     ///
-    /// What it does ensure: the program that starts is the one that this program means. A name is looked up in this
-    /// program's `PATH` without its relative entries. A path must lead to one of these programs, by its real file and by
-    /// its name, which then runs from where this program finds it. Relative paths are refused, and so are environment
-    /// variables that are not [allowed](Self::allow_variables), as many make programs load code. A
-    /// [`shell`](Self::shell) is not used.
+    /// It does ensure that the agent cannot substitute the program. A name is looked up in this program's
+    /// `PATH` without its relative entries. A path must refer to one of these programs, by its real file and
+    /// by its name; the program then runs from the location where this program finds it. Relative paths are
+    /// rejected. So are environment variables that are not [allowed](Self::allow_variables), because many
+    /// make programs load code. A [`shell`](Self::shell) is not used.
     pub fn allow_only(mut self, commands: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.allowed = Allowed::These(commands.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Starts only commands for which this function returns `true`.
+    /// Allows only commands for which this function returns `true`.
     ///
-    /// It sees the whole request. With a [`shell`](Self::shell), a command without arguments is a script for that shell:
-    /// a function that looks at the first word of [`command`](TerminalCommand::command) restricts nothing
-    /// (`git status; rm -rf .`). As for [`allow_only`](Self::allow_only), arguments can make most programs run others,
-    /// names are looked up in this program's `PATH`, and relative paths and environment variables that are not
-    /// [allowed](Self::allow_variables) are refused.
+    /// The function receives the whole request. With a [`shell`](Self::shell), a command without arguments is
+    /// a script: a function that checks only the first word of [`command`](TerminalCommand::command)
+    /// restricts nothing (`git status; rm -rf .`). As for [`allow_only`](Self::allow_only), arguments can
+    /// make most programs run others, names are looked up in this program's `PATH`, and relative paths and
+    /// environment variables that are not [allowed](Self::allow_variables) are rejected.
     pub fn allow_if(mut self, allow: impl Fn(&TerminalCommand) -> bool + Send + Sync + 'static) -> Self {
         self.allowed = Allowed::If(Arc::new(allow));
         self
     }
 
-    /// Lets agents set these environment variables, by their exact names, and no others. By default an agent may set
-    /// none where commands are restricted by `allow_only` or `allow_if`, and all where they are not.
+    /// Lets agents set these environment variables, by exact name, and no others.
     ///
-    /// Many variables make programs run code: `PATH`, `HOME`, `LD_…`, `BASH_ENV`, `ENV`, `NODE_OPTIONS`, `PYTHON…`,
-    /// `PERL5OPT`, `RUSTC_WRAPPER`, `EDITOR`, `PAGER` and most of `GIT_…`.
+    /// By default an agent may set none if commands are restricted by `allow_only` or `allow_if`, and all
+    /// otherwise. Many variables make programs run code: `PATH`, `HOME`, `LD_…`, `BASH_ENV`, `ENV`,
+    /// `NODE_OPTIONS`, `PYTHON…`, `PERL5OPT`, `RUSTC_WRAPPER`, `EDITOR`, `PAGER` and most of `GIT_…`.
     pub fn allow_variables(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.variables.get_or_insert_default().extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Runs a command without arguments as a script of this shell, which some agents expect. By default it is the name
-    /// of a program.
+    /// Runs a command without arguments as a script of this shell, as some agents expect.
+    ///
+    /// By default the command is the name of a program.
     pub fn shell(mut self, shell: impl Into<PathBuf>) -> Self {
         self.shell = Some(shell.into());
         self
     }
 
-    /// Runs commands in a sandbox: without network, with a read-only file system outside of the roots, and ended with
-    /// their terminal in any case.
+    /// Runs commands in a sandbox.
     ///
-    /// The roots must exist when this is called, and `/` cannot be one. A command that a signal ends in a sandbox has the exit code 128 plus the
-    /// signal's number, as in a shell.
+    /// A command in a sandbox has no network, and the file system outside the roots is read-only. Every
+    /// process of a command ends with its terminal. The roots must exist when this is called, and `/` cannot
+    /// be a root. If a signal ends a command in a sandbox, its exit code is 128 plus the signal number, as in
+    /// a shell.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -121,61 +126,67 @@ impl TerminalOptions {
     /// # Ok(()) }
     /// ```
     pub fn sandbox(mut self, sandbox: Sandbox) -> Self {
-        // Resolved now, before any command can put a link in the place of a root.
+        // Resolved now, before a command can replace a root by a link.
         let roots = outer_roots(self.roots.iter().map(|root| root.local.as_path()));
         self.sandbox = Some(Confinement { sandbox, roots });
         self
     }
 
-    /// Passes on these variables of this program's environment. By default commands get `PATH`, `HOME`, the user, the
-    /// language, the terminal and the time zone, and nothing that may be a secret.
+    /// Passes on these variables of this program's environment.
+    ///
+    /// By default commands get `PATH`, `HOME`, the user, the language, the terminal and the time zone, and
+    /// nothing that may be a secret.
     pub fn inherit(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.inherited.add(names);
         self
     }
 
-    /// Passes on the whole environment of this program, with every secret in it.
+    /// Passes on the whole environment of this program, including all secrets.
     pub fn inherit_everything(mut self) -> Self {
         self.inherited = Inherited::Everything;
         self
     }
 
-    /// Sets how many bytes of output are kept if the agent does not say. Default 1 MiB.
+    /// Sets how many bytes of output are buffered if the agent does not specify it. Default 1 MiB.
     pub fn output_limit(mut self, bytes: usize) -> Self {
         self.output_limit = bytes;
         self
     }
 
-    /// Sets how many bytes of output are kept at most, whatever the agent says. Default 16 MiB.
+    /// Sets the upper limit of buffered output, whatever the agent specifies. Default 16 MiB.
     pub fn max_output_limit(mut self, bytes: usize) -> Self {
         self.max_output_limit = bytes;
         self
     }
 
-    /// Sets how many terminals a connection may have at once, whether their commands run or not. Default 64.
+    /// Sets how many terminals a connection may have at once. Default 64.
+    ///
+    /// Terminals count whether their commands are running or not.
     pub fn max_terminals(mut self, count: usize) -> Self {
         self.max_terminals = count;
         self
     }
 
-    /// Sets how many terminals a session may have at once, whether their commands run or not. Default 32.
+    /// Sets how many terminals a session may have at once. Default 32.
+    ///
+    /// Terminals count whether their commands are running or not.
     pub fn max_session_terminals(mut self, count: usize) -> Self {
         self.max_session_terminals = count;
         self
     }
 
-    /// How many bytes of a command's output are kept.
+    /// Returns how many bytes of a command's output are buffered.
     pub(super) fn limit_of(&self, command: &TerminalCommand) -> usize {
         let wanted = command.output_limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         wanted.unwrap_or(self.output_limit).min(self.max_output_limit)
     }
 
-    /// The thread that starts commands, if they must end with it.
+    /// Returns the thread that starts commands, if they must end with it.
     pub(super) fn spawner(&self) -> Option<&Spawner> {
         self.sandbox.as_ref().map(|confinement| &*confinement.sandbox.spawner)
     }
 
-    /// The process to start, if it may be started.
+    /// Builds the process to start, if it is allowed.
     pub(super) fn prepare(&self, wanted: &TerminalCommand) -> Result<Command, TerminalError> {
         let restricted = self.allowed.is_restricted();
         let no_variables = HashSet::new();
@@ -232,8 +243,8 @@ impl TerminalOptions {
         Ok(command)
     }
 
-    /// The directory to run in. A command that runs can go wherever it likes, so that a link which is put there between
-    /// this look and its start gives it nothing that it does not have.
+    /// Returns the working directory. A running command can access any directory anyway, so a link that is
+    /// created between this check and the start grants nothing new.
     fn directory(&self, cwd: Option<&Path>) -> Result<PathBuf, TerminalError> {
         let outside = |path: &Path| TerminalError::Outside(path.to_owned());
         let (root, rest, named) = match cwd {
@@ -259,7 +270,7 @@ impl TerminalOptions {
     }
 }
 
-/// Whether there is a program of this name for a command in this directory.
+/// Whether a program with this name exists for a command in this directory.
 fn exists(program: &Path, directory: &Path, path: Option<&OsStr>) -> bool {
     match program.to_str() {
         Some(name) if !name.contains('/') => locate(name, path).is_some(),

@@ -1,4 +1,4 @@
-//! A reservation for one more terminal.
+//! A reservation for a terminal.
 
 use std::sync::{Arc, Weak};
 
@@ -6,10 +6,10 @@ use super::process::Process;
 use super::{Inner, Terminal, TerminalCommand, TerminalError};
 use crate::client::random::random_id;
 
-/// A reservation for one more terminal of a session. It counts as a terminal until it is used or dropped.
+/// A reservation for a terminal of a session. It counts as a terminal until it is used or dropped.
 ///
-/// The end of the session cancels it: a command whose start crosses that is not started, or ends at once. It does not
-/// keep the terminals alive.
+/// The end of the session cancels it: a command that is starting at that moment is not started, or is killed.
+/// The reservation does not keep the terminals alive.
 #[derive(Debug)]
 pub(crate) struct Place {
     inner: Weak<Inner>,
@@ -47,7 +47,7 @@ impl Place {
             return Err(TerminalError::Closed);
         }
         let started = Process::start(command, inner.options.limit_of(wanted), inner.options.spawner());
-        // From here on the supervisor owns the process, and then its task does.
+        // From here on the supervisor owns the process, and later its task does.
         let (process, supervisor) = started.map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => TerminalError::NoCommand(wanted.command.clone()),
             _ => TerminalError::Io { command: wanted.command.clone(), source: Arc::new(source) },
@@ -55,7 +55,7 @@ impl Place {
         let mut state = inner.lock();
         if state.starting.remove(&self.number).is_none() {
             drop(state);
-            // This ends the process, which takes too long to hold the lock.
+            // This kills the process, which takes too long to hold the lock.
             drop(supervisor);
             return Err(TerminalError::Closed);
         }

@@ -1,4 +1,4 @@
-//! One process and what it writes.
+//! One process and its output.
 
 use std::io;
 use std::process::Stdio;
@@ -16,14 +16,14 @@ use super::spawner::Spawner;
 use super::tail::Tail;
 use crate::process_tree::{ProcessTree, run_blocking};
 
-/// How much is read in one call.
+/// How much one call reads.
 const PIECE: usize = 64 << 10;
-/// How much unread output a pipe can hold at most.
+/// The maximum capacity of a pipe.
 const PIPE: usize = 1 << 20;
-/// How long a killed process may take to exit before it is left to the kernel.
+/// How long a killed process may take to exit before the supervisor stops waiting for it.
 const REAPING: Duration = Duration::from_secs(2);
 
-/// A process that was started, shared by the users of its terminal.
+/// A started process, shared by the users of its terminal.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Guards its output; held for a push or a copy.
@@ -45,19 +45,19 @@ pub(super) struct Supervisor {
 }
 
 impl Process {
-    /// Starts a process as the leader of a process tree. Standard output and standard error share one pipe, so that
-    /// their order is kept. A spawner starts it on its own thread.
+    /// Starts a process as the leader of a process tree. Standard output and standard error share one pipe,
+    /// which preserves their order. A spawner starts it on its own thread.
     pub(super) fn start(
         mut command: Command,
         limit: usize,
         spawner: Option<&Spawner>,
     ) -> io::Result<(Arc<Self>, Supervisor)> {
-        // Before the start, so that no exit is missed.
+        // Registered before the start, so that no exit is missed.
         let children = signal(SignalKind::child())?;
         let (reader, writer) = io::pipe()?;
         let pipe = Receiver::from_owned_fd(reader.into())?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-        // The command, with its copies of the end that the process writes to, is gone when it has started.
+        // The command holds copies of the pipe's write end. It is dropped after the start.
         let (child, tree) = match spawner {
             Some(spawner) => {
                 let runtime = tokio::runtime::Handle::current();
@@ -93,7 +93,7 @@ impl Process {
         self.exit.borrow().clone()
     }
 
-    /// Waits for the exit. `None` if the supervisor ended before it.
+    /// Waits for the exit. Returns `None` if the supervisor ended first.
     pub(super) async fn wait(&self) -> Option<TerminalExit> {
         let (mut exit, mut gone) = (self.exit.subscribe(), self.gone.subscribe());
         tokio::select! {
@@ -103,27 +103,27 @@ impl Process {
         }
     }
 
-    /// Kills the process group. Other members of the process tree may be left.
+    /// Kills the process group. Other members of the process tree may survive.
     pub(super) fn kill_group(&self) {
         self.tree.kill_group();
     }
 
-    /// Kills the process tree and waits for that.
+    /// Kills the process tree and waits until it is dead.
     pub(super) async fn kill(&self) {
         self.kill_group();
         run_blocking(&self.tree, ProcessTree::kill).await;
     }
 
-    /// Has the supervisor end the process tree, and waits for that. Dropping the future does not stop it.
+    /// Makes the supervisor kill the process tree, and waits for that. Dropping the future does not stop it.
     pub(super) async fn release(&self) {
         let mut gone = self.gone.subscribe();
         self.kill_group();
         self.released.notify_one();
-        // The sender is `self`, so waiting cannot fail.
+        // `self` holds the sender, so waiting cannot fail.
         let _ = gone.wait_for(|gone| *gone).await;
     }
 
-    /// Kills the process trees of all of these before it returns.
+    /// Kills the process trees of these processes before it returns.
     pub(super) fn end_all(processes: &[Arc<Self>]) {
         ProcessTree::finish_all(processes.iter().map(|process| &*process.tree));
         processes.iter().for_each(|process| process.released.notify_one());
@@ -133,7 +133,7 @@ impl Process {
 impl Supervisor {
     /// Runs until the terminal is released.
     ///
-    /// A process that has exited is not reaped until then, so that its process tree can be found.
+    /// An exited process is not reaped until then, so that its process tree can be found.
     pub(super) async fn run(mut self) {
         let process = Arc::clone(&self.process);
         let released = process.released.notified();
@@ -154,7 +154,7 @@ impl Supervisor {
             }
         }
         run_blocking(&process.tree, ProcessTree::finish).await;
-        // It was killed; one that the kernel keeps alive is left to it.
+        // It was killed. The supervisor does not wait longer for a process that hangs in the kernel.
         if let Ok(Ok(status)) = tokio::time::timeout(REAPING, self.child.wait()).await
             && process.exit.borrow().is_none()
         {
@@ -164,12 +164,12 @@ impl Supervisor {
         }
     }
 
-    /// How the process exited, if it has.
+    /// Returns the exit status, if the process has exited.
     fn look(&self) -> Option<TerminalExit> {
         match self.process.tree.exit() {
             Ok(status) => status.as_ref().map(TerminalExit::from_status),
             Err(error) => {
-                tracing::warn!(%error, "the exit status of a process cannot be read");
+                tracing::warn!(%error, "failed to read the exit status of a process");
                 None
             }
         }
@@ -186,8 +186,8 @@ impl Supervisor {
         }
     }
 
-    /// Reads the output from before the exit directly, as the runtime may not have been notified of it yet. A child
-    /// that continues to write does not delay this: no pipe holds more than is read here.
+    /// Reads the output from before the exit directly, because the runtime may not have been notified of it
+    /// yet. A child that continues to write does not delay this: no pipe holds more than is read here.
     fn drain(&mut self) {
         let mut left = PIPE;
         while left > 0
@@ -206,7 +206,7 @@ impl Supervisor {
         }
     }
 
-    /// The output is complete.
+    /// Marks the output as complete.
     fn close(&mut self) {
         self.pipe = None;
         self.process.output().complete();
@@ -214,7 +214,7 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// The task may be dropped at any time, and ends the process.
+    /// The task may be dropped at any time, which kills the process.
     fn drop(&mut self) {
         self.process.tree.finish();
         self.process.gone.send_replace(true);
@@ -223,7 +223,7 @@ impl Drop for Supervisor {
 
 async fn readable(pipe: Option<&Receiver>) {
     match pipe {
-        // It fails when the runtime is shutting down, and so does reading then.
+        // Fails if the runtime is shutting down; reading fails then too.
         Some(pipe) => drop(pipe.readable().await),
         None => std::future::pending().await,
     }

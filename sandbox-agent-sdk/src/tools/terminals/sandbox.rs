@@ -11,27 +11,29 @@ use super::spawner::Spawner;
 
 /// The name of bubblewrap's program.
 const PROGRAM: &str = "bwrap";
-/// Directories that are replaced by empty ones: they hold the secrets and the sockets of users and services.
+/// Directories that are replaced by empty ones, because they contain secrets and sockets of users and
+/// services.
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 
-/// Restricts what the commands of terminals can do: [`TerminalOptions::sandbox`](super::TerminalOptions::sandbox).
+/// Restricts the commands of terminals. See [`TerminalOptions::sandbox`](super::TerminalOptions::sandbox).
 ///
-/// Linux only. It uses [bubblewrap](https://github.com/containers/bubblewrap) 0.8 or later, which needs unprivileged
-/// user namespaces. By default a command
+/// Linux only. It uses [bubblewrap](https://github.com/containers/bubblewrap) 0.8 or later, which needs
+/// unprivileged user namespaces. By default a command
 ///
 /// - has no network, not even the loopback interface of this machine, and no abstract Unix sockets;
-/// - can write to the roots of the terminals and to temporary directories of its own, and nowhere else;
-/// - sees empty directories in place of the home directories, `/tmp`, `/var/tmp` and `/run`: [`read`](Self::read)
-///   makes parts of them visible again, such as a toolchain in a home directory;
-/// - has no capabilities, cannot gain any (setuid programs and new user namespaces do not work), and sees and signals
-///   no process outside;
-/// - ends with its terminal, with every process that it started, whatever these do. It also ends if this program is
+/// - can write only to the roots of the terminals and to its own temporary directories;
+/// - sees empty directories instead of the home directories, `/tmp`, `/var/tmp` and `/run`;
+///   [`read`](Self::read) makes parts of them visible again, such as a toolchain in a home directory;
+/// - has no capabilities and cannot gain any (setuid programs and new user namespaces do not work);
+/// - can neither see nor signal processes outside the sandbox;
+/// - ends with its terminal, together with every process that it started. It also ends if this program is
 ///   killed by SIGKILL.
 ///
-/// What it does not do: a command can read every other file that this program can read ([`hide`](Self::hide)), connect
-/// to Unix sockets in directories that are visible, use any amount of memory and processor time, attack the kernel, and
-/// use file descriptors that this program opened without close-on-exec (the Rust standard library never does).
-/// Files that it leaves in the roots stay there, also hooks and build scripts: do not run them outside of a sandbox.
+/// The sandbox does not prevent everything. A command can read every other file that this program can read
+/// (use [`hide`](Self::hide)), connect to Unix sockets in visible directories, use any amount of memory and
+/// processor time, attack the kernel, and use file descriptors that this program opened without close-on-exec
+/// (the Rust standard library never does). Files that a command writes to the roots remain there, including
+/// hooks and build scripts: do not run them outside a sandbox.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,7 +52,7 @@ pub struct Sandbox {
     roots: RootAccess,
     visible: Vec<PathBuf>,
     hidden: Vec<PathBuf>,
-    /// Starts the commands: they end with the thread that started them.
+    /// Starts the commands, because a command ends with the thread that started it.
     pub(super) spawner: Arc<Spawner>,
 }
 
@@ -66,24 +68,24 @@ enum RootAccess {
     ReadWrite,
 }
 
-/// Why commands cannot be restricted on this system.
+/// Why commands cannot be sandboxed on this system.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
     /// This system is not Linux.
-    #[error("commands can be restricted on Linux only")]
+    #[error("sandboxes are supported on Linux only")]
     Unsupported,
     /// Bubblewrap is not installed. Its package is usually called `bubblewrap`.
     #[error("bubblewrap was not found at {}", .0.display())]
     NotFound(PathBuf),
-    /// Bubblewrap is too old, or this system does not allow what it does (unprivileged user namespaces).
+    /// Bubblewrap is too old, or this system does not allow unprivileged user namespaces.
     #[error("bubblewrap does not work on this system: {message}")]
     Unusable {
-        /// What bubblewrap printed.
+        /// The output of bubblewrap.
         message: String,
     },
-    /// Bubblewrap could not be run.
-    #[error("bubblewrap cannot be run")]
+    /// Bubblewrap failed to start.
+    #[error("bubblewrap failed to start")]
     Io(#[source] Arc<io::Error>),
 }
 
@@ -92,27 +94,28 @@ pub enum SandboxError {
 pub(super) struct Confined<'a> {
     pub(super) program: &'a OsStr,
     pub(super) args: &'a [OsString],
-    /// Variables to set. They are not set for bubblewrap itself, which the loader of programs would obey.
+    /// Variables to set. They are not set for bubblewrap itself, because the dynamic loader would obey some
+    /// of them.
     pub(super) variables: &'a [(OsString, OsString)],
-    /// The directories that it may use, without links.
+    /// The directories that it may use, with links resolved.
     pub(super) roots: &'a [PathBuf],
     pub(super) directory: &'a Path,
 }
 
 impl Sandbox {
-    /// Finds bubblewrap in this program's `PATH` and runs it once. It blocks for some milliseconds.
+    /// Finds bubblewrap in this program's `PATH` and tests it. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// [`SandboxError`] if this system has no bubblewrap, or does not let it work.
+    /// [`SandboxError`] if bubblewrap is not installed or does not work on this system.
     pub fn detect() -> Result<Self, SandboxError> {
         let found = locate(PROGRAM, std::env::var_os("PATH").as_deref());
         Self::with_program(found.ok_or_else(|| SandboxError::NotFound(PROGRAM.into()))?)
     }
 
-    /// Uses the bubblewrap at this path, and runs it once. It blocks for some milliseconds.
+    /// Uses the bubblewrap at this path and tests it. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// As [`detect`](Self::detect).
+    /// Same as [`detect`](Self::detect).
     pub fn with_program(program: impl Into<PathBuf>) -> Result<Self, SandboxError> {
         let program = program.into();
         if !cfg!(target_os = "linux") {
@@ -138,7 +141,8 @@ impl Sandbox {
         Err(SandboxError::Unusable { message: format!("{} ({})", message.trim(), output.status) })
     }
 
-    /// Lets commands read a file or directory that is hidden by default, below a home directory for example.
+    /// Lets commands read a file or directory that is hidden by default. An example is a toolchain in a home
+    /// directory.
     pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
         self.visible.push(path.into());
         self
@@ -150,19 +154,19 @@ impl Sandbox {
         self
     }
 
-    /// Lets commands only read the roots.
+    /// Makes the roots read-only.
     pub fn read_only_roots(mut self) -> Self {
         self.roots = RootAccess::Read;
         self
     }
 
-    /// Lets commands use the network of this machine, with its loopback interface.
+    /// Lets commands use the network of this machine, including its loopback interface.
     pub fn allow_network(mut self) -> Self {
         self.network = Network::Shared;
         self
     }
 
-    /// The program and the arguments that run a command in this sandbox.
+    /// Returns the program and the arguments that run a command in this sandbox.
     pub(super) fn command_line(&self, command: &Confined<'_>) -> (&Path, Vec<OsString>) {
         let mut line: Vec<OsString> = Vec::new();
         let mut add = |words: &[&OsStr]| line.extend(words.iter().map(|word| (*word).to_owned()));
@@ -175,10 +179,10 @@ impl Sandbox {
         add(&["--cap-drop".as_ref(), "ALL".as_ref()]);
         add(&["--ro-bind".as_ref(), "/".as_ref(), "/".as_ref()]);
         add(&["--dev".as_ref(), "/dev".as_ref()]);
-        // Read-only: the superuser may write kernel settings there even without capabilities.
+        // Read-only, because root could write kernel settings there even without capabilities.
         add(&["--proc".as_ref(), "/proc".as_ref(), "--remount-ro".as_ref(), "/proc".as_ref()]);
         let mut hidden: Vec<_> = self.hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
-        // A directory comes before those in it, which it would cover.
+        // A directory must precede its subdirectories; otherwise its mount would cover theirs.
         hidden.sort();
         hidden.dedup();
         for directory in hidden.iter().filter(|path| path.is_dir()) {
@@ -213,11 +217,11 @@ impl Sandbox {
     }
 }
 
-/// The roots that are in no other root, without links. A command can replace a root that is in another one by a link to
-/// anywhere, so that only the outer one may be mounted.
+/// Returns the roots that are not inside another root, with links resolved. A command can replace a root
+/// inside another one by a link to any directory, so only the outer one is mounted.
 pub(super) fn outer_roots<'a>(roots: impl Iterator<Item = &'a Path>) -> Vec<PathBuf> {
     let mut roots: Vec<_> = roots.filter_map(|root| root.canonicalize().ok()).collect();
-    // The whole file system would cover every other mount.
+    // Mounting the whole file system would cover every other mount.
     roots.retain(|root| root.parent().is_some());
     roots.sort();
     let mut outer: Vec<PathBuf> = Vec::new();

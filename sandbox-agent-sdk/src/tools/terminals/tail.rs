@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-/// How many bytes of a character can follow its first one.
+/// How many bytes of a character can follow its first byte.
 const CONTINUATION: usize = 3;
 
 /// The last bytes of an output, up to a limit, and its total size.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(crate) struct Tail {
     bytes: VecDeque<u8>,
     limit: usize,
     total: u64,
@@ -17,18 +17,18 @@ pub(super) struct Tail {
 
 /// The end of an output as text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TailText {
-    pub(super) text: String,
-    /// Whether earlier output is left out.
-    pub(super) truncated: bool,
+pub(crate) struct TailText {
+    pub(crate) text: String,
+    /// Whether earlier output was dropped.
+    pub(crate) truncated: bool,
 }
 
 impl Tail {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { bytes: VecDeque::new(), limit, total: 0, complete: false }
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         let kept = &bytes[bytes.len().saturating_sub(self.limit)..];
         let excess = (self.bytes.len() + kept.len()).saturating_sub(self.limit);
@@ -36,16 +36,17 @@ impl Tail {
         self.bytes.extend(kept);
     }
 
-    /// Marks the output as complete: an incomplete character at the end stays incomplete.
-    pub(super) fn complete(&mut self) {
+    /// Marks the output as complete: an incomplete character at the end remains incomplete.
+    pub(crate) fn complete(&mut self) {
         self.complete = true;
     }
 
-    /// The last bytes as text, at most `limit` of them and never more than are kept.
+    /// Returns the last bytes as text: at most `limit`, and at most the buffered ones.
     ///
-    /// It begins with a whole character. Invalid UTF-8 becomes replacement characters, whose size counts too. An
-    /// incomplete character at the end is held back until it is complete, which is no truncation.
-    pub(super) fn text(&self, limit: Option<usize>) -> TailText {
+    /// The text begins with a complete character. Invalid UTF-8 becomes replacement characters, which count
+    /// towards the limit. An incomplete character at the end is withheld until it is complete; that does not
+    /// count as truncation.
+    pub(crate) fn text(&self, limit: Option<usize>) -> TailText {
         let limit = limit.unwrap_or(self.limit).min(self.limit);
         let start = self.bytes.len().saturating_sub(limit);
         let mut bytes: Vec<u8> = self.bytes.range(start..).copied().collect();
@@ -70,7 +71,7 @@ impl Tail {
     }
 
     #[cfg(test)]
-    pub(super) fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         self.bytes.capacity()
     }
 }
@@ -79,9 +80,9 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }
 
-/// How many bytes at the end begin a character that is not complete yet.
+/// Returns how many bytes at the end belong to an incomplete character.
 fn unfinished(bytes: &[u8]) -> usize {
-    // A character has four bytes at most.
+    // A character has at most four bytes.
     let end = &bytes[bytes.len().saturating_sub(CONTINUATION + 1)..];
     match end.utf8_chunks().last() {
         // An incomplete character may still become valid.
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_kept_from_a_whole_character_on() {
+    fn the_tail_starts_with_a_complete_character() {
         let crab = "a🦀b".as_bytes();
         assert_eq!(tail(6, &[crab]).text(None), shown("a🦀b", false));
         assert_eq!(tail(5, &[crab]).text(None), shown("🦀b", true));
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_waits_for_its_other_half() {
+    fn an_incomplete_character_is_withheld_until_it_is_complete() {
         let mut tail = tail(100, &[b"a\xF0\x9F"]);
         assert_eq!(tail.text(None), shown("a", false));
         tail.push(b"\xA6\x80");
@@ -148,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced_within_the_limit() {
+    fn invalid_utf8_is_replaced_within_the_limit() {
         assert_eq!(tail(100, &[b"a\xFFb"]).text(None), shown("a\u{FFFD}b", false));
         assert_eq!(tail(4, &[b"\xFF\xFF\xFF\xFF"]).text(None), shown("\u{FFFD}", true));
         assert_eq!(tail(2, &[b"\xFF"]).text(None), shown("", true));
     }
 
     #[test]
-    fn no_more_is_kept_than_the_limit() {
+    fn no_more_is_buffered_than_the_limit() {
         let mut tail = Tail::new(1000);
         for _ in 0..10_000 {
             tail.push(&[b'x'; 777]);
@@ -167,9 +168,9 @@ mod tests {
     }
 
     proptest! {
-        /// The longest end that begins with a whole character, by the plainest means.
+        /// The longest suffix that begins with a complete character, computed in the simplest way.
         #[test]
-        fn text_is_cut_as_by_the_plainest_way(text in "[a-cé€🦀]{0,30}", limit in 0usize..60, call in proptest::option::of(0usize..60), size in 1usize..7) {
+        fn text_is_cut_like_a_simple_reference_implementation(text in "[a-cé€🦀]{0,30}", limit in 0usize..60, call in proptest::option::of(0usize..60), size in 1usize..7) {
             let mut tail = Tail::new(limit);
             text.as_bytes().chunks(size).for_each(|piece| tail.push(piece));
             let limit = call.unwrap_or(limit).min(limit);
@@ -190,7 +191,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_shown_while_more_comes_is_the_beginning_of_what_is_shown_then(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0x80u8..0xC0, Just(0xF0), Just(0xE2), Just(0xC3)], 0..20), more in proptest::collection::vec(any::<u8>(), 0..6)) {
+        fn text_shown_early_is_a_prefix_of_the_final_text(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0x80u8..0xC0, Just(0xF0), Just(0xE2), Just(0xC3)], 0..20), more in proptest::collection::vec(any::<u8>(), 0..6)) {
             let mut tail = Tail::new(1000);
             tail.push(&bytes);
             let before = tail.text(None);

@@ -30,7 +30,8 @@ pub(super) async fn a_killed_agent_is_reported_and_loads_its_session_again(cell:
     let shown = end.to_string();
     assert!(!shown.contains("unix_wait_status"), "{shown}");
     patiently("a new agent", connected.client.restart_agent()).await.expect("the agent starts again");
-    let loaded = patiently("loading", connected.client.load_session(session.id(), bench.new_session())).await;
+    let loaded =
+        patiently("loading", connected.client.load_session(session.id(), bench.open_session())).await;
     let loaded = loaded.unwrap_or_else(|error| panic!("session/load: {}", chain(&error)));
     let log = ask(&loaded, "repeat all").await;
     assert!(log.ended().text().contains("remember this"), "{}", log.text());

@@ -1,5 +1,8 @@
 //! A model that fails.
 
+use std::time::Duration;
+
+use sandbox_agent_sdk::{Error, error::Phase};
 use sdk_tests::agents::RealAgent;
 
 use crate::{
@@ -64,15 +67,39 @@ async fn retried(cell: Cell, status: u16) -> Seen {
     let late = cell.agent == RealAgent::Qwen && cancelled.as_ref().is_err_and(|error| error.is_timeout());
     assert!(cancelled.is_ok() || late, "{cancelled:?}");
     let log = read(turn).await;
-    let spoke = log.updates.iter().any(|update| update.raw().to_string().contains("retry"));
+    let spoke = log.has_notices();
+    assert_eq!(spoke, cell.agent == RealAgent::Claude, "{:?}", log.updates);
     assert!(log.text().is_empty(), "{}", log.text());
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     Seen::note(format!(
         "retries for more than {} s{}; can be cancelled{}",
         RETRIES.as_secs(),
-        if spoke { " and says so" } else { " silently" },
+        if spoke { ", with a notice for each" } else { " silently" },
         if cell.agent == RealAgent::Qwen { ", at its next try" } else { "" }
     ))
+}
+
+/// How long a turn may be silent in the row about that: longer than an agent thinks, shorter than it retries.
+const SILENT: Duration = Duration::from_secs(8);
+
+pub(super) async fn a_silent_turn_ends_by_its_idle_limit(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    ask(&session, "say 1").await.ended();
+    let log = read(session.prompt("error 500").with_idle_timeout(SILENT)).await;
+    let error = log.outcome.as_ref().expect_err("the turn fails");
+    match error {
+        Error::Timeout(timeout) => assert_eq!(timeout.phase, Phase::Idle),
+        _ => {
+            assert_eq!(cell.agent, RealAgent::Codex, "{}", chain(error));
+            return Seen::note("fails before the limit");
+        }
+    }
+    // qwen stops at its next try only.
+    if cell.agent != RealAgent::Qwen {
+        assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+    }
+    Seen::Works
 }
 
 pub(super) async fn a_model_error_429_is_reported(cell: Cell) -> Seen {

@@ -75,7 +75,12 @@ pub(super) async fn confined_files_serve_the_agent(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let files = ConfinedFiles::open(Roots::at(bench.home.project())).expect("a directory");
     let asked: Arc<Mutex<Vec<&'static str>>> = Arc::default();
-    let options = bench.options().files(Watched { files, asked: Arc::clone(&asked) });
+    let mut options = bench.options().files(Watched { files, asked: Arc::clone(&asked) });
+    if cell.agent == RealAgent::Gemini {
+        // It gives up creating a file that it cannot read. By default this is known by its name, which the released server
+        // does not have for it.
+        options = options.advertised_file_access(|_| FileAccess::Write);
+    }
     let connected = bench.connect(options.permissions(PermissionPolicy::BypassPermissions)).await;
     let session = connected.session(bench.new_session()).await;
     let path = bench.in_project("confined.txt");

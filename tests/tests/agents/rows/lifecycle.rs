@@ -57,7 +57,7 @@ pub(super) async fn a_session_is_loaded_with_its_history(cell: Cell) -> Seen {
         false => (first, true),
     };
     assert!(second.capabilities.load_session, "{:?}", second.capabilities.raw);
-    let loaded = patiently("loading", second.client.load_session(&id, bench.new_session())).await;
+    let loaded = patiently("loading", second.client.load_session(&id, bench.open_session())).await;
     let loaded = loaded.unwrap_or_else(|error| panic!("session/load: {}", chain(&error)));
     let (user, agent) = said(loaded.history());
     assert!(user.contains("remember this"), "user: {user:?}, agent: {agent:?}");
@@ -76,7 +76,7 @@ pub(super) async fn a_session_is_resumed(cell: Cell) -> Seen {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let id = session.id().to_owned();
     let second = if bench.is_released() { bench.client().await } else { first };
-    let resumed = patiently("resuming", second.client.resume_session(&id, bench.new_session())).await;
+    let resumed = patiently("resuming", second.client.resume_session(&id, bench.open_session())).await;
     let resumed = resumed.unwrap_or_else(|error| panic!("session/resume: {}", chain(&error)));
     let log = ask(&resumed, "repeat all").await;
     assert_eq!(log.ended().text().matches("remember this").count(), 1, "{}", log.text());
@@ -128,6 +128,28 @@ pub(super) async fn a_session_is_closed(cell: Cell) -> Seen {
             Seen::cannot("`Unsupported`; disconnecting ends the agent")
         }
     }
+}
+
+pub(super) async fn a_session_is_deleted(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    ask(&session, "remember this").await.ended();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let deleted = patiently("deleting", session.delete()).await;
+    if let Err(error) = deleted {
+        assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
+        assert!(!connected.capabilities.delete_session);
+        return Seen::cannot("`Unsupported`");
+    }
+    let loaded =
+        patiently("loading", connected.client.load_session(session.id(), bench.open_session())).await;
+    assert!(
+        loaded.is_err(),
+        "a session that was deleted was loaded: {:?}",
+        loaded.map(|it| said(it.history()))
+    );
+    Seen::Works
 }
 
 pub(super) async fn a_disconnect_leaves_no_process(cell: Cell) -> Seen {

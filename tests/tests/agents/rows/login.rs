@@ -39,8 +39,10 @@ pub(super) async fn a_wrong_key_is_reported(cell: Cell) -> Seen {
     if tokio::time::timeout(RETRIES, turn.outcome()).await.is_err() {
         assert!(bench.model.turns().len() > 1, "it neither fails nor tries again");
         patiently("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
-        assert!(!read(turn).await.text().contains("echo:"));
-        return Seen::cannot(format!("retries for more than {} s silently", RETRIES.as_secs()));
+        let log = read(turn).await;
+        assert!(!log.text().contains("echo:"), "{}", log.text());
+        let noticed = if log.has_notices() { ", with a notice for each" } else { " silently" };
+        return Seen::cannot(format!("retries for more than {} s{noticed}", RETRIES.as_secs()));
     }
     let log = read(turn).await;
     assert!(!log.text().contains("echo:"), "{}", log.text());

@@ -1,11 +1,7 @@
 //! Turns.
 
-use sandbox_agent_sdk::{Content, Prompt, UpdateKind};
-use sdk_tests::{
-    agents::RealAgent,
-    model::{INPUT_TOKENS, OUTPUT_TOKENS},
-};
-use serde_json::Value;
+use sandbox_agent_sdk::{Content, Prompt};
+use sdk_tests::agents::RealAgent;
 
 use crate::{
     bench::{Bench, ask, read},
@@ -81,36 +77,4 @@ pub(super) async fn two_sessions_have_a_turn_at_once(cell: Cell) -> Seen {
     assert!(one.updates.iter().all(|update| update.session_id() == first.id()));
     assert!(two.updates.iter().all(|update| update.session_id() == second.id()));
     Seen::Works
-}
-
-pub(super) async fn usage_is_reported(cell: Cell) -> Seen {
-    let bench = Bench::start(cell).await;
-    let session = bench.session().await;
-    let log = ask(&session, "say 3").await;
-    let outcome = log.ended().outcome.as_ref().expect("an outcome");
-    let number = |pointer: &str| outcome.raw.pointer(pointer).and_then(Value::as_u64);
-    let used = log.updates.iter().any(|update| matches!(update.kind(), UpdateKind::Usage { .. }));
-    let snapshot = session.snapshot();
-    match cell.agent {
-        RealAgent::OpenCode | RealAgent::Claude => {
-            assert_eq!(number("/usage/outputTokens"), Some(OUTPUT_TOKENS), "{outcome:?}");
-            assert!(used && snapshot.context_used >= Some(INPUT_TOKENS), "{snapshot:?}");
-            Seen::note("tokens in the response; context and cost in updates")
-        }
-        RealAgent::Codex => {
-            assert!(used && snapshot.context_used.is_some(), "{snapshot:?}");
-            assert_eq!(outcome.raw.get("usage"), None);
-            Seen::note("context in updates, no tokens of the turn, no cost")
-        }
-        RealAgent::Gemini => {
-            assert_eq!(number("/_meta/quota/token_count/output_tokens"), Some(OUTPUT_TOKENS), "{outcome:?}");
-            Seen::note("tokens in `_meta.quota` of the response, no context, no cost")
-        }
-        RealAgent::Qwen => {
-            let counted = log.updates.iter().filter_map(|update| update.raw().pointer("/_meta/usage"));
-            let counted: Vec<&Value> = counted.collect();
-            assert!(!counted.is_empty(), "{:?}", log.updates);
-            Seen::note("tokens in `_meta.usage` of an empty chunk, no context, no cost")
-        }
-    }
 }

@@ -101,8 +101,9 @@ async fn fifty_requests_at_once_are_answered_in_any_order() {
     let turn = tokio::spawn(prompt(&client, &session, "go"));
     let mut open = Vec::new();
     while open.len() < 50 {
-        open.push(within("a request", requests.next()).await.expect("a request"));
+        open.push(within("a request", requests.recv()).await.expect("a request"));
     }
+    assert!(requests.try_recv().is_none());
     for (number, (request, responder)) in open.into_iter().rev().enumerate() {
         assert_eq!(request.method(), "session/request_permission");
         match number % 3 {
@@ -358,7 +359,11 @@ async fn the_tap_sees_every_message_once_in_both_directions() {
     let client = client(&server)
         .tap(move |envelope| {
             let json: Value = serde_json::from_slice(envelope.raw).unwrap();
-            log.lock().unwrap().push((envelope.direction, envelope.event_id.map(str::to_owned), json));
+            log.lock().unwrap().push((
+                envelope.direction,
+                envelope.event_id.map(|id| id.as_text().into_owned()),
+                json,
+            ));
         })
         .build()
         .unwrap();

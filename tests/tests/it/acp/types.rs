@@ -54,7 +54,7 @@ async fn every_public_future_is_send_and_static(
     drop(send(client.prompt(schema::PromptRequest::new("s", vec![]))));
     drop(send(client.cancel(schema::CancelNotification::new("s"))));
     drop(send(client.set_session_mode(schema::SetSessionModeRequest::new("s", "m"))));
-    drop(send(client.set_session_model(&schema::SessionId::new("s"), &local)));
+    drop(send(client.set_session_model(schema::SessionId::new("s"), &local)));
     drop(send(client.request::<u32>(&local, &params)));
     drop(send(client.notify(&local, &params)));
     drop(send(client.close()));

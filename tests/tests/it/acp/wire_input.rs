@@ -1,6 +1,9 @@
 //! Legal input that is unusual: it loses nothing and is not called malformed.
 
-use acp_http_client::{AcpHttpClient, Dialect, Error, Event, Limits, schema::v1::SessionId};
+use acp_http_client::{
+    AcpHttpClient, AgentHandler, Call, Dialect, Error, Event, Limits, RpcError,
+    schema::v1::{ReadTextFileRequest, ReadTextFileResponse, SessionId},
+};
 use sdk_tests::{Collected, collect_until, eventually, handshake, prompt, session, within};
 use serde_json::{Value, json};
 
@@ -60,7 +63,7 @@ async fn events_of_other_types_and_blank_events_are_ignored_and_counted() {
     assert!(!seen.events.iter().any(|event| matches!(event, Event::Gap { .. })), "their ids count");
     let diagnostics = client.diagnostics();
     assert_eq!((diagnostics.ignored, diagnostics.malformed), (4, 0));
-    assert_eq!(client.last_event_id().as_deref(), Some("6"));
+    assert_eq!(client.last_event_id(), Some(6.into()));
 }
 
 /// A server of the official dialect, which opens a stream for each session.
@@ -83,7 +86,7 @@ async fn a_session_id_that_no_header_can_carry_is_a_typed_error_before_anything_
     for id in ["sé", "💡", " s", "s\u{7f}", ""] {
         let error = within("the prompt", prompt(&client, &SessionId::new(id), "go")).await.unwrap_err();
         assert!(
-            matches!(&error, Error::InvalidSessionId { session_id } if session_id == id),
+            matches!(&error, Error::InvalidSessionId { session_id } if *session_id == id),
             "{id:?}: {error:?}"
         );
         assert!(!error.maybe_executed() && !error.is_retryable());
@@ -193,4 +196,50 @@ async fn a_json_value_that_is_larger_decoded_than_its_limit_is_a_typed_error() {
         assert_eq!(notification.params.to_value_within(limit).is_ok(), fits, "{limit}");
     }
     let _: Collected = seen;
+}
+
+#[tokio::test]
+async fn a_response_is_decoded_as_a_type_up_to_the_limit_and_not_above() {
+    let server = RawServer::start(|method, body| match method {
+        "GET" => Reply::Stream,
+        "POST" if body["method"] == "_x/list" => Reply::result(body, json!(vec![0; 1_000])),
+        _ => Reply::result(body, result(body)),
+    })
+    .await;
+    let size = 1_001 * size_of::<Value>();
+    for (limit, fits) in [(size - 1, false), (size, true), (size + 1, true)] {
+        let limits = Limits::default().decoded(limit);
+        let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+        session(&client).await;
+        let response = within("the response", client.request::<Vec<u8>>("_x/list", &json!({}))).await;
+        match response {
+            Ok(list) => assert!(fits && list.len() == 1_000, "{limit}"),
+            Err(error) => assert!(!fits && matches!(error, Error::Decode { .. }), "{limit}: {error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_request_that_is_too_large_decoded_reaches_no_typed_handler() {
+    struct Reads;
+    impl AgentHandler for Reads {
+        async fn read_text_file(
+            &self,
+            _call: Call<ReadTextFileRequest>,
+        ) -> Result<ReadTextFileResponse, RpcError> {
+            Ok(ReadTextFileResponse::new("read"))
+        }
+    }
+    let size = 1_000 * size_of::<Value>();
+    for (limit, served) in [(size, false), (2 * size, true)] {
+        let server = RawServer::obliging().await;
+        let limits = Limits::default().decoded(limit);
+        let client = AcpHttpClient::builder(&server.url).limits(limits).handler(Reads).build().unwrap();
+        session(&client).await;
+        let params = json!({"sessionId": "s", "path": "/a", "_meta": {"list": vec![0; 1_000]}});
+        server.event(&json!({"jsonrpc": "2.0", "id": 7, "method": "fs/read_text_file", "params": params}));
+        let response = || server.received().into_iter().find(|received| received.body["id"] == 7);
+        eventually("the response", || response().is_some()).await;
+        assert_eq!(response().unwrap().body["result"]["content"] == "read", served, "{limit}");
+    }
 }

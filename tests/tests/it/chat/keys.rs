@@ -104,7 +104,7 @@ async fn ctrl_c_cancels_and_once_more_leaves() {
     terminal.see("first words").await;
     terminal.key("C-c").await;
     terminal.see("– cancelled").await;
-    // It goes on after that, if the user wants it to.
+    // It continues after that, if the user wants it to.
     terminal.line("again").await;
     terminal.see("you said again").await;
     terminal.key("C-c").await;
@@ -130,7 +130,7 @@ async fn a_permission_that_is_asked_for_is_cancelled_with_the_turn() {
     terminal.line("permission").await;
     terminal.see("1 or y").await;
     terminal.key("C-c").await;
-    // An agent that hears of the answer before it hears of the cancel may go on to the end of its turn.
+    // An agent that reads the response before the cancel may run to the end of its turn.
     terminal
         .until("end of the turn", |screen| !screen.contains("1 or y") && !screen.contains("ancelling"))
         .await;
@@ -162,7 +162,7 @@ async fn a_line_that_is_written_during_a_turn_is_sent_after_it() {
     terminal.see("first words").await;
     terminal.line("later").await;
     terminal.see("then: later").await;
-    // A cancel drops it: whoever stops the agent does not want it to go on with something else.
+    // A cancel drops it: a user who stops the agent does not want it to start something else.
     terminal.key("C-c").await;
     terminal.see("what waited for the agent is dropped").await;
     terminal.line("now").await;

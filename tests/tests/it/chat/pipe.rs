@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Ended {
     code: i32,
     said: String,
-    told: String,
+    notes: String,
 }
 
 fn chat(url: Option<&str>, arguments: &[&str]) -> Child {
@@ -45,11 +45,12 @@ fn chat_in(url: Option<&str>, arguments: &[&str], environment: &[(&str, &str)]) 
 async fn end(child: Child) -> Ended {
     let output =
         tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("the chat hangs").unwrap();
-    let (said, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    for text in [&said, &told] {
+    let (said, notes) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    for text in [&said, &notes] {
         assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "control characters in {text:?}");
     }
-    Ended { code: output.status.code().unwrap(), said, told }
+    Ended { code: output.status.code().unwrap(), said, notes }
 }
 
 /// Runs the chat with this input.
@@ -70,7 +71,7 @@ async fn lines_go_in_and_only_what_the_agent_says_comes_out() {
     let server = server().await;
     let ended = run(Some(&server.url()), &[], "hello\n\nthink\nzum Schluß").await;
     assert_eq!(ended.said, "you said hello\nplain speech\nyou said zum Schluß\n");
-    assert!(ended.told.contains("deep thought") && ended.told.contains("› hello"), "{}", ended.told);
+    assert!(ended.notes.contains("deep thought") && ended.notes.contains("› hello"), "{}", ended.notes);
     assert_eq!(ended.code, 0);
 }
 
@@ -85,7 +86,7 @@ async fn hostile_text_and_changes_come_without_escape_sequences() {
     let server = server().await;
     let ended = run(Some(&server.url()), &[], "hostile\ndiff\n").await;
     assert!(ended.said.contains("start red") && ended.said.contains("hidden"), "{}", ended.said);
-    assert!(ended.told.contains("+ new line"), "{}", ended.told);
+    assert!(ended.notes.contains("+ new line"), "{}", ended.notes);
     assert_eq!(ended.code, 0);
 }
 
@@ -100,7 +101,7 @@ async fn a_permission_is_refused_unless_a_policy_gives_it() {
         (&["--permissions=allow"], "permission: allow_once\n"),
     ] {
         let ended = run(Some(&server.url()), arguments, "permission\n").await;
-        assert_eq!((ended.said.as_str(), ended.code), (said, 0), "{arguments:?}: {}", ended.told);
+        assert_eq!((ended.said.as_str(), ended.code), (said, 0), "{arguments:?}: {}", ended.notes);
     }
 }
 
@@ -109,11 +110,11 @@ async fn a_question_is_declined() {
     let server = server().await;
     let ended = run(Some(&server.url()), &[], "question\n").await;
     assert_eq!(ended.said, "answer: {\"action\":\"decline\"}\n");
-    assert!(ended.told.contains("nobody is here to answer"), "{}", ended.told);
+    assert!(ended.notes.contains("nobody is here to answer"), "{}", ended.notes);
 }
 
 #[tokio::test]
-async fn commands_work_and_what_they_tell_is_not_the_agents_word() {
+async fn commands_work_and_their_output_is_not_the_agents() {
     let server = server().await;
     let ended =
         run(Some(&server.url()), &[], "/mode plan\n/mode\n/model 2\n/files\n/resume\n/help\n/quit\nnever\n")
@@ -125,16 +126,16 @@ async fn commands_work_and_what_they_tell_is_not_the_agents_word() {
         "this one",
         "/resume [N or ID]",
     ] {
-        assert!(ended.told.contains(part), "no {part:?} in\n{}", ended.told);
+        assert!(ended.notes.contains(part), "no {part:?} in\n{}", ended.notes);
     }
     assert_eq!((ended.code, ended.said.as_str()), (0, ""));
 }
 
 #[tokio::test]
-async fn the_code_tells_how_it_went() {
+async fn the_exit_code_says_how_it_went() {
     let server = server().await;
     let url = server.url();
-    for (arguments, input, code, told) in [
+    for (arguments, input, code, note) in [
         (&[][..], "hello\n", 0, "› hello"),
         (&[], "fail\nhello\n", 1, "no idea"),
         (&[], "refuse\n", 1, "– stopped: refusal"),
@@ -146,9 +147,9 @@ async fn the_code_tells_how_it_went() {
         (&[], "crash\nnever sent\n", 4, "it was the disk"),
     ] {
         let ended = run(Some(&url), arguments, input).await;
-        assert_eq!(ended.code, code, "{arguments:?} {input:?}: {}", ended.told);
-        assert!(ended.told.contains(told), "no {told:?} in {}", ended.told);
-        assert!(!ended.told.contains("never sent"));
+        assert_eq!(ended.code, code, "{arguments:?} {input:?}: {}", ended.notes);
+        assert!(ended.notes.contains(note), "no {note:?} in {}", ended.notes);
+        assert!(!ended.notes.contains("never sent"));
     }
 }
 
@@ -170,8 +171,8 @@ async fn an_interrupt_cancels_the_turn_and_ends_the_chat() {
     let process = child.id().unwrap().to_string();
     assert!(Command::new("kill").args(["-INT", &process]).status().await.unwrap().success());
     let ended = end(child).await;
-    assert_eq!(ended.code, 130, "{}", ended.told);
-    assert!(ended.told.contains("– stopped: cancelled"), "{}", ended.told);
+    assert_eq!(ended.code, 130, "{}", ended.notes);
+    assert!(ended.notes.contains("– stopped: cancelled"), "{}", ended.notes);
 }
 
 #[tokio::test]
@@ -183,7 +184,7 @@ async fn bytes_that_are_no_text_are_no_reason_to_stop() {
 }
 
 #[tokio::test]
-async fn whoever_stops_reading_ends_the_chat() {
+async fn a_reader_that_goes_away_ends_the_chat() {
     let server = server().await;
     let mut child = chat(Some(&server.url()), &[]);
     drop(child.stdout.take());
@@ -192,7 +193,7 @@ async fn whoever_stops_reading_ends_the_chat() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_a_process_is_talked_to_and_its_death_is_told() {
+async fn an_agent_that_is_a_process_is_talked_to_and_its_death_is_reported() {
     let agent = Process::new();
     let command = format!("sh {}", agent.path.display());
     let ended = run(None, &["--agent-command", &command], "hello\ndie\n").await;
@@ -201,7 +202,7 @@ async fn an_agent_that_is_a_process_is_talked_to_and_its_death_is_told() {
         "{}",
         ended.said
     );
-    assert!(ended.told.contains("exit code 9") && ended.told.contains("shell: no more"), "{}", ended.told);
+    assert!(ended.notes.contains("exit code 9") && ended.notes.contains("shell: no more"), "{}", ended.notes);
     assert_eq!(ended.code, 4);
 }
 
@@ -210,7 +211,7 @@ async fn the_agent_is_called_by_its_title() {
     let agent = Process::new();
     let command = format!("sh {}", agent.path.display());
     let ended = run(None, &["--agent-command", &command], "hello\n").await;
-    assert!(ended.told.contains("A new session with Shell Agent"), "{}", ended.told);
+    assert!(ended.notes.contains("A new session with Shell Agent"), "{}", ended.notes);
 }
 
 #[tokio::test]
@@ -224,13 +225,13 @@ async fn an_agent_is_found_by_its_name_or_says_how_to_install_it() {
     let home = folder.display().to_string();
     let environment = [("PATH", path.as_str()), ("HOME", home.as_str())];
     let ended = feed(chat_in(None, &["--agent", "codex"], &environment), "hello\n").await;
-    assert!(ended.said.starts_with("process "), "{} {}", ended.said, ended.told);
+    assert!(ended.said.starts_with("process "), "{} {}", ended.said, ended.notes);
     let environment = [("PATH", "/no/such/folder"), ("HOME", home.as_str())];
     let ended = feed(chat_in(None, &["--agent", "qwen"], &environment), "hello\n").await;
-    assert!(ended.told.contains("install it with: npm install -g @qwen-code/qwen-code"), "{}", ended.told);
+    assert!(ended.notes.contains("install it with: npm install -g @qwen-code/qwen-code"), "{}", ended.notes);
     assert_eq!(ended.code, 3);
     let ended = feed(chat_in(None, &["--agent", "nobody"], &environment), "hello\n").await;
-    assert!(ended.told.contains("known are opencode, codex, claude, gemini, qwen"), "{}", ended.told);
+    assert!(ended.notes.contains("known are opencode, codex, claude, gemini, qwen"), "{}", ended.notes);
     assert_eq!(ended.code, 3);
 }
 
@@ -241,11 +242,11 @@ async fn a_key_in_its_variable_logs_in_to_an_agent_that_wants_it() {
     let arguments = ["--agent-command", &command];
     let with_key = [("WANTS_LOGIN", "1"), ("GEMINI_API_KEY", "k")];
     let ended = feed(chat_in(None, &arguments, &with_key), "hello\n").await;
-    assert_eq!(ended.code, 0, "{}", ended.told);
+    assert_eq!(ended.code, 0, "{}", ended.notes);
     let without = [("WANTS_LOGIN", "1"), ("GEMINI_API_KEY", "")];
     let ended = feed(chat_in(None, &arguments, &without), "hello\n").await;
     assert_eq!(ended.code, 3);
-    assert!(ended.told.contains("wants you to log in first"), "{}", ended.told);
+    assert!(ended.notes.contains("wants you to log in first"), "{}", ended.notes);
 }
 
 #[tokio::test]
@@ -253,8 +254,8 @@ async fn sessions_without_a_title_are_listed_by_their_first_prompt() {
     let server = server().await;
     let ended = run(Some(&server.url()), &[], "fix the build\n/new\nanother\n/resume\n").await;
     let listed =
-        |title: &str| ended.told.lines().any(|line| line.contains(&format!("{title}  mock-session-")));
-    assert!(listed("fix the build") && listed("another"), "{}", ended.told);
+        |title: &str| ended.notes.lines().any(|line| line.contains(&format!("{title}  mock-session-")));
+    assert!(listed("fix the build") && listed("another"), "{}", ended.notes);
 }
 
 #[tokio::test]
@@ -262,13 +263,13 @@ async fn the_agents_own_sessions_are_listed_with_their_titles() {
     let agent = Process::new();
     let command = format!("sh {}", agent.path.display());
     let ended = run(None, &["--agent-command", &command], "hello\n/resume\n").await;
-    let line = |title: &str| ended.told.lines().find(|line| line.contains(title)).unwrap_or_default();
-    assert!(line("This chat").contains("this one"), "{}", ended.told);
-    assert!(line("Last week").contains("s0"), "{}", ended.told);
+    let line = |title: &str| ended.notes.lines().find(|line| line.contains(title)).unwrap_or_default();
+    assert!(line("This chat").contains("this one"), "{}", ended.notes);
+    assert!(line("Last week").contains("s0"), "{}", ended.notes);
 }
 
 #[tokio::test]
-async fn the_help_tells_the_exit_codes() {
+async fn the_help_lists_the_exit_codes() {
     let ended = run(None, &["--help"], "").await;
     for part in ["--agent-command", "EXIT CODES", "130"] {
         assert!(ended.said.contains(part));

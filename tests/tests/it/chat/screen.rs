@@ -12,7 +12,7 @@ async fn text_is_seen_while_it_is_streamed_and_a_spinner_turns() {
     let screen = terminal.see("first words").await;
     assert!(screen.contains("› stream"), "{screen}");
     terminal.see("working").await;
-    // The time beside the spinner shows that it is drawn anew without anything happening.
+    // The time beside the spinner shows that it is redrawn without anything happening.
     terminal.see("working 2s").await;
     terminal.see("working 3s").await;
 }
@@ -85,10 +85,10 @@ async fn of_a_very_long_output_the_end_is_shown() {
 }
 
 #[tokio::test]
-async fn a_crash_is_a_card_with_code_and_stderr_and_the_next_message_starts_the_agent_anew() {
+async fn a_crash_is_a_card_with_code_and_stderr_and_the_next_message_restarts_the_agent() {
     chat!(server, terminal);
     terminal.line("crash").await;
-    let screen = terminal.see("starts it anew").await;
+    let screen = terminal.see("restarts it").await;
     for part in
         ["farewell", "The agent died  exit code 7", "stderr, all of it:", "it was the disk", "no luck"]
     {
@@ -101,7 +101,7 @@ async fn a_crash_is_a_card_with_code_and_stderr_and_the_next_message_starts_the_
 }
 
 #[tokio::test]
-async fn an_agent_that_dies_between_turns_is_told_of_and_can_be_restarted() {
+async fn an_agent_that_dies_between_turns_is_reported_and_can_be_restarted() {
     chat!(server, terminal);
     server.restart(State::Lost).await;
     terminal.line("hello").await;
@@ -113,7 +113,7 @@ async fn an_agent_that_dies_between_turns_is_told_of_and_can_be_restarted() {
 }
 
 #[tokio::test]
-async fn a_turn_that_fails_is_told_with_its_cause_and_the_chat_goes_on() {
+async fn a_turn_that_fails_shows_its_cause_and_the_chat_continues() {
     chat!(server, terminal);
     terminal.line("fail").await;
     terminal.see("no idea").await;
@@ -148,7 +148,7 @@ async fn mode_model_files_and_help_do_what_they_say() {
 }
 
 #[tokio::test]
-async fn another_session_is_listed_and_taken_up_with_its_history() {
+async fn another_session_is_listed_and_resumed_with_its_history() {
     chat!(server, terminal);
     terminal.line("/new").await;
     terminal.until("second session", |screen| screen.matches("A new session").count() == 2).await;
@@ -259,7 +259,7 @@ async fn a_server_that_is_not_there_ends_the_chat_with_a_reason() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_a_process_can_be_chatted_with_and_started_anew() {
+async fn an_agent_that_is_a_process_can_be_chatted_with_and_restarted() {
     if tmux_is_missing() {
         return;
     }
@@ -270,7 +270,7 @@ async fn an_agent_that_is_a_process_can_be_chatted_with_and_started_anew() {
     terminal.line("hello").await;
     terminal.see("process").await;
     terminal.line("die").await;
-    let screen = terminal.see("starts it anew").await;
+    let screen = terminal.see("restarts it").await;
     assert!(screen.contains("exit code 9") && screen.contains("shell: no more"), "{screen}");
     terminal.line("again").await;
     terminal.until("second process", |screen| screen.matches(" here").count() == 2).await;

@@ -14,7 +14,7 @@ const GLANCE: Duration = Duration::from_millis(25);
 /// The program under test.
 pub(crate) const CHAT: &str = env!("CARGO_BIN_EXE_chat");
 
-/// A tmux server of its own, with one pane in which the chat runs below a shell that tells how it ended.
+/// A tmux server of its own, with one pane in which the chat runs below a shell that prints how it ended.
 pub(crate) struct Terminal {
     directory: TempDir,
 }

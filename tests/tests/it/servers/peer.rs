@@ -12,7 +12,8 @@ use acp_http_client::{
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{
-    ClientOptions, ClientTimeouts, NewSession, PermissionDecision, SandboxAgentClient, ServerKind, UpdateKind,
+    ClientOptions, ClientTimeouts, NewSession, OpenSession, PermissionDecision, SandboxAgentClient,
+    ServerKind, UpdateKind,
 };
 use sdk_tests::{Proxy, within};
 use serde_json::json;
@@ -198,7 +199,7 @@ impl Peer {
     pub(crate) async fn load(&self, session: &str) -> Result<(), Failure> {
         match &self.client {
             Client::Sdk(client) => {
-                Ok(client.load_session(session, NewSession::in_dir("/")).await.map(drop)?)
+                Ok(client.load_session(session, OpenSession::in_dir("/")).await.map(drop)?)
             }
             Client::Protocol { client, .. } => {
                 let request = LoadSessionRequest::new(session.to_owned(), "/");
@@ -211,7 +212,7 @@ impl Peer {
     pub(crate) async fn resume(&self, session: &str) -> Result<(), Failure> {
         match &self.client {
             Client::Sdk(client) => {
-                Ok(client.resume_session(session, NewSession::in_dir("/")).await.map(drop)?)
+                Ok(client.resume_session(session, OpenSession::in_dir("/")).await.map(drop)?)
             }
             Client::Protocol { client, .. } => {
                 let request = ResumeSessionRequest::new(session.to_owned(), "/");

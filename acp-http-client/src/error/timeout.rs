@@ -1,0 +1,65 @@
+//! Timeouts that passed.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{ConnectionState, Error, printable::Printable};
+
+/// A timeout that passed, with what is known about the connection.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Timeout {
+    /// What was being waited for.
+    pub phase: Phase,
+    /// What timed out: a JSON-RPC method, `event stream` or `close`.
+    pub what: String,
+    /// How long it had been waiting.
+    pub elapsed: Duration,
+    /// How long ago the last message arrived on the event stream; `None` if none has.
+    pub last_event_age: Option<Duration>,
+    /// The state of the connection at that time.
+    pub state: ConnectionState,
+    /// An earlier failure, such as a 504.
+    pub cause: Option<Arc<Error>>,
+}
+
+/// What was being waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The HTTP response to a notification or to a response of ours.
+    Headers,
+    /// The response to a request.
+    Answer,
+    /// The response to a request whose POST failed, so that it is unknown whether it ran.
+    Confirmation,
+    /// The event stream to open.
+    StreamOpen,
+    /// Bytes on the event stream.
+    StreamIdle,
+    /// The server to confirm that the connection is closed.
+    Close,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Headers => "the response headers",
+            Self::Answer => "the response",
+            Self::Confirmation => "the response to a request that may have run",
+            Self::StreamOpen => "the event stream to open",
+            Self::StreamIdle => "bytes on the event stream",
+            Self::Close => "the server to confirm the close",
+        })
+    }
+}
+
+impl fmt::Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = Printable(self.what.as_str());
+        write!(f, "`{what}` waited {:.1?} for {}", self.elapsed, self.phase)?;
+        match self.last_event_age {
+            Some(age) => write!(f, " (last event {age:.1?} ago, connection {})", self.state),
+            None => write!(f, " (no event yet, connection {})", self.state),
+        }
+    }
+}

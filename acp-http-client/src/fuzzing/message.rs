@@ -1,0 +1,89 @@
+//! The parser of messages, and of values within a budget.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::{
+    Json, JsonError, Limits, Typed,
+    events::peek_session,
+    rpc::{Body, Message},
+};
+
+/// A message has the members that a general parser finds, its payloads are JSON, and a value that is read within a budget
+/// is the one that a general parser reads.
+pub fn message(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let general: Option<Value> = serde_json::from_str(&text).ok();
+    if let Ok(message) = Message::parse(Bytes::copy_from_slice(data), &Limits::default()) {
+        check_body(&message.body, general.as_ref());
+    }
+    check_session(&text, general.as_ref());
+    check_budget(&text, general.as_ref());
+}
+
+/// The session that the text names as the parameters of a message is the one that a general parser finds.
+fn check_session(text: &str, general: Option<&Value>) {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Params {
+        session_id: String,
+    }
+    let session = peek_session(text.as_bytes());
+    match (general, serde_json::from_str::<Params>(text)) {
+        (Some(Value::Object(_)), Ok(params)) => assert_eq!(session.as_deref(), Some(&*params.session_id)),
+        // A text with two sessions is refused, and no order of its members is better than another.
+        (Some(Value::Object(_)) | None, _) => {}
+        (Some(_), _) => assert_eq!(session, None),
+    }
+}
+
+fn check_body(body: &Body, general: Option<&Value>) {
+    // What is nested too deep for a general parser, or is an update that is no JSON, is checked by its reader.
+    let Some(general) = general else { return };
+    let member = |name: &str| general.get(name).cloned();
+    let read = |payload: &[u8]| {
+        let payload = Typed::<Value>::read(Bytes::copy_from_slice(payload));
+        assert_eq!(payload.raw().as_str(), String::from_utf8_lossy(payload.raw().as_bytes()));
+        payload.into_known().expect("a payload is JSON")
+    };
+    match body {
+        Body::Update { params } => {
+            assert_eq!(member("method"), Some("session/update".into()));
+            assert_eq!(member("id"), None, "a request is taken for an update");
+            assert_eq!(Some(read(params)), member("params"));
+        }
+        Body::Request { id, method, params } => {
+            assert_eq!(Some(read(id.as_json().as_bytes())), member("id"));
+            assert_eq!(Some(Value::from(&**method)), member("method"));
+            assert_eq!(read(params), member("params").unwrap_or(Value::Null));
+        }
+        Body::Notification { method, params } => {
+            assert_eq!(member("id"), None);
+            assert_eq!(Some(Value::from(&**method)), member("method"));
+            assert_eq!(read(params), member("params").unwrap_or(Value::Null));
+        }
+        Body::Response { id, outcome } => {
+            assert_eq!(Some(read(id.as_json().as_bytes())), member("id"));
+            assert_eq!(member("method").filter(|method| !method.is_null()), None);
+            match outcome {
+                Ok(result) => assert_eq!(Some(read(result)), member("result")),
+                Err(_) => assert!(member("error").is_some_and(|error| !error.is_null())),
+            }
+        }
+    }
+}
+
+fn check_budget(text: &str, general: Option<&Value>) {
+    let json = Json::new(Bytes::copy_from_slice(text.as_bytes()));
+    match json.to_value() {
+        Ok(value) => assert_eq!(Some(&value), general),
+        Err(JsonError::Invalid(_)) => assert_eq!(general, None),
+        Err(JsonError::TooDeep { .. }) => {}
+        Err(JsonError::TooLarge { .. }) => assert!(text.len() > 1 << 20, "a small text is too large"),
+    }
+    match json.to_value_within(256) {
+        Ok(value) => assert_eq!(Some(&value), general),
+        Err(_) if text.len() <= 1 => assert_eq!(general.filter(|value| !value.is_number()), None),
+        Err(_) => {}
+    }
+}

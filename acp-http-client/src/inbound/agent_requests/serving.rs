@@ -1,0 +1,204 @@
+//! Serving one agent request, from its arrival to its response.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::{Admission, Arrival, OpenRequest, Responding};
+use crate::{
+    AgentRequest, Error, Event, EventId, MessageId, RpcError,
+    client::Core,
+    events::peek_session,
+    handler::{
+        AnswerFuture, AnyHandler,
+        answers::{Answer, cancelled},
+    },
+    outbound::send_one_way,
+    random::fraction,
+    rpc::Outgoing,
+    sse::{Backoff, Fingerprint},
+    tap::{catch, catch_async},
+    transport::PostFailure,
+};
+
+/// How often the upload of a large response is repeated after it broke. Then the agent gets a short error instead.
+const MAX_UPLOADS: u32 = 3;
+/// The name of the application's code in logs.
+const HANDLER: &str = "agent request handler";
+
+/// Passes a request to the handler: to its queue if it has one with room, and else on a task of its own.
+pub(in crate::inbound) fn dispatch(
+    core: &Arc<Core>,
+    event_id: Option<EventId>,
+    id: MessageId,
+    method: &str,
+    params: Bytes,
+) {
+    let Some(client) = core.client() else { return };
+    let method: Arc<str> = method.into();
+    let session: Option<Arc<str>> = peek_session(&params).map(Arc::from);
+    let (cancel, cancelled_by) = oneshot::channel();
+    let reopenings = core.stats.reconnects.load(Ordering::Acquire);
+    let arrival = Arrival { method: method.clone(), print: Fingerprint::of(&params), event_id, reopenings };
+    let open = OpenRequest { serial: 0, session: session.clone(), arrival, bytes: params.len(), cancel };
+    let target = Target { id, method, session };
+    match core.calls.admit(&target.id, open) {
+        Admission::Open(serial) => {
+            let request = AgentRequest::new(target.id.clone(), target.method.clone(), params, client);
+            let handling = core.options.handler.enqueue(request);
+            core.tasks.spawn(serve(core.clone(), target, serial, handling, cancelled_by));
+        }
+        Admission::Refused => {
+            core.tasks.spawn(refuse(core.clone(), target));
+        }
+        Admission::Repeated => {
+            tracing::debug!(id = %target.id, method = %target.method, "repeated agent request");
+        }
+        Admission::Dropped => {
+            let limit = core.options.limits.refusals;
+            lost(core, &target, Error::TooManyRequests { limit });
+        }
+    }
+}
+
+/// Where a response goes.
+struct Target {
+    id: MessageId,
+    method: Arc<str>,
+    session: Option<Arc<str>>,
+}
+
+/// What becomes of a request.
+enum Decision {
+    /// It is answered. The caller that cancelled it waits for the sender to be dropped.
+    Respond(Answer, Option<oneshot::Sender<()>>),
+    /// Another client answers it.
+    Ignore,
+    /// The agent or the connection is gone.
+    Gone,
+}
+
+async fn serve(
+    core: Arc<Core>,
+    target: Target,
+    serial: u64,
+    handling: Result<AnswerFuture, Box<AgentRequest>>,
+    mut cancelled_by: oneshot::Receiver<oneshot::Sender<()>>,
+) {
+    let handler = core.options.handler.clone();
+    match decide(handler, handling, &target.method, &mut cancelled_by).await {
+        Decision::Respond(answer, waiter) => {
+            if let Some(_responding) = core.calls.claim(&target.id, serial) {
+                deliver(&core, &target, answer, &core.calls.response_posts).await;
+            }
+            // Only now, because a cancel that came meanwhile waits for the receiver.
+            drop((waiter, cancelled_by));
+        }
+        Decision::Ignore => drop(core.calls.claim(&target.id, serial)),
+        Decision::Gone => {}
+    }
+}
+
+async fn decide(
+    handler: Arc<dyn AnyHandler>,
+    handling: Result<AnswerFuture, Box<AgentRequest>>,
+    method: &str,
+    cancelled_by: &mut oneshot::Receiver<oneshot::Sender<()>>,
+) -> Decision {
+    // An agent that gets an error is better off than one that waits for ever.
+    let panicked = || Decision::Respond(Err(RpcError::internal("the handler panicked")), None);
+    let handling = match handling {
+        Ok(handling) => Some(handling),
+        Err(request) => catch(HANDLER, || handler.handle(*request)),
+    };
+    let Some(mut handling) = handling else { return panicked() };
+    let decision = tokio::select! {
+        biased;
+        // An answer that was given counts, even if a cancel came after it.
+        answer = catch_async(HANDLER, &mut handling) => match answer {
+            Some(Some(answer)) => Decision::Respond(answer, None),
+            Some(None) => Decision::Ignore,
+            None => panicked(),
+        },
+        cancel = cancelled_by => match cancel {
+            Ok(waiter) => Decision::Respond(cancelled(method), Some(waiter)),
+            Err(_) => Decision::Gone,
+        },
+    };
+    // Destructors may panic too.
+    let _ = catch(HANDLER, || drop(handling));
+    decision
+}
+
+async fn refuse(core: Arc<Core>, target: Target) {
+    let _responding = Responding { table: &core.calls, refusal: true };
+    let busy = Err(RpcError::internal("too many requests are open"));
+    deliver(&core, &target, busy, &core.calls.refusal_posts).await;
+}
+
+/// Posts a response. It is repeated only while it is certain that it did not arrive.
+async fn deliver(core: &Arc<Core>, target: &Target, answer: Answer, posts: &Semaphore) {
+    let Some(mut body) = encode(target, &answer) else { return };
+    core.tap_outbound(&body);
+    let mut backoff = Backoff::new(core.options.reconnect.clone());
+    let (mut uploads, mut replaced) = (0, false);
+    loop {
+        let sent = {
+            let Ok(_permit) = posts.acquire().await else { return };
+            send_one_way(core, &target.method, body.clone(), target.session.clone()).await
+        };
+        match sent {
+            Ok(()) => return,
+            // The server cannot have run it. An agent that gets an error can ask for less; one that gets nothing
+            // waits for ever.
+            Err(PostFailure::NotTaken(error) | PostFailure::Failed(error))
+                if !replaced && is_too_large(&error, &mut uploads) =>
+            {
+                replaced = true;
+                let Some(smaller) = encode(target, &Err(RpcError::internal(&error))) else { return };
+                body = smaller;
+                core.tap_outbound(&body);
+                lost(core, target, error);
+            }
+            Err(PostFailure::NotTaken(error)) if error.is_retryable() => {
+                let Some(delay) = backoff.next_delay(fraction()) else {
+                    return lost(core, target, error);
+                };
+                tokio::time::sleep(delay.max(error.retry_after().unwrap_or_default())).await;
+            }
+            Err(failure) => return lost(core, target, failure.into_error()),
+        }
+    }
+}
+
+/// Whether a response is too large: the server said so, or its upload broke several times.
+fn is_too_large(error: &Error, uploads: &mut u32) -> bool {
+    match error {
+        Error::PayloadTooLarge { .. } => true,
+        Error::UploadInterrupted { .. } => {
+            *uploads += 1;
+            *uploads >= MAX_UPLOADS
+        }
+        _ => false,
+    }
+}
+
+fn encode(target: &Target, answer: &Answer) -> Option<Bytes> {
+    let body = match answer {
+        Ok(result) => Outgoing::response(&target.id, Ok(result)),
+        Err(error) => Outgoing::response::<()>(&target.id, Err(error)),
+    };
+    match body {
+        Ok(body) => Some(body),
+        Err(error) => {
+            tracing::error!(id = %target.id, method = %target.method, %error, "response cannot be serialized");
+            None
+        }
+    }
+}
+
+fn lost(core: &Arc<Core>, target: &Target, error: Error) {
+    tracing::warn!(id = %target.id, method = %target.method, %error, "response to the agent was not delivered");
+    core.publish(Event::AnswerLost { id: target.id.clone(), method: target.method.to_string(), error });
+}

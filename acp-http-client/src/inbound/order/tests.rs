@@ -1,0 +1,292 @@
+//! The ordered core, event by event.
+
+use std::collections::HashSet;
+
+use super::*;
+use crate::{Dialect, Limits};
+
+const SECOND: Duration = Duration::from_secs(1);
+const SESSION: &str = "s";
+
+/// An ordered core with the requests that are pending, and what it has emitted.
+struct Bench {
+    core: OrderedCore,
+    pending: HashSet<u64>,
+    out: Vec<Effect>,
+    now: Moment,
+}
+
+impl Bench {
+    fn new(dialect: &Dialect) -> Self {
+        let settings = Settings {
+            barrier: dialect.barrier,
+            event_ids: dialect.event_ids,
+            limits: Limits::default(),
+            backlog: dialect.shared,
+            resume_from: None,
+            order: 2 * SECOND,
+            order_limit: 30 * SECOND,
+            quiet: SECOND / 4,
+            learn: SECOND / 2,
+            unconfirmed: Some(120 * SECOND),
+            unconfirmed_limit: Some(600 * SECOND),
+            backlog_quiet: SECOND / 4,
+            backlog_limit: 3 * SECOND,
+        };
+        let core = OrderedCore::new(settings, Arc::new(Ids::new().unwrap()));
+        Self { core, pending: HashSet::new(), out: Vec::new(), now: Moment::ZERO }
+    }
+
+    /// A bench whose first request was answered on the stream, under number 1.
+    fn introduced(dialect: &Dialect) -> Self {
+        let mut bench = Self::new(dialect);
+        bench.core.introducing();
+        let first = bench.request();
+        bench.open();
+        bench.response("1", first);
+        bench.out.clear();
+        bench
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.core.tick(self.now, &mut self.out);
+    }
+
+    fn open(&mut self) {
+        self.core.opened(self.now);
+    }
+
+    fn reopen(&mut self) {
+        self.core.lost(self.now);
+        self.open();
+    }
+
+    fn request(&mut self) -> u64 {
+        let number = self.core.ids.next();
+        self.pending.insert(number);
+        number
+    }
+
+    fn accept(&mut self, since: Moment, number: u64) {
+        self.core.accepted(self.now, since, number, Some(SESSION.into()));
+    }
+
+    fn event(&mut self, id: &str, data: String) {
+        let id = (!id.is_empty()).then(|| EventId::from(id));
+        let pending = self.pending.clone();
+        self.core.event(self.now, id, data.into(), |number| pending.contains(&number), &mut self.out);
+        self.core.bytes(self.now, false, true);
+    }
+
+    fn update(&mut self, id: &str, text: &str) {
+        let params = format!(r#"{{"sessionId":"{SESSION}","update":"{text}"}}"#);
+        self.event(id, format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#));
+    }
+
+    fn response(&mut self, id: &str, number: u64) {
+        let request = self.core.ids.id(number);
+        self.event(id, format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, request.as_json()));
+        self.pending.remove(&number);
+    }
+
+    fn body(&mut self) {
+        self.core.body_seen(self.now);
+    }
+
+    /// The origins of the messages since the last call, in order.
+    fn origins(&mut self) -> Vec<Origin> {
+        let effects = self.out.drain(..);
+        effects
+            .filter_map(|effect| match effect {
+                Effect::Message(ordered) => Some(ordered.origin),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Why a request failed, if it did.
+    fn failure(&self, request: u64) -> Option<Lost> {
+        self.out.iter().find_map(|effect| match effect {
+            Effect::Fail { number, why } if *number == request => Some(*why),
+            _ => None,
+        })
+    }
+
+    fn restarted(&self) -> bool {
+        self.out.iter().any(|effect| matches!(effect, Effect::Restarted { .. }))
+    }
+}
+
+#[test]
+fn a_request_that_may_have_reached_either_incarnation_does_not_wait_for_ever() {
+    let mut bench = Bench::introduced(&Dialect::RPC);
+    bench.core.lost(bench.now);
+    bench.pass(SECOND);
+    let (since, request) = (bench.now, bench.request());
+    bench.accept(since, request);
+    bench.open();
+    let probe = bench.request();
+    bench.response("1", probe);
+    assert!(bench.restarted());
+    assert_eq!(bench.failure(request), None, "it may run on the new server");
+    bench.pass(119 * SECOND);
+    assert_eq!(bench.failure(request), None);
+    bench.pass(SECOND);
+    assert_eq!(bench.failure(request), Some(Lost::Silence));
+}
+
+#[test]
+fn a_request_that_is_accepted_after_the_proof_of_a_restart_belongs_to_the_old_incarnation() {
+    let mut bench = Bench::introduced(&Dialect::RPC);
+    let (since, request) = (bench.now, bench.request());
+    bench.pass(SECOND);
+    bench.reopen();
+    let probe = bench.request();
+    bench.response("1", probe);
+    assert!(bench.restarted());
+    bench.accept(since, request);
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.failure(request), Some(Lost::Restart));
+}
+
+#[test]
+fn a_response_in_an_old_gap_proves_a_restart_if_its_request_is_younger_than_the_gap() {
+    let mut bench = Bench::introduced(&Dialect::RPC);
+    let early = bench.request();
+    bench.update("4", "x");
+    bench.open();
+    bench.update("4", "x");
+    bench.pass(2 * SECOND);
+    assert!(bench.out.iter().any(|effect| matches!(effect, Effect::Gap { from: 2, to: 3 })));
+    bench.response("3", early);
+    assert!(!bench.restarted(), "the response was late");
+    let late = bench.request();
+    bench.response("2", late);
+    assert!(bench.restarted(), "the request was made behind number 4");
+}
+
+#[test]
+fn a_stream_that_continues_without_a_proof_puts_accepted_requests_in_doubt() {
+    let mut bench = Bench::introduced(&Dialect::RPC);
+    let request = bench.request();
+    bench.accept(bench.now, request);
+    bench.reopen();
+    // Number 1, which would prove that the server is the same one, has left the buffer.
+    bench.update("2", "x");
+    bench.pass(120 * SECOND);
+    assert_eq!(bench.failure(request), Some(Lost::Silence));
+    let request = bench.request();
+    bench.accept(bench.now, request);
+    bench.reopen();
+    bench.update("2", "x");
+    bench.pass(1000 * SECOND);
+    assert_eq!(bench.failure(request), None, "number 2 came again: nothing is in doubt");
+}
+
+#[test]
+fn a_replay_does_not_renew_a_doubt_and_what_is_new_does() {
+    for id in ["", "x"] {
+        let mut bench = Bench::introduced(&Dialect::AUTO);
+        let request = bench.request();
+        bench.accept(bench.now, request);
+        for text in ["a", "b"] {
+            bench.update(id, text);
+        }
+        for _ in 0..3 {
+            bench.reopen();
+            for text in ["a", "b"] {
+                bench.update(id, text);
+            }
+            bench.pass(30 * SECOND);
+        }
+        assert_eq!(bench.origins().len(), 8, "nothing is dropped that nothing identifies");
+        bench.update(id, "c");
+        bench.pass(100 * SECOND);
+        assert_eq!(bench.failure(request), None, "the session lives");
+        bench.reopen();
+        bench.update(id, "c");
+        bench.pass(20 * SECOND);
+        assert_eq!(bench.failure(request), Some(Lost::Silence));
+    }
+}
+
+#[test]
+fn a_doubt_has_a_limit_where_nothing_identifies_events() {
+    for (dialect, limited) in [(Dialect::AUTO, true), (Dialect::RPC, false)] {
+        let mut bench = Bench::introduced(&dialect);
+        bench.update("2", "first");
+        let request = bench.request();
+        bench.core.post_lost(bench.now, bench.now, request, Some(SESSION.into()));
+        for number in 3..13 {
+            bench.pass(59 * SECOND);
+            let id = if limited { "2".to_owned() } else { number.to_string() };
+            bench.update(&id, &number.to_string());
+        }
+        bench.pass(10 * SECOND);
+        assert_eq!(bench.failure(request), limited.then_some(Lost::Silence), "{}", dialect.name());
+    }
+}
+
+#[test]
+fn a_backlog_message_that_arrives_behind_the_first_response_is_old() {
+    let mut bench = Bench::new(&Dialect::RELEASED);
+    bench.core.introducing();
+    let first = bench.request();
+    bench.open();
+    bench.update("7", "old");
+    bench.response("9", first);
+    bench.reopen();
+    bench.response("9", first);
+    bench.pass(2 * SECOND);
+    assert_eq!(bench.origins(), [Origin::Replayed]);
+    bench.update("8", "swapped with the response");
+    bench.update("10", "new");
+    assert_eq!(bench.origins(), [Origin::Replayed, Origin::Live]);
+}
+
+#[test]
+fn nothing_is_live_before_the_first_response_of_an_unknown_server() {
+    let mut bench = Bench::new(&Dialect::AUTO);
+    bench.core.introducing();
+    bench.open();
+    bench.update("", "old");
+    bench.pass(100 * SECOND);
+    bench.update("", "of another client");
+    assert_eq!(bench.origins(), [Origin::Replayed; 2], "an agent may take minutes to start");
+    bench.body();
+    bench.update("", "unknown");
+    assert_eq!(bench.origins(), []);
+    bench.pass(SECOND);
+    bench.update("", "new");
+    assert_eq!(bench.origins(), [Origin::Live; 2], "no echo came");
+}
+
+#[test]
+fn a_connection_id_ends_the_backlog() {
+    let mut bench = Bench::new(&Dialect::AUTO);
+    bench.core.introducing();
+    bench.open();
+    bench.body();
+    bench.update("", "unknown");
+    bench.core.exclusive();
+    bench.pass(Duration::ZERO);
+    bench.update("", "new");
+    assert_eq!(bench.origins(), [Origin::Live; 2]);
+}
+
+#[test]
+fn a_slow_replay_does_not_end_the_backlog_and_a_long_time_without_events_does() {
+    let mut bench = Bench::new(&Dialect::RPC);
+    bench.core.introducing();
+    bench.open();
+    bench.body();
+    bench.pass(10 * SECOND);
+    bench.update("1", "old");
+    assert_eq!(bench.origins(), [Origin::Replayed]);
+    bench.pass(15 * SECOND);
+    bench.core.bytes(bench.now, false, false);
+    bench.pass(15 * SECOND);
+    bench.update("2", "new");
+    assert_eq!(bench.origins(), [Origin::Live]);
+}

@@ -1,0 +1,90 @@
+//! Opening a stream, and what it has to show then.
+
+use std::sync::atomic::Ordering;
+
+use tokio::time::{Duration, Instant};
+
+use super::{LinkState, Reader, Stop};
+use crate::{
+    ConnectionState, Event, Phase,
+    client::probe,
+    transport::{EventStream, StreamFailure, Trouble},
+};
+
+/// How long a resumed stream has to bring the event that it is known to have. Silence decides nothing: it triggers a
+/// look at the whole buffer, and then a probe.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What an open stream has to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proof {
+    None,
+    /// It begins with an event that was seen before, or the server is another one.
+    Overlap(Instant),
+    /// The whole buffer was asked for, which cannot be empty on the same server.
+    Buffer(Instant),
+}
+
+impl Reader {
+    pub(super) async fn open(&mut self) -> Result<EventStream, StreamFailure> {
+        if self.core.options.dialect.bootstrap {
+            let core = self.core.clone();
+            self.serve(core.gate.used(), None).await;
+        }
+        let (point, overlaps, numbered) = {
+            let core = self.link.core();
+            let identity = core.identity();
+            (
+                identity.resume_point(),
+                identity.overlaps(),
+                identity.last_number().is_some_and(|last| last > 0),
+            )
+        };
+        let point = point.filter(|_| !self.from_beginning);
+        let (core, session) = (self.core.clone(), self.link.session().cloned());
+        let opening = async move { core.transport.open_stream(session.as_deref(), point.as_deref()).await };
+        let started = Instant::now();
+        let until = started.checked_add(self.core.options.timeouts.stream_open);
+        let stream = self.serve(opening, until).await.unwrap_or_else(|| {
+            Err(StreamFailure { trouble: Trouble::Passing, error: self.timeout(Phase::StreamOpen, started) })
+        })?;
+        let until = Instant::now() + PROOF_TIMEOUT;
+        self.proof = match std::mem::take(&mut self.from_beginning) {
+            true if numbered => Proof::Buffer(until),
+            false if overlaps => Proof::Overlap(until),
+            _ => Proof::None,
+        };
+        if self.core.options.dialect.bootstrap {
+            // The stream exists, so the POST that makes it was accepted.
+            self.core.gate.open();
+        }
+        self.not_yet = 0;
+        let continuity = self.link.input(|core, now| core.opened(now));
+        self.link.set_state(LinkState::Live);
+        if let Some(continuity) = continuity {
+            self.core.stats.reconnects.fetch_add(1, Ordering::AcqRel);
+            self.core.publish(Event::Reconnected { stream: self.link.source().clone(), continuity });
+        }
+        self.opened_once = true;
+        if self.is_connection() {
+            self.core.set_state(ConnectionState::Live);
+        }
+        Ok(stream)
+    }
+
+    /// The open stream did not show in time that the server is the same one.
+    pub(super) fn unproven(&mut self) -> Option<Stop> {
+        match std::mem::replace(&mut self.proof, Proof::None) {
+            Proof::None => None,
+            Proof::Overlap(_) => {
+                self.from_beginning = true;
+                Some(Stop::Reopen)
+            }
+            Proof::Buffer(_) => {
+                tracing::debug!(stream = %self.link.source(), "the replay buffer is silent: probing the server");
+                probe(&self.core);
+                None
+            }
+        }
+    }
+}

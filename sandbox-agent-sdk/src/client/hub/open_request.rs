@@ -1,0 +1,26 @@
+//! An agent request that is being served.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::progress::Progress;
+
+/// An agent request of a session waits for its response for as long as this lives.
+///
+/// It may be dropped while the hub is locked.
+#[derive(Debug)]
+pub(in crate::client) struct OpenRequest(Arc<watch::Sender<Progress>>);
+
+impl OpenRequest {
+    pub(super) fn new(progress: &Arc<watch::Sender<Progress>>) -> Self {
+        progress.send_modify(Progress::request);
+        Self(Arc::clone(progress))
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.0.send_modify(Progress::responded);
+    }
+}

@@ -1,0 +1,142 @@
+//! Whether a session's turn makes progress, and whether a report of its state has ended it.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::event::Origin;
+use crate::{Event, Update, UpdateKind};
+
+/// The update that reports what a session is doing, in the draft of version 2 of the protocol.
+const STATE_UPDATE: &str = "state_update";
+
+/// What is known of the progress of a session's turn.
+#[derive(Debug, Clone, Default)]
+pub(in crate::client) struct Progress {
+    /// Counts updates and agent requests, so that watchers see a change.
+    activity: u64,
+    /// How many agent requests wait for a response of this client.
+    pub(in crate::client) open_requests: usize,
+    /// Whether the agent reported that it works, and did not report the end of it.
+    working: bool,
+    /// The report that ended the work, since the turn began.
+    pub(in crate::client) ended_by: Option<Arc<Value>>,
+    /// Whether a report of the turn may be lost.
+    pub(in crate::client) uncertain: bool,
+    /// Whether the server restarted since the turn began.
+    pub(in crate::client) restarted: bool,
+}
+
+impl Progress {
+    /// A turn begins. Work that the agent reported before may be work that the prompt joins.
+    pub(super) fn begin(&mut self) {
+        self.ended_by = None;
+        (self.uncertain, self.restarted) = (false, false);
+    }
+
+    /// Something happens in the session, or on the connection; `true` if it is progress.
+    pub(super) fn observe(&mut self, event: &Event) -> bool {
+        match event {
+            Event::Update(update) => {
+                self.read_state(update);
+                self.activity += 1;
+                true
+            }
+            Event::Gap(_) | Event::Lagged(_) | Event::Reconnected { checked: false } => {
+                self.uncertain = true;
+                true
+            }
+            Event::ServerRestarted => {
+                (self.working, self.restarted) = (false, true);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// An agent request is served from now on.
+    pub(in crate::client) fn request(&mut self) {
+        self.activity += 1;
+        self.open_requests += 1;
+    }
+
+    /// An agent request has its response, or needs none any more.
+    pub(in crate::client) fn responded(&mut self) {
+        self.activity += 1;
+        self.open_requests = self.open_requests.saturating_sub(1);
+    }
+
+    /// Repeated reports of a state end nothing: only work that was reported can end.
+    fn read_state(&mut self, update: &Update) {
+        let is_state = matches!(update.kind(), UpdateKind::Other { kind } if kind == STATE_UPDATE);
+        if !is_state || update.origin() != Origin::Live {
+            return;
+        }
+        match update.raw().get("state").and_then(Value::as_str) {
+            Some("running" | "requires_action") => (self.working, self.ended_by) = (true, None),
+            Some("idle") if self.working => {
+                self.working = false;
+                self.ended_by = Some(Arc::new(update.raw().clone()));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Progress;
+    use crate::event::Origin;
+    use crate::{Event, Update};
+
+    fn state(state: &str, origin: Origin) -> Event {
+        let update = json!({"sessionUpdate": "state_update", "state": state, "stopReason": "end_turn"});
+        Event::Update(Update::read(json!({"sessionId": "s", "update": update}), origin, 10))
+    }
+
+    #[test]
+    fn only_work_that_was_reported_ends_and_only_by_a_live_report() {
+        use Origin::{History, Live, Replayed};
+        // What is reported in a turn, and whether that ends it.
+        let table: [(&[(&str, Origin)], bool); 8] = [
+            (&[("running", Live), ("idle", Live)], true),
+            (&[("requires_action", Live), ("idle", Live)], true),
+            (&[("idle", Live)], false),
+            (&[("running", Live), ("idle", History)], false),
+            (&[("running", Replayed), ("idle", Live)], false),
+            (&[("running", Live), ("idle", Live), ("running", Live)], false),
+            (&[("running", Live), ("_paused", Live)], false),
+            (&[("running", Live), ("idle", Live), ("idle", Live)], true),
+        ];
+        for (reports, ends) in table {
+            let mut progress = Progress::default();
+            progress.begin();
+            for (name, origin) in reports {
+                progress.observe(&state(name, *origin));
+            }
+            assert_eq!(progress.ended_by.is_some(), ends, "{reports:?}");
+        }
+    }
+
+    #[test]
+    fn a_turn_does_not_end_by_the_report_that_ended_the_one_before() {
+        let mut progress = Progress::default();
+        progress.begin();
+        progress.observe(&state("running", Origin::Live));
+        progress.observe(&state("idle", Origin::Live));
+        progress.begin();
+        progress.observe(&state("idle", Origin::Live));
+        assert!(progress.ended_by.is_none());
+    }
+
+    #[test]
+    fn a_prompt_that_joins_work_ends_with_it() {
+        let mut progress = Progress::default();
+        progress.observe(&state("running", Origin::Live));
+        progress.begin();
+        progress.observe(&state("idle", Origin::Live));
+        assert!(progress.ended_by.is_some());
+    }
+}

@@ -1,0 +1,284 @@
+//! The log of a client: everything that happens, without loss.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+
+use futures::task::AtomicWaker;
+
+use super::hub::LogSink;
+use super::lifecycle::Inner;
+use super::reading::StreamReader;
+use super::stream::{LogEntry, LogRecord, StreamPosition};
+use crate::Event;
+use crate::event::{Gap, Origin};
+
+/// Everything that happens from a position on, in one order and without loss.
+///
+/// Entries wait in memory within the [budget](crate::ClientOptions::event_budget) of a subscriber. What exceeds it is
+/// read again from the server when the reader gets there; what the server no longer has by then is a
+/// [`LogRecord::Missing`]. Nothing is lost without one.
+#[derive(Debug)]
+#[must_use = "a log that is not read only fills its memory"]
+pub struct EventLog {
+    inner: Weak<Inner>,
+    queue: Arc<LogQueue>,
+    /// Reads what is not in the queue.
+    catching_up: Option<CatchingUp>,
+    /// The last position that was given out.
+    position: Option<StreamPosition>,
+}
+
+#[derive(Debug)]
+struct CatchingUp {
+    reader: StreamReader,
+    hole: Hole,
+}
+
+/// A part of the stream that is read from the server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hole {
+    /// The last position before it.
+    pub(super) after: StreamPosition,
+    /// The last one in it; `None` if it ends at the present.
+    pub(super) last: Option<StreamPosition>,
+}
+
+impl EventLog {
+    pub(super) fn new(inner: &Arc<Inner>, queue: Arc<LogQueue>, from: Option<StreamPosition>) -> Self {
+        let mut log = Self { inner: Arc::downgrade(inner), queue, catching_up: None, position: from };
+        if let Some(after) = from {
+            log.catch_up(Hole { after, last: None });
+        }
+        log
+    }
+
+    /// The next entry; `None` once the client is gone.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Option<LogEntry> {
+        loop {
+            let entry = match &mut self.catching_up {
+                Some(CatchingUp { reader, hole }) => {
+                    let hole = *hole;
+                    match reader.next().await {
+                        Some(Ok(entry)) => entry,
+                        Some(Err(error)) => {
+                            tracing::warn!(%error, "a part of the stream cannot be read again");
+                            self.catching_up = None;
+                            match self.missing(hole) {
+                                Some(missing) => return Some(missing),
+                                None => continue,
+                            }
+                        }
+                        None => {
+                            self.catching_up = None;
+                            continue;
+                        }
+                    }
+                }
+                None => match poll_fn(|context| self.queue.poll(context)).await? {
+                    Item::Entry(entry) => *entry,
+                    Item::Hole(hole) => {
+                        self.catch_up(hole);
+                        continue;
+                    }
+                },
+            };
+            if self.is_new(&entry) {
+                return Some(entry);
+            }
+        }
+    }
+
+    /// The position of the last entry that has one.
+    #[must_use]
+    pub fn position(&self) -> Option<StreamPosition> {
+        self.position
+    }
+
+    fn catch_up(&mut self, hole: Hole) {
+        let Some(inner) = self.inner.upgrade() else { return };
+        let reader = StreamReader::new(inner, hole.after, hole.last.map(|last| last.offset));
+        self.catching_up = Some(CatchingUp { reader, hole });
+    }
+
+    /// What cannot be read again.
+    fn missing(&mut self, hole: Hole) -> Option<LogEntry> {
+        let after = self.position.filter(|position| position.is_behind(&hole.after)).unwrap_or(hole.after);
+        let last = hole.last.filter(|last| last.is_behind(&after))?;
+        self.position = Some(last);
+        let gap = Gap { from: after.offset.saturating_add(1), to: last.offset };
+        Some(LogEntry::new(LogRecord::Missing(gap), None, Origin::Live))
+    }
+
+    /// Whether an entry was not given out before: a new connection replays what the server still has.
+    fn is_new(&mut self, entry: &LogEntry) -> bool {
+        let Some(position) = entry.position else { return true };
+        let is_new = self.position.is_none_or(|last| position.is_behind(&last));
+        if is_new {
+            self.position = Some(position);
+        }
+        is_new
+    }
+}
+
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        self.queue.end();
+    }
+}
+
+/// The entries that wait for the reader of a log.
+pub(super) struct LogQueue {
+    budget: usize,
+    /// Guards what waits; held for a push or a pop.
+    state: Mutex<State>,
+    waker: AtomicWaker,
+}
+
+#[derive(Default)]
+struct State {
+    items: VecDeque<Item>,
+    bytes: usize,
+    /// The last position that was pushed or left out.
+    position: Option<StreamPosition>,
+    ended: bool,
+}
+
+enum Item {
+    Entry(Box<LogEntry>),
+    Hole(Hole),
+}
+
+impl LogQueue {
+    pub(super) fn new(budget: usize) -> Self {
+        Self { budget, state: Mutex::default(), waker: AtomicWaker::new() }
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        self.waker.register(context.waker());
+        let mut state = self.lock();
+        match state.items.pop_front() {
+            Some(item) => {
+                if let Item::Entry(entry) = &item {
+                    state.bytes -= entry.weight();
+                }
+                Poll::Ready(Some(item))
+            }
+            None if state.ended => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LogSink for LogQueue {
+    fn is_read(&self) -> bool {
+        !self.lock().ended
+    }
+
+    /// Adds an entry. One that exceeds the budget is left out if it can be read from the server again.
+    fn push(&self, entry: &LogEntry) {
+        let mut state = self.lock();
+        if state.ended {
+            return;
+        }
+        let weight = entry.weight();
+        let before = state.position;
+        if let Some(position) = entry.position {
+            state.position = Some(position);
+        }
+        let fits = state.bytes == 0 || state.bytes.saturating_add(weight) <= self.budget;
+        match (entry.position, before) {
+            (Some(position), Some(after)) if !fits && is_readable(entry) => match state.items.back_mut() {
+                Some(Item::Hole(hole)) if hole.after.incarnation == position.incarnation => {
+                    hole.last = Some(position);
+                }
+                _ => state.items.push_back(Item::Hole(Hole { after, last: Some(position) })),
+            },
+            _ => {
+                state.bytes += weight;
+                state.items.push_back(Item::Entry(Box::new(entry.clone())));
+            }
+        }
+        drop(state);
+        self.waker.wake();
+    }
+
+    fn end(&self) {
+        self.lock().ended = true;
+        self.waker.wake();
+    }
+}
+
+/// Whether the server gives an entry again. What this client makes of it, such as the end of a session, it does not.
+fn is_readable(entry: &LogEntry) -> bool {
+    matches!(
+        &entry.record,
+        LogRecord::Event(Event::Update(_) | Event::Other { .. } | Event::AgentUnparsed { .. })
+            | LogRecord::AgentRequest { .. }
+            | LogRecord::Response { .. }
+    )
+}
+
+impl fmt::Debug for LogQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("LogQueue")
+            .field("items", &state.items.len())
+            .field("bytes", &state.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Update;
+
+    fn update(offset: u64) -> LogEntry {
+        let content = json!({"type": "text", "text": offset.to_string()});
+        let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+        let update = Update::read(json!({"sessionId": "s", "update": update}), Origin::Live, 1000);
+        LogEntry::of_event(&Event::Update(update), Some(StreamPosition::of(0, offset, b"")))
+    }
+
+    fn pop(queue: &LogQueue) -> Option<Item> {
+        match queue.poll(&mut Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(item) => item,
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn what_exceeds_the_budget_becomes_a_hole_and_everything_else_stays() {
+        let queue = LogQueue::new(2 * update(1).weight());
+        (1..=4).for_each(|offset| queue.push(&update(offset)));
+        let news = LogEntry::of_event(&Event::ServerRestarted, None);
+        queue.push(&news);
+        (5..=6).for_each(|offset| queue.push(&update(offset)));
+        let mut seen = Vec::new();
+        while let Some(item) = pop(&queue) {
+            seen.push(match item {
+                Item::Entry(entry) => entry.position.map_or("news".to_owned(), |at| at.offset.to_string()),
+                Item::Hole(hole) => format!("{}..{}", hole.after.offset, hole.last.map_or(0, |at| at.offset)),
+            });
+        }
+        assert_eq!(seen, ["1", "2", "2..4", "news", "4..6"]);
+        assert_eq!(queue.lock().bytes, 0);
+        queue.push(&update(7));
+        assert!(matches!(pop(&queue), Some(Item::Entry(_))));
+        queue.end();
+        queue.push(&update(8));
+        assert!(pop(&queue).is_none());
+    }
+}

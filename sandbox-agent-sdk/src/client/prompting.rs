@@ -1,0 +1,80 @@
+//! Prompts, and the two ways in which a turn ends.
+
+use std::sync::Arc;
+
+use acp_http_client as wire;
+use serde_json::Value;
+
+use super::calls::ended;
+use super::connection::Connection;
+use super::names::PROMPT;
+use crate::Error;
+use crate::error::{Phase, RpcError, Timeout};
+
+impl Connection {
+    /// Sends a prompt and waits for the end of its turn.
+    ///
+    /// That is the response, or, where the response says only that the prompt was accepted, the report that the session
+    /// is idle. The draft of version 2 of the protocol has it so.
+    pub(super) async fn prompt(
+        &self,
+        session: &str,
+        request: wire::Request<wire::Json>,
+    ) -> Result<Value, Error> {
+        // The requests of the turn are ours until its end.
+        let _pending = self.hub.pending_call(session);
+        let response = self.session_request(PROMPT, session, request).await?;
+        match is_acceptance(&response) {
+            true => self.idle(session).await,
+            false => Ok(response),
+        }
+    }
+
+    /// Waits for the report that the work of a session has ended. It may have come already.
+    async fn idle(&self, session: &str) -> Result<Value, Error> {
+        let mut end = self.hub.watch_end(session);
+        let mut progress = self.hub.watch_progress(session);
+        // After a gap the report may be lost; a session that then stays silent has no turn any more.
+        let limit = self.options.timeouts.request;
+        loop {
+            let in_doubt = {
+                let now = progress.borrow_and_update();
+                if let Some(report) = &now.ended_by {
+                    return outcome(report);
+                }
+                if now.restarted {
+                    return Err(Error::ServerRestarted { what: PROMPT.to_owned() });
+                }
+                now.uncertain && now.open_requests == 0
+            };
+            tokio::select! {
+                biased;
+                Ok(()) = progress.changed() => {}
+                info = ended(&mut end) => {
+                    let with_connection = self.shared.ended().is_some();
+                    return Err(Error::ended(Some(session).filter(|_| !with_connection), info, true));
+                }
+                reason = self.wire.ended() => return Err(Error::terminated(&reason)),
+                () = tokio::time::sleep(limit), if in_doubt => {
+                    return Err(Error::Timeout(Box::new(Timeout::new(Phase::Confirmation, PROMPT, limit))));
+                }
+            }
+        }
+    }
+}
+
+/// Whether a response says only that the prompt is a message of the conversation from now on.
+fn is_acceptance(response: &Value) -> bool {
+    let text = |member: &str| response.get(member).is_some_and(Value::is_string);
+    text("messageId") && !text("stopReason")
+}
+
+/// What the report says of the end.
+fn outcome(report: &Arc<Value>) -> Result<Value, Error> {
+    if report.get("stopReason").and_then(Value::as_str) != Some("error") {
+        return Ok((**report).clone());
+    }
+    let error = report.get("error").cloned().and_then(|error| serde_json::from_value(error).ok());
+    let unknown = || RpcError::new(RpcError::INTERNAL_ERROR, "the agent reports an error without details");
+    Err(Error::Rpc { error: error.unwrap_or_else(unknown), status: None, executed: true })
+}

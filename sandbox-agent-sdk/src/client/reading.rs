@@ -1,0 +1,384 @@
+//! Reads a part of the server's stream again.
+
+use std::fmt;
+use std::sync::Arc;
+
+use acp_http_client as wire;
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+
+use super::connection::Connection;
+use super::hub::ended_event;
+use super::lifecycle::Inner;
+use super::names::SESSION_UPDATE;
+use super::stream::{LogEntry, LogRecord, StreamPosition};
+use crate::client::limits::{BodyKind, Limits};
+use crate::error::{AgentUnparsed, RpcError};
+use crate::event::{Gap, Origin};
+use crate::termination::TerminationReport;
+use crate::{Error, Event, ServerKind, Update};
+
+/// Reads the server's stream from a position on, over a stream of its own.
+///
+/// It has everything that the server still has: updates, requests of agents, responses, of all sessions and all
+/// clients. If the position is not of this incarnation of the server, an [`Event::ServerRestarted`] comes first, and
+/// what follows begins with the first event that the server has. Events that the server no longer has are a
+/// [`LogRecord::Missing`].
+#[must_use = "nothing is read before the first call of `next`"]
+pub struct StreamReader {
+    state: State,
+    from: StreamPosition,
+    to: Option<u64>,
+    /// Whether the event at the beginning was looked for.
+    is_verified: bool,
+    /// Whether it was found to be the one that is meant.
+    is_same: Option<bool>,
+}
+
+enum State {
+    Opening(BoxFuture<'static, Result<Opened, Error>>),
+    Reading(Box<Opened>),
+    /// Everything was read. The stream stays open for the requests that it brought.
+    Read(Box<Opened>),
+    Failed,
+}
+
+/// A stream of its own, which answers nothing.
+struct Opened {
+    wire: wire::AcpHttpClient,
+    events: wire::Events,
+    requests: wire::AgentRequests,
+    /// Resolves when everything was read that the server had when the stream was opened; `None` afterwards.
+    probe: Option<BoxFuture<'static, ()>>,
+    limits: Limits,
+    incarnation: u64,
+    /// What is still to be given out.
+    pending: Option<LogEntry>,
+    /// Agent requests that were read, and may be offered or answered while the stream is open.
+    asked: Vec<(wire::AgentRequest, wire::Responder)>,
+    connection: Arc<Connection>,
+}
+
+impl StreamReader {
+    pub(super) fn new(inner: Arc<Inner>, from: StreamPosition, to: Option<u64>) -> Self {
+        let opening = async move {
+            let connection = inner.connection().await?;
+            Opened::new(connection, from)
+        };
+        Self { state: State::Opening(Box::pin(opening)), from, to, is_verified: from.offset == 0, is_same: None }
+    }
+
+    /// The next entry; `None` at the end: behind the position `to`, or behind everything that the server had when
+    /// reading began.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the server does not number its events. [`Error::NotConnected`] without a connection.
+    /// Nothing follows an error.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Option<Result<LogEntry, Error>> {
+        loop {
+            match &mut self.state {
+                State::Opening(opening) => match opening.await {
+                    Ok(opened) => self.state = State::Reading(Box::new(opened)),
+                    Err(error) => {
+                        self.state = State::Failed;
+                        return Some(Err(error));
+                    }
+                },
+                State::Reading(opened) => {
+                    let Some(entry) = opened.next().await else {
+                        self.finish();
+                        return None;
+                    };
+                    if let Some(entry) = self.checked(entry) {
+                        return Some(Ok(entry));
+                    }
+                }
+                State::Read(_) | State::Failed => return None,
+            }
+        }
+    }
+
+    /// Whether the event at the position where reading began was found, unchanged: the server has not restarted since
+    /// it was sent. `None` if the server no longer has that event.
+    #[must_use]
+    pub fn is_same_stream(&self) -> Option<bool> {
+        self.is_same
+    }
+
+    /// Routes an agent request that was read to this client, as one that is addressed to it, while the reader is held.
+    /// It is for a session whose owner is gone. Returns whether the request was read.
+    pub async fn offer(&mut self, request_id: &str) -> bool {
+        let Some(opened) = self.opened() else { return false };
+        let Some((request, responder)) = opened.take_request(request_id) else { return false };
+        let connection = Arc::clone(&opened.connection);
+        connection.serve(request, responder).await;
+        true
+    }
+
+    /// Responds to an agent request that was read. Returns whether the request was read and is not answered yet.
+    pub fn respond(&mut self, request_id: &str, result: &Value) -> bool {
+        let request = self.opened().and_then(|opened| opened.take_request(request_id));
+        request.is_some_and(|(_, responder)| responder.respond(result))
+    }
+
+    fn opened(&mut self) -> Option<&mut Opened> {
+        match &mut self.state {
+            State::Reading(opened) | State::Read(opened) => Some(opened),
+            State::Opening(_) | State::Failed => None,
+        }
+    }
+
+    fn finish(&mut self) {
+        self.state = match std::mem::replace(&mut self.state, State::Failed) {
+            State::Reading(opened) => State::Read(opened),
+            state => state,
+        };
+    }
+
+    /// Checks that the stream is the one that is meant, and ends behind the last position.
+    fn checked(&mut self, entry: LogEntry) -> Option<LogEntry> {
+        let entry = match (&entry.record, entry.position) {
+            (LogRecord::Missing(gap), _) if !self.is_verified => {
+                // The event at the position is gone too, and whether it was the same cannot be known.
+                self.is_verified = true;
+                let from = gap.from.max(self.from.offset.saturating_add(1));
+                let missing = LogRecord::Missing(Gap { from, to: gap.to });
+                (from <= gap.to).then(|| LogEntry::new(missing, None, Origin::Replayed))?
+            }
+            (LogRecord::Event(Event::ServerRestarted), _) => {
+                (self.is_verified, self.is_same) = (true, Some(false));
+                entry
+            }
+            (_, Some(position)) if !self.is_verified => {
+                self.is_verified = true;
+                if position.is_same_event(&self.from) {
+                    self.is_same = Some(true);
+                    return None;
+                }
+                if position.offset > self.from.offset {
+                    // The server gives what follows, as it was asked to.
+                    entry
+                } else {
+                    self.is_same = Some(false);
+                    let State::Reading(opened) = &mut self.state else { return None };
+                    opened.pending = Some(entry);
+                    LogEntry::of_event(&Event::ServerRestarted, None)
+                }
+            }
+            _ => entry,
+        };
+        if let (LogRecord::Missing(gap), Some(to)) = (&entry.record, self.to)
+            && gap.to >= to
+        {
+            self.finish();
+            let missing = LogRecord::Missing(Gap { from: gap.from, to });
+            return (gap.from <= to).then(|| LogEntry::new(missing, None, Origin::Replayed));
+        }
+        let offset = entry.position.map(|position| position.offset);
+        match (offset, self.to) {
+            (Some(offset), Some(to)) if offset > to => {
+                self.finish();
+                None
+            }
+            (Some(offset), Some(to)) if offset == to => {
+                self.finish();
+                Some(entry)
+            }
+            _ => Some(entry),
+        }
+    }
+}
+
+impl Opened {
+    fn new(connection: Arc<Connection>, from: StreamPosition) -> Result<Self, Error> {
+        if connection.kind() == ServerKind::ConnectionId {
+            return Err(Error::Unsupported { method: "reading the stream".to_owned() });
+        }
+        // The event at the position comes first, so that it can be compared.
+        let (builder, requests) = connection.reader(from.offset.saturating_sub(1)).agent_requests();
+        let wire = builder.build().map_err(Error::from_wire)?;
+        let events = wire.events().untyped();
+        // Every server responds to it, if only with an error, behind everything that it had before.
+        let probe = wire.request_raw("session/list", &json!({})).ordered(true);
+        let probe: BoxFuture<'static, ()> = Box::pin(async move { drop(probe.await) });
+        Ok(Self {
+            wire,
+            events,
+            requests,
+            probe: Some(probe),
+            limits: connection.options.limits.clone(),
+            incarnation: connection.hub.incarnation(),
+            pending: None,
+            asked: Vec::new(),
+            connection,
+        })
+    }
+
+    async fn next(&mut self) -> Option<LogEntry> {
+        if let Some(entry) = self.pending.take() {
+            return Some(entry);
+        }
+        loop {
+            let event = match &mut self.probe {
+                Some(probe) => tokio::select! {
+                    biased;
+                    event = self.events.recv() => event?,
+                    () = probe => {
+                        self.probe = None;
+                        continue;
+                    }
+                },
+                None => self.events.try_recv()?,
+            };
+            self.keep_requests();
+            if let Some(entry) = self.read(event) {
+                return Some(entry);
+            }
+        }
+    }
+
+    /// Keeps the latest requests, within the number that a connection may have open.
+    fn keep_requests(&mut self) {
+        while let Some(request) = self.requests.try_recv() {
+            if self.asked.len() >= self.limits.open_requests.max(1) {
+                // They are for the connection, which has them too.
+                let _ = self.asked.remove(0).1.ignore();
+            }
+            self.asked.push(request);
+        }
+    }
+
+    fn take_request(&mut self, id: &str) -> Option<(wire::AgentRequest, wire::Responder)> {
+        self.keep_requests();
+        let position = self.asked.iter().rposition(|(request, _)| id_text(request.id()) == id)?;
+        Some(self.asked.remove(position))
+    }
+
+    fn read(&self, event: wire::Event) -> Option<LogEntry> {
+        let (record, position) = match event {
+            wire::Event::Notification(notification) => {
+                let id = notification.meta.event_id.as_ref();
+                let position = self.position(id, notification.params.as_bytes());
+                (LogRecord::Event(self.notification(&notification)), position)
+            }
+            wire::Event::AgentRequest { id, request } => {
+                let position = self.position(request.meta.event_id.as_ref(), request.params.as_bytes());
+                (request_record(&self.limits, &id, &request), position)
+            }
+            wire::Event::UnmatchedResponse { id, raw, event_id, .. } => {
+                let position = self.position(event_id.as_ref(), raw.as_bytes());
+                (response_record(&self.limits, &id, &raw)?, position)
+            }
+            wire::Event::Gap { from, to, .. } => (LogRecord::Missing(Gap { from, to }), None),
+            wire::Event::Restarted { .. } => (LogRecord::Event(Event::ServerRestarted), None),
+            wire::Event::Lagged(count) => (LogRecord::Event(Event::Lagged(count)), None),
+            _ => return None,
+        };
+        Some(LogEntry::new(record, position, Origin::Replayed))
+    }
+
+    fn notification(&self, notification: &wire::Notification) -> Event {
+        let origin = Origin::Replayed;
+        let method = notification.method.as_str();
+        let size = match self.limits.check(BodyKind::Message, method, notification.params.as_bytes()) {
+            Ok(size) => size,
+            Err(error) => return too_large(&error),
+        };
+        if method == SESSION_UPDATE {
+            return Event::Update(Update::from_json(&notification.params, origin, size));
+        }
+        let params: Value = match serde_json::from_str(notification.params.as_str()) {
+            Ok(params) => params,
+            Err(error) => {
+                let start = notification.params.as_str().chars().take(256).collect();
+                return Event::Malformed { reason: error.to_string(), start, lost: true };
+            }
+        };
+        let ended = |params: &Value| {
+            let report = TerminationReport::from_session_ended(params)?;
+            let id = report.session_id()?.to_owned();
+            Some(ended_event(&id, &report.into_info(), origin))
+        };
+        match method {
+            "_sandboxagent/agent/unparsed" | "_adapter/invalid_stdout" => {
+                Event::AgentUnparsed { unparsed: AgentUnparsed::from_params(&params), origin }
+            }
+            "_sandboxagent/session/ended" => match ended(&params) {
+                Some(event) => event,
+                None => Event::Other { method: method.to_owned(), params, origin },
+            },
+            _ => Event::Other { method: method.to_owned(), params, origin },
+        }
+    }
+
+    fn position(&self, id: Option<&wire::EventId>, content: &[u8]) -> Option<StreamPosition> {
+        let offset = id?.as_number()?;
+        Some(StreamPosition::of(self.incarnation, offset, content))
+    }
+}
+
+/// On a shared endpoint nothing is answered here, also when the reader is dropped.
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.wire.control().end(Error::NotConnected);
+        let unread = std::iter::from_fn(|| self.requests.try_recv());
+        for (_, responder) in self.asked.drain(..).chain(unread) {
+            // They are for the connection, which has them too.
+            let _ = responder.ignore();
+        }
+    }
+}
+
+fn too_large(error: &Error) -> Event {
+    Event::Malformed { reason: error.to_string(), start: String::new(), lost: true }
+}
+
+/// The record of an agent request.
+pub(super) fn request_record(
+    limits: &Limits,
+    id: &wire::MessageId,
+    request: &wire::Notification,
+) -> LogRecord {
+    let admitted = limits.check(BodyKind::Message, &request.method, request.params.as_bytes());
+    match admitted
+        .map_err(|error| error.to_string())
+        .and_then(|_| serde_json::from_str(request.params.as_str()).map_err(|error| error.to_string()))
+    {
+        Ok(params) => {
+            let (request_id, method) = (id_text(id), request.method.clone());
+            LogRecord::AgentRequest { request_id, method, params }
+        }
+        Err(reason) => LogRecord::Event(Event::Malformed { reason, start: String::new(), lost: true }),
+    }
+}
+
+/// The record of a response to a request of another client.
+pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire::Json) -> Option<LogRecord> {
+    limits.check(BodyKind::Message, "response", raw.as_bytes()).ok()?;
+    let mut message: Value = serde_json::from_str(raw.as_str()).ok()?;
+    let result = match message.get_mut("error").map(Value::take).filter(|error| !error.is_null()) {
+        Some(error) => {
+            let unknown = RpcError::new(RpcError::INTERNAL_ERROR, "an error that cannot be decoded");
+            Err(serde_json::from_value(error).unwrap_or(unknown))
+        }
+        None => Ok(message.get_mut("result").map(Value::take).unwrap_or_default()),
+    };
+    Some(LogRecord::Response { request_id: id_text(id), result })
+}
+
+/// The id of a request as text.
+pub(super) fn id_text(id: &wire::MessageId) -> String {
+    match serde_json::from_str(id.as_json()) {
+        Ok(Value::String(id)) => id,
+        _ => id.as_json().to_owned(),
+    }
+}
+
+impl fmt::Debug for StreamReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamReader").field("from", &self.from).field("to", &self.to).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,168 @@
+//! Decides about the agent's permission requests and questions.
+
+use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::client::hub::Hub;
+use crate::error::RpcError;
+use crate::requests::QuestionRequest;
+use crate::requests::{DecidedBy, PermissionDecided};
+use crate::requests::{
+    ELICITATION, Fallback, Held, Params, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, Responder,
+    Response,
+};
+use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest};
+
+/// For how many sessions that this client has never named a warning is logged that nothing answers them.
+const WARNED: usize = 64;
+
+/// What decides about permissions and questions: the policy, the handler, those who read requests.
+#[derive(Debug)]
+pub(super) struct Decisions {
+    hub: Arc<Hub>,
+    policy: PermissionPolicy,
+    handler: Option<PermissionHandler>,
+    /// Guards the sessions this client has never named for which a warning was logged; held for a look-up.
+    warned: Mutex<HashSet<Option<Arc<str>>>>,
+}
+
+impl Decisions {
+    pub(super) fn new(hub: Arc<Hub>, policy: PermissionPolicy, handler: Option<PermissionHandler>) -> Self {
+        Self { hub, policy, handler, warned: Mutex::default() }
+    }
+
+    /// Whether a method is one that is decided here.
+    pub(super) fn decides(method: &str) -> bool {
+        matches!(method, REQUEST_PERMISSION | ELICITATION | REQUEST_QUESTION)
+    }
+
+    /// Has a request decided, at once or by the future that is returned.
+    pub(super) fn decide(
+        &self,
+        request: Undecided<'_>,
+        responder: impl Into<Responder>,
+    ) -> Option<BoxFuture<'static, ()>> {
+        let Undecided { method, session, params, held } = request;
+        if method != REQUEST_PERMISSION {
+            let request = QuestionRequest::new(method, params, responder, held);
+            // One that has no subscriber is dropped here, which cancels it.
+            if self.hub.publish(&Event::Question(request)) == 0 {
+                self.warn(session.cloned());
+            }
+            return None;
+        }
+        let call = params.pointer("/toolCall/toolCallId").and_then(Value::as_str);
+        let reported = session.zip(call).and_then(|(session, call)| self.hub.tool_call(session, call));
+        let request = PermissionRequest::new(params, responder, held, reported);
+        self.permission(request)
+    }
+
+    /// Has a permission decided: by the policy, by the handler, by those who read requests, or refuses it.
+    fn permission(&self, request: PermissionRequest) -> Option<BoxFuture<'static, ()>> {
+        let decision = self.policy.decide(&request);
+        if decision != PermissionDecision::Ask {
+            request.obey(&decision);
+            decided(&self.hub, &request, DecidedBy::Policy);
+            return None;
+        }
+        if let Some(handler) = self.handler.clone() {
+            self.hub.publish(&Event::Permission(request.observed()));
+            let hub = Arc::clone(&self.hub);
+            return Some(Box::pin(async move { ask_handler(&hub, &handler, request).await }));
+        }
+        if self.hub.publish(&Event::Permission(request.clone())) > 0 {
+            return None;
+        }
+        // The agent may have taken it back meanwhile.
+        let _ = request.refuse();
+        decided(&self.hub, &request, DecidedBy::Default);
+        self.warn(request.session_id().map(Into::into));
+        None
+    }
+
+    /// Logs that nothing answers a session's requests, once for each session.
+    fn warn(&self, session: Option<Arc<str>>) {
+        let known = session.as_deref().and_then(|session| self.hub.warn_of(session));
+        let first = known.unwrap_or_else(|| {
+            let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+            // An agent can invent any number of sessions.
+            warned.len() < WARNED && warned.insert(session.clone())
+        });
+        if first {
+            tracing::warn!(
+                session = session.as_deref(),
+                "the requests of this session are refused because nothing decides them: set a permission handler or a policy, or read its events as a deciding subscription"
+            );
+        }
+    }
+
+}
+
+/// A permission request or a question.
+pub(super) struct Undecided<'a> {
+    pub(super) method: &'a str,
+    pub(super) session: Option<&'a Arc<str>>,
+    pub(super) params: Arc<Params>,
+    /// What is held until the request is answered.
+    pub(super) held: Held,
+}
+
+/// Requests that their handler forwarded.
+impl Fallback for Decisions {
+    fn respond(
+        &self,
+        method: Arc<str>,
+        session: Option<Arc<str>>,
+        params: Arc<Params>,
+    ) -> BoxFuture<'static, Response> {
+        let unknown = RpcError::new(RpcError::METHOD_NOT_FOUND, format!("method not found: {method}"));
+        if !Self::decides(&method) {
+            return Box::pin(std::future::ready(Err(unknown)));
+        }
+        let (sender, mut decided) = oneshot::channel();
+        let request = Undecided { method: &method, session: session.as_ref(), params, held: Box::new(()) };
+        let deciding = self.decide(request, Responder::Handler(sender));
+        Box::pin(async move {
+            let mut deciding = deciding.unwrap_or_else(|| Box::pin(std::future::pending()));
+            let response = tokio::select! {
+                response = &mut decided => response,
+                () = &mut deciding => decided.await,
+            };
+            // Every copy answers when it is dropped, so that there is a response.
+            response.unwrap_or(Err(unknown))
+        })
+    }
+}
+
+/// Has the handler decide. The request stays open meanwhile; a handler that panics, or leaves it open, refuses it.
+async fn ask_handler(hub: &Hub, handler: &PermissionHandler, request: PermissionRequest) {
+    let decision = AssertUnwindSafe(handler.call(request.clone())).catch_unwind();
+    let decision = tokio::select! {
+        biased;
+        // It was answered elsewhere, or the agent does not wait any more.
+        () = request.closed() => return,
+        decision = decision => decision,
+    };
+    let decision = decision.unwrap_or_else(|_| {
+        tracing::error!("a permission handler panicked; the permission is refused");
+        PermissionDecision::Refuse
+    });
+    if !request.obey(&decision) {
+        // The agent may have taken it back meanwhile.
+        let _ = request.refuse();
+    }
+    decided(hub, &request, DecidedBy::Handler);
+}
+
+/// Reports how a permission was decided.
+fn decided(hub: &Hub, request: &PermissionRequest, by: DecidedBy) {
+    if request.outcome().is_some() {
+        hub.publish(&Event::PermissionDecided(PermissionDecided::new(request.observed(), by)));
+    }
+}

@@ -1,0 +1,212 @@
+//! The server's event stream with positions: for layers that store, forward or audit what happens.
+//!
+//! [`SandboxAgentClient::events_from`](crate::SandboxAgentClient::events_from) gives everything that happens from a
+//! position on, without loss, and [`SandboxAgentClient::read`](crate::SandboxAgentClient::read) a part of the stream that
+//! the server still has.
+
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::client::event::Weight;
+use crate::convert::decoded::value_size;
+use crate::error::RpcError;
+use crate::event::{Gap, Origin};
+use crate::{Error, Event, Prompt, TurnOutcome};
+
+pub use super::log::EventLog;
+pub use super::reading::StreamReader;
+
+/// What a layer does with a prompt besides: [`Session::prompt_with`](crate::Session::prompt_with).
+pub trait PromptLayer: Send + 'static {
+    /// Runs before the prompt is sent, with the id that its response has in the stream. If it fails, the prompt is not
+    /// sent, and the turn fails with the error. A prompt that is sent again has another id.
+    fn before_send(&mut self, request_id: String) -> BoxFuture<'static, Result<(), Error>>;
+
+    /// The prompt failed, and the agent certainly did not execute it. The turn sends it again to the session that this
+    /// returns, once.
+    fn not_executed(&mut self, error: &Error) -> BoxFuture<'static, Option<Resend>> {
+        let _ = error;
+        Box::pin(std::future::ready(None))
+    }
+}
+
+/// Where a prompt is sent again, and what.
+#[derive(Debug, Clone)]
+pub struct Resend {
+    /// The session.
+    pub session_id: String,
+    /// The prompt.
+    pub prompt: Prompt,
+}
+
+/// Where an event stands in the stream of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StreamPosition {
+    /// Counts the incarnations of the stream that this client has seen: a restarted server begins another one.
+    pub incarnation: u64,
+    /// The number that the server gave the event.
+    pub offset: u64,
+    /// A fingerprint of the event's content. It is the same in every process and every version of this crate, so that a
+    /// stored position is recognised in the stream of another connection.
+    pub fingerprint: u64,
+}
+
+impl StreamPosition {
+    /// How much of an event's content its fingerprint covers, beside its length.
+    const PRINTED_BYTES: usize = 4096;
+
+    /// The position before the first event of a server.
+    #[must_use]
+    pub fn beginning() -> Self {
+        Self { incarnation: 0, offset: 0, fingerprint: 0 }
+    }
+
+    /// A position that was stored.
+    #[must_use]
+    pub fn new(incarnation: u64, offset: u64, fingerprint: u64) -> Self {
+        Self { incarnation, offset, fingerprint }
+    }
+
+    pub(crate) fn of(incarnation: u64, offset: u64, content: &[u8]) -> Self {
+        let printed = &content[..content.len().min(Self::PRINTED_BYTES)];
+        let length = (content.len() as u64).to_le_bytes();
+        // FNV-1a.
+        let fingerprint = length.iter().chain(printed).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Self { incarnation, offset, fingerprint }
+    }
+
+    /// Whether it stands behind another position of the same incarnation, or in a later one.
+    #[must_use]
+    pub fn is_behind(&self, other: &Self) -> bool {
+        (self.incarnation, self.offset) > (other.incarnation, other.offset)
+    }
+
+    /// Whether both name the same event of one server, whatever the incarnations are called.
+    #[must_use]
+    pub fn is_same_event(&self, other: &Self) -> bool {
+        (self.offset, self.fingerprint) == (other.offset, other.fingerprint)
+    }
+}
+
+/// One entry of the log of a client.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LogEntry {
+    /// Where it stands in the server's stream; `None` if it is not part of it, or the server does not number its
+    /// events.
+    pub position: Option<StreamPosition>,
+    /// Whether it is live.
+    pub origin: Origin,
+    /// What happened.
+    pub record: LogRecord,
+}
+
+/// What an entry of the log reports.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum LogRecord {
+    /// An event as subscribers get it. Requests in it do not keep the agent waiting.
+    Event(Event),
+    /// An agent request, whether it is addressed to this client or not. It stands before the event that it causes.
+    #[non_exhaustive]
+    AgentRequest {
+        /// The id that the agent gave it.
+        request_id: String,
+        /// The method.
+        method: String,
+        /// The parameters.
+        params: Value,
+    },
+    /// A response of the server to a request that this connection did not send: of another client, or of an earlier
+    /// process.
+    #[non_exhaustive]
+    Response {
+        /// The id of the request.
+        request_id: String,
+        /// The response.
+        result: Result<Value, RpcError>,
+    },
+    /// A call of this client about a session was settled.
+    Settled(Settlement),
+    /// A turn of this client ended. Every report of it stands before.
+    #[non_exhaustive]
+    TurnEnded {
+        /// The session.
+        session_id: String,
+        /// The id of the prompt, if it was sent.
+        request_id: Option<String>,
+        /// How it ended.
+        outcome: Result<TurnOutcome, Error>,
+    },
+    /// Events that should be here and that the server no longer has.
+    Missing(Gap),
+}
+
+/// The settlement of a call about a session.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Settlement {
+    /// The id under which it was sent.
+    pub request_id: String,
+    /// The method.
+    pub method: String,
+    /// The session.
+    pub session_id: String,
+    /// The response, or why there is none.
+    pub result: Result<Value, Error>,
+}
+
+impl LogEntry {
+    pub(crate) fn new(record: LogRecord, position: Option<StreamPosition>, origin: Origin) -> Self {
+        Self { position, origin, record }
+    }
+
+    pub(crate) fn of_event(event: &Event, position: Option<StreamPosition>) -> Self {
+        Self::new(LogRecord::Event(event.copy_for(false)), position, event.origin())
+    }
+
+    /// The session it belongs to, if it belongs to one.
+    #[must_use]
+    pub fn session_id(&self) -> Option<&str> {
+        match &self.record {
+            LogRecord::Event(event) => event.session_id(),
+            LogRecord::AgentRequest { params, .. } => params.get("sessionId").and_then(Value::as_str),
+            LogRecord::Settled(settlement) => Some(&settlement.session_id),
+            LogRecord::TurnEnded { session_id, .. } => Some(session_id),
+            LogRecord::Response { .. } | LogRecord::Missing(_) => None,
+        }
+    }
+
+    pub(crate) fn weight(&self) -> usize {
+        const OVERHEAD: usize = 256;
+        OVERHEAD
+            + match &self.record {
+                LogRecord::Event(event) => event.weight(),
+                LogRecord::AgentRequest { method, params, .. } => method.len() + value_size(params),
+                LogRecord::Response { result: Ok(value), .. } => value_size(value),
+                LogRecord::Settled(Settlement { result: Ok(value), .. }) => value_size(value),
+                _ => 0,
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StreamPosition;
+
+    #[test]
+    fn a_position_names_an_event_by_its_number_and_content() {
+        let position = StreamPosition::of(0, 7, b"{}");
+        assert_eq!(position.fingerprint, 0x9caa_fcd3_28e9_298b, "it is stored, so that it must never change");
+        assert!(position.is_same_event(&StreamPosition::of(3, 7, b"{}")));
+        assert!(!position.is_same_event(&StreamPosition::of(0, 8, b"{}")));
+        assert!(!position.is_same_event(&StreamPosition::of(0, 7, b"[]")));
+        let long = vec![b'x'; 5000];
+        assert!(!StreamPosition::of(0, 7, &long).is_same_event(&StreamPosition::of(0, 7, &long[1..])));
+        assert!(StreamPosition::of(1, 1, b"").is_behind(&position) && !position.is_behind(&position));
+    }
+}

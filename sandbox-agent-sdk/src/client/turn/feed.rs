@@ -1,0 +1,93 @@
+//! Turns whose events come from somewhere else than the connection.
+
+use std::pin::pin;
+
+use futures::future::OptionFuture;
+use futures::{FutureExt, Stream, StreamExt};
+use tokio::sync::{oneshot, watch};
+
+use super::limits::{TurnLimits, reached};
+use super::{Current, Outcome, Reading, Turn, TurnEvent, TurnItem};
+use crate::Error;
+use crate::client::event::Queue;
+use crate::client::session::Session;
+use crate::error::Timeout;
+
+impl Turn {
+    /// A turn of a session whose events come from this stream, up to [`TurnEvent::Ended`].
+    ///
+    /// It is for layers that publish the events of a turn later than they arrive, such as a store that publishes what is
+    /// stored. They read the turn of [`Session::prompt`] by [`next_event`](Self::next_event) or the
+    /// [log](crate::SandboxAgentClient::events_from), and yield each event when it may be seen. The stream is dropped with
+    /// the turn. A request that its reader does not decide is refused, as in any turn.
+    pub fn from_events(session: Session, events: impl Stream<Item = TurnEvent> + Send + 'static) -> Self {
+        let inner = session.client().inner();
+        let queue = inner.hub.turn_queue();
+        let (held, dropped) = oneshot::channel();
+        let (sender, outcome) = watch::channel(None);
+        let (limits, limited) = watch::channel(TurnLimits::default());
+        let feed = {
+            let (session, queue) = (session.clone(), std::sync::Arc::clone(&queue));
+            async move {
+                let outcome = tokio::select! {
+                    biased;
+                    _ = dropped => return,
+                    outcome = feed(&session, &queue, events, limited) => outcome,
+                };
+                queue.end();
+                sender.send_replace(Some(outcome));
+            }
+        };
+        if !inner.spawn(feed) {
+            queue.end();
+        }
+        let current = Current::new(session.id());
+        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, _held: held }
+    }
+}
+
+/// Passes the events on until the turn ends or reaches a limit.
+async fn feed(
+    session: &Session,
+    queue: &Queue<TurnItem>,
+    events: impl Stream<Item = TurnEvent>,
+    mut limits: watch::Receiver<TurnLimits>,
+) -> Outcome {
+    let mut events = pin!(events);
+    let progress = session.client().inner().hub.watch_progress(session.id());
+    let mut limit = pin!(reached(&mut limits, progress).fuse());
+    let mut late = None;
+    let mut cancelling: OptionFuture<_> = None.into();
+    loop {
+        tokio::select! {
+            biased;
+            event = events.next() => match event {
+                Some(TurnEvent::Ended(outcome)) => return late.map_or(outcome, Err),
+                Some(event) => pass_on(queue, event),
+                None => return Err(late.unwrap_or_else(|| {
+                    Error::config("the events of the turn ended before the turn did")
+                })),
+            },
+            (phase, within) = &mut limit, if late.is_none() => {
+                late = Some(Error::Timeout(Box::new(Timeout::new(phase, "session/prompt", within))));
+                cancelling = Some(session.cancel().fuse()).into();
+            }
+            Some(cancelled) = &mut cancelling => {
+                // The reader does not wait for an agent that does not stop.
+                if let (Err(_), Some(late)) = (cancelled, late.clone()) {
+                    return Err(late);
+                }
+            }
+        }
+    }
+}
+
+fn pass_on(queue: &Queue<TurnItem>, event: TurnEvent) {
+    match event {
+        TurnEvent::Update(update) => queue.push(TurnItem::Update(update)),
+        TurnEvent::Permission(request) if queue.is_deciding() => queue.push(TurnItem::Permission(request)),
+        TurnEvent::Question(request) if queue.is_deciding() => queue.push(TurnItem::Question(request)),
+        TurnEvent::Permission(request) => request.release(),
+        TurnEvent::Question(_) | TurnEvent::Ended(_) => {}
+    }
+}

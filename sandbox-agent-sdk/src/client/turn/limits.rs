@@ -1,0 +1,106 @@
+//! The times within which a turn has to report something, and to end.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::client::hub::Progress;
+use crate::client::pump::wait_until;
+use crate::error::Phase;
+
+/// The limits of a turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct TurnLimits {
+    /// When it has to end, and how long that was from its setting.
+    pub(super) deadline: Option<(Instant, Duration)>,
+    /// How long it may be silent.
+    pub(super) idle: Option<Duration>,
+}
+
+/// Waits until a limit is reached, and says which and how long it was.
+///
+/// A turn is not silent while the agent waits for a response of this client.
+pub(super) async fn reached(
+    limits: &mut watch::Receiver<TurnLimits>,
+    mut progress: watch::Receiver<Progress>,
+) -> (Phase, Duration) {
+    loop {
+        let TurnLimits { deadline, idle } = *limits.borrow_and_update();
+        let waits_for_us = progress.borrow_and_update().open_requests > 0;
+        let silent = idle.filter(|_| !waits_for_us).map(|idle| Instant::now() + idle);
+        tokio::select! {
+            // An update that is there counts for more than a limit that is reached with it.
+            biased;
+            changed = limits.changed() => {
+                if changed.is_err() {
+                    // The turn is not held any more, which ends it in its own way.
+                    std::future::pending::<()>().await;
+                }
+            }
+            Ok(()) = progress.changed(), if idle.is_some() => {}
+            () = wait_until(deadline.map(|(at, _)| at)) => {
+                return (Phase::Deadline, deadline.map_or(Duration::ZERO, |(_, within)| within));
+            }
+            () = wait_until(silent) => return (Phase::Idle, idle.unwrap_or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::watch;
+    use tokio::time::{Instant, advance, timeout};
+
+    use super::{TurnLimits, reached};
+    use crate::client::hub::Progress;
+    use crate::error::Phase;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn idle(limit: Duration) -> (watch::Sender<TurnLimits>, watch::Sender<Progress>) {
+        (
+            watch::Sender::new(TurnLimits { idle: Some(limit), ..TurnLimits::default() }),
+            watch::Sender::default(),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_counted_from_the_last_update() {
+        let (limits, progress) = idle(3 * SECOND);
+        let began = Instant::now();
+        let (mut receiver, watched) = (limits.subscribe(), progress.subscribe());
+        let waiting = tokio::spawn(async move { reached(&mut receiver, watched).await });
+        for _ in 0..5 {
+            tokio::task::yield_now().await;
+            advance(2 * SECOND).await;
+            progress.send_modify(|_| ());
+        }
+        assert_eq!(waiting.await.expect("it ends"), (Phase::Idle, 3 * SECOND));
+        assert_eq!(began.elapsed(), 13 * SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_request_stops_the_clock() {
+        let (limits, progress) = idle(3 * SECOND);
+        progress.send_modify(Progress::request);
+        let mut receiver = limits.subscribe();
+        let open = timeout(1000 * SECOND, reached(&mut receiver, progress.subscribe())).await;
+        assert!(open.is_err(), "{open:?}");
+        progress.send_modify(Progress::responded);
+        let began = Instant::now();
+        assert_eq!(reached(&mut receiver, progress.subscribe()).await.0, Phase::Idle);
+        assert_eq!(began.elapsed(), 3 * SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_holds_whatever_is_reported() {
+        let (limits, progress) = idle(1000 * SECOND);
+        limits.send_modify(|limits| limits.deadline = Some((Instant::now() + 5 * SECOND, 5 * SECOND)));
+        let mut receiver = limits.subscribe();
+        let reached = reached(&mut receiver, progress.subscribe()).await;
+        assert_eq!(reached, (Phase::Deadline, 5 * SECOND));
+    }
+}

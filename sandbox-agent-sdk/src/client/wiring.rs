@@ -1,0 +1,117 @@
+//! How the connections to one endpoint are set up.
+
+use std::sync::Arc;
+
+use acp_http_client as wire;
+use reqwest::header::HeaderName;
+use serde_json::json;
+use tokio::time::Duration;
+
+use super::probe::Endpoint;
+use crate::{ClientOptions, ServerKind};
+
+/// How long the request that closes a connection to a released server is given to be sent.
+const RELEASED_CLOSE: Duration = Duration::from_millis(300);
+
+/// An endpoint and how it is talked to.
+#[derive(Clone)]
+pub(super) struct Wiring {
+    options: Arc<ClientOptions>,
+    http: reqwest::Client,
+    kind: ServerKind,
+    path: String,
+    /// The header under which a connection id travels, where there is one.
+    header: HeaderName,
+}
+
+impl Wiring {
+    pub(super) fn new(
+        options: &Arc<ClientOptions>,
+        http: &reqwest::Client,
+        endpoint: &Endpoint,
+        agent: &str,
+    ) -> Self {
+        let path = match endpoint.kind {
+            ServerKind::PerAgent => format!("/v1/acp/{}", server_id(agent)),
+            _ => endpoint.path.to_owned(),
+        };
+        let (kind, header) = (endpoint.kind, endpoint.header.clone());
+        Self { options: Arc::clone(options), http: http.clone(), kind, path, header }
+    }
+
+    /// The connection of a client.
+    pub(super) fn connection(&self, agent: &str) -> wire::AcpHttpClientBuilder {
+        let builder = self.builder();
+        match self.kind {
+            // Nobody else can know the id, so that nothing behind it is older than this connection.
+            ServerKind::PerAgent => builder.bootstrap_query("agent", agent).resume_from("0"),
+            // Every server of this kind answers it, also right after a restart, if only with an error.
+            ServerKind::Shared => builder.probe("session/list", json!({})),
+            ServerKind::ConnectionId => builder,
+        }
+    }
+
+    /// Another client of the endpoint, which reads what follows the event of this number.
+    pub(super) fn reader(&self, after: u64) -> wire::AcpHttpClientBuilder {
+        self.builder().resume_from(after.to_string())
+    }
+
+    fn builder(&self) -> wire::AcpHttpClientBuilder {
+        let options = &self.options;
+        let times = &options.timeouts;
+        let mut timeouts = wire::Timeouts::default()
+            .request(times.request)
+            .method("initialize", times.initialize)
+            .method("session/new", times.session)
+            .method("session/load", times.session)
+            .method("session/resume", times.session)
+            .method("session/fork", times.session);
+        timeouts.close = match self.kind {
+            // They respond only when the request is given up, while their agent lives: it only has to be sent.
+            ServerKind::PerAgent => times.disconnect.min(RELEASED_CLOSE),
+            _ => times.disconnect,
+        };
+        let mut limits = wire::Limits::default();
+        limits.message = options.limits.message;
+        limits.decoded = options.limits.message.saturating_mul(options.limits.expansion);
+        limits.open_requests = options.limits.open_requests;
+        let mut builder = wire::AcpHttpClient::builder(&options.base_url)
+            .http_client(self.http.clone())
+            .limits(limits)
+            .timeouts(timeouts)
+            .reconnect(options.reconnect.clone())
+            .path(&self.path)
+            .dialect(match self.kind {
+                ServerKind::PerAgent => wire::Dialect::RELEASED,
+                ServerKind::ConnectionId => wire::Dialect::EARLY.with_connection_id(self.header.clone()),
+                ServerKind::Shared => wire::Dialect::RPC,
+            });
+        for (name, value) in &options.headers {
+            builder = builder.header(name, value);
+        }
+        if let Some(provider) = options.provider.clone() {
+            builder = builder.token_provider(move |reason| provider(reason));
+        } else if let Some(token) = &options.token {
+            builder = builder.token(token);
+        }
+        builder
+    }
+}
+
+/// A name that cannot be guessed: it is a credential, as the server lets everyone who knows it talk to the agent.
+fn server_id(agent: &str) -> String {
+    let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
+    format!("sdk-{readable}-{}", crate::client::random::random_id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::server_id;
+
+    #[test]
+    fn ids_are_safe_in_a_path_and_never_the_same() {
+        let ids: std::collections::HashSet<_> = (0..100).map(|_| server_id("a/../b?x")).collect();
+        assert_eq!(ids.len(), 100);
+        assert!(ids.iter().all(|id| id.starts_with("sdk-abx-") && id.len() == "sdk-abx-".len() + 32));
+    }
+}

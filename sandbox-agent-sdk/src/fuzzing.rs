@@ -1,0 +1,82 @@
+//! The bodies of the fuzz targets that reach internals of this crate.
+//!
+//! Each takes any bytes, and panics if what it checks does not hold. The fuzzer drives them, and the tests replay its
+//! corpus.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use std::collections::HashSet;
+
+use acp_http_client::fuzzing::json;
+use arbitrary::Unstructured;
+use serde_json::Value;
+
+use crate::convert::text::is_unsafe;
+use crate::event::Origin;
+use crate::sessions::read_transcript;
+use crate::tools::Tail;
+use crate::update::{Update, UpdateKind};
+
+/// An update keeps its JSON, and is safe to print.
+pub fn update(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let update = Update::from_json(&json(&text), Origin::Live, text.len());
+    assert!(!update.to_string().contains(is_unsafe), "a terminal acts on {:?}", update.to_string());
+    let written = serde_json::to_value(&update).expect("an update can be written");
+    assert_eq!(written["sessionId"], update.session_id());
+    let Ok(read) = serde_json::from_str::<Value>(&text) else {
+        assert!(matches!(update.kind(), UpdateKind::Unreadable { .. }), "{update:?}");
+        return;
+    };
+    assert_eq!(read.get("sessionId").and_then(Value::as_str).unwrap_or_default(), update.session_id());
+    if let Some(expected) = read.get("update") {
+        assert_eq!(update.raw(), expected);
+        assert_eq!(&written["update"], expected);
+        // What is read at once, what is read by way of a value, and what is read again are the same.
+        let again = Update::from_json(&json(&written.to_string()), Origin::Live, 0);
+        assert_eq!(format!("{:?}", again.kind()), format!("{:?}", update.kind()));
+        let general = Update::read(read, Origin::Live, 0);
+        assert_eq!(format!("{:?}", general.kind()), format!("{:?}", update.kind()));
+    }
+}
+
+/// A transcript is read whole or refused: its events are those of its session, each once, and one that was cut off is
+/// not read.
+pub fn transcript(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok((record, events)) = read_transcript(text.lines()) else { return };
+    let ids: HashSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
+    assert_eq!(ids.len(), events.len(), "an event is there twice");
+    assert!(events.iter().all(|event| event.session_id == record.id), "an event is of another session");
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    for end in 0..lines.len() {
+        assert!(read_transcript(&lines[..end]).is_err(), "the first {end} lines are taken for all of it");
+    }
+}
+
+/// The end of an output is the end of its text, within the limit, however it was cut into pieces.
+pub fn terminal_tail(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    let limit = input.int_in_range(0..=64usize).unwrap_or(8);
+    let call = input.arbitrary::<Option<u8>>().unwrap_or_default().map(usize::from);
+    let sizes: [u8; 4] = input.arbitrary().unwrap_or([1; 4]);
+    let output = input.take_rest();
+
+    let (mut whole, mut pieces) = (Tail::new(limit), Tail::new(limit));
+    whole.push(output);
+    let mut rest = output;
+    for size in sizes.iter().cycle() {
+        let (piece, behind) = rest.split_at(usize::from(*size).clamp(1, rest.len().max(1)).min(rest.len()));
+        pieces.push(piece);
+        rest = behind;
+        let shown = pieces.text(call);
+        assert!(shown.text.len() <= call.unwrap_or(limit).min(limit));
+        if rest.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(whole.text(call), pieces.text(call), "other pieces give another end");
+    whole.complete();
+    let (end, text) = (whole.text(call), String::from_utf8_lossy(output));
+    assert!(text.ends_with(&end.text), "{:?} is not the end of {text:?}", end.text);
+    assert_eq!(end.truncated, end.text != text);
+}

@@ -1,0 +1,391 @@
+//! Agent requests and the handlers that are registered for them.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+use super::params::Params;
+use crate::error::RpcError;
+
+/// What a handler responds with.
+pub type Response = Result<Value, RpcError>;
+
+type Filter = dyn Fn(&AgentRequest) -> bool + Send + Sync;
+
+/// Responds to agent requests, see [`Requests::register`].
+///
+/// An asynchronous function of an [`AgentRequest`] is a handler. A type of its own implements the other methods if it
+/// advertises capabilities or holds resources of sessions and connections.
+pub trait RequestHandler: Send + Sync + 'static {
+    /// Responds to a request. The future is dropped when the response is no longer needed: the turn was cancelled, or
+    /// the session or the connection has ended. A handler that panics responds with an internal error.
+    fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response>;
+
+    /// The handler for a new connection to this agent; `None` if this one serves all connections.
+    fn for_connection(&self, agent: &str) -> Option<Arc<dyn RequestHandler>> {
+        let _ = agent;
+        None
+    }
+
+    /// The capabilities to advertise to this agent, in the form of the member `clientCapabilities`.
+    fn capabilities(&self, agent: &str) -> Map<String, Value> {
+        let _ = agent;
+        Map::new()
+    }
+
+    /// A result could not be delivered: what was created for it is to be released.
+    fn undelivered(&self, method: &str, session_id: Option<&str>, result: &Value) -> BoxFuture<'static, ()> {
+        let _ = (method, session_id, result);
+        Box::pin(std::future::ready(()))
+    }
+
+    /// A session has ended: what belongs to it is to be released.
+    fn session_ended(&self, session_id: &str) -> BoxFuture<'static, ()> {
+        let _ = session_id;
+        Box::pin(std::future::ready(()))
+    }
+
+    /// The connection is being closed: everything that belongs to it is to be released.
+    fn connection_ended(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// The connection is gone. Like [`connection_ended`](Self::connection_ended), without waiting.
+    fn close(&self) {}
+}
+
+impl<F, R> RequestHandler for F
+where
+    F: Fn(AgentRequest) -> R + Send + Sync + 'static,
+    R: Future<Output = Response> + Send + 'static,
+{
+    fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response> {
+        Box::pin(self(request))
+    }
+}
+
+/// A request of the agent to this client, as a [`RequestHandler`] receives it.
+pub struct AgentRequest {
+    method: Arc<str>,
+    session_id: Option<Arc<str>>,
+    params: Arc<Params>,
+    next: Next,
+}
+
+/// What answers a request if its handler forwards it.
+#[derive(Clone)]
+struct Next {
+    handlers: Arc<[Arc<dyn RequestHandler>]>,
+    index: usize,
+    fallback: Arc<dyn Fallback>,
+}
+
+/// Answers a request that no handler answers.
+pub(crate) trait Fallback: Send + Sync {
+    fn respond(
+        &self,
+        method: Arc<str>,
+        session_id: Option<Arc<str>>,
+        params: Arc<Params>,
+    ) -> BoxFuture<'static, Response>;
+}
+
+impl AgentRequest {
+    pub(crate) fn new(
+        method: Arc<str>,
+        session_id: Option<Arc<str>>,
+        params: Arc<Params>,
+        fallback: Arc<dyn Fallback>,
+    ) -> Self {
+        let next = Next { handlers: Arc::new([]), index: 0, fallback };
+        Self { method, session_id, params, next }
+    }
+
+    /// The id of the request, unique among the open requests of a connection.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.params.id()
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// The session that it names, if it names one.
+    #[must_use]
+    pub fn session_id(&self) -> Option<&str> {
+        self.session_id.as_deref()
+    }
+
+    /// The parameters as received.
+    #[must_use]
+    pub fn params(&self) -> &Value {
+        &self.params
+    }
+
+    /// The response that the request would have without this handler.
+    ///
+    /// The handler that was registered before is asked, and so on. At last a permission or a question is decided by
+    /// the policy, the permission handler, the turn or a deciding subscription; any other request is "method not
+    /// found". A handler that stores responses forwards the request, stores the response, and returns it.
+    pub fn forward(self) -> BoxFuture<'static, Response> {
+        let Self { method, session_id, params, next } = self;
+        let Next { handlers, index, fallback } = next;
+        match handlers.get(index).cloned() {
+            Some(handler) => {
+                let next = Next { handlers, index: index + 1, fallback };
+                guarded(&*handler, Self { method, session_id, params, next })
+            }
+            None => fallback.respond(method, session_id, params),
+        }
+    }
+
+    /// Gives the request to the first of these handlers.
+    pub(crate) fn dispatch(mut self, handlers: Vec<Arc<dyn RequestHandler>>) -> BoxFuture<'static, Response> {
+        self.next.handlers = handlers.into();
+        self.forward()
+    }
+}
+
+impl fmt::Debug for AgentRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentRequest")
+            .field("method", &self.method)
+            .field("session_id", &self.session_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Calls a handler; a panic becomes an error response.
+fn guarded(handler: &dyn RequestHandler, request: AgentRequest) -> BoxFuture<'static, Response> {
+    let panicked = || {
+        tracing::error!("an agent request handler panicked");
+        Err(RpcError::new(RpcError::INTERNAL_ERROR, "the handler panicked"))
+    };
+    match catch_unwind(AssertUnwindSafe(|| handler.handle(request))) {
+        Ok(response) => {
+            Box::pin(
+                async move { AssertUnwindSafe(response).catch_unwind().await.unwrap_or_else(|_| panicked()) },
+            )
+        }
+        Err(_) => Box::pin(std::future::ready(panicked())),
+    }
+}
+
+/// The handlers of a client's agent requests: [`SandboxAgentClient::requests`](crate::SandboxAgentClient::requests).
+#[derive(Clone, Default)]
+pub struct Requests {
+    registry: Arc<Registry>,
+}
+
+#[derive(Default)]
+struct Registry {
+    /// Guards the registrations; held for a change or a copy.
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    /// The oldest first.
+    list: Vec<Entry>,
+    last_id: u64,
+}
+
+#[derive(Clone)]
+struct Entry {
+    id: u64,
+    filter: Arc<Filter>,
+    handler: Arc<dyn RequestHandler>,
+}
+
+impl Requests {
+    /// Registers a handler for the agent requests that the filter selects.
+    ///
+    /// Each request has one responder: the handler that was registered last and whose filter selects it. It may
+    /// [forward](AgentRequest::forward) the request to the one before. Only requests that are addressed to this
+    /// client get here: on a shared endpoint those of sessions with a pending call. Capabilities are advertised when
+    /// the connection is made, so a handler that has some is registered before.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn example(client: &sandbox_agent_sdk::SandboxAgentClient) {
+    /// use sandbox_agent_sdk::requests::AgentRequest;
+    ///
+    /// let registration = client.requests().register(
+    ///     |request| request.method() == "_example/time",
+    ///     |request: AgentRequest| async move { Ok(serde_json::json!({"session": request.session_id()})) },
+    /// );
+    /// registration.detach();
+    /// # }
+    /// ```
+    pub fn register(
+        &self,
+        filter: impl Fn(&AgentRequest) -> bool + Send + Sync + 'static,
+        handler: impl RequestHandler,
+    ) -> Registration {
+        let mut entries = self.registry.lock();
+        entries.last_id += 1;
+        let id = entries.last_id;
+        entries.list.push(Entry { id, filter: Arc::new(filter), handler: Arc::new(handler) });
+        Registration { registry: Arc::downgrade(&self.registry), id }
+    }
+
+    /// The handlers as they serve one connection.
+    pub(crate) fn connect(&self, agent: &str) -> ConnectionHandlers {
+        ConnectionHandlers {
+            registry: Arc::clone(&self.registry),
+            agent: agent.to_owned(),
+            serving: Mutex::default(),
+        }
+    }
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.registry.lock().list.len();
+        f.debug_struct("Requests").field("handlers", &count).finish()
+    }
+}
+
+/// A registered handler. Dropping it removes the handler; requests that it is serving are served to their end.
+#[must_use = "a handler is removed when its registration is dropped"]
+pub struct Registration {
+    registry: Weak<Registry>,
+    id: u64,
+}
+
+impl Registration {
+    /// Keeps the handler for as long as the client lives.
+    pub fn detach(mut self) {
+        self.registry = Weak::new();
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(registry) = self.registry.upgrade() else { return };
+        let mut entries = registry.lock();
+        let position = entries.list.iter().position(|entry| entry.id == self.id);
+        let removed = position.map(|position| entries.list.remove(position));
+        drop(entries);
+        // Its destructor is code of the application.
+        drop(removed);
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// The handlers that serve one connection.
+pub(crate) struct ConnectionHandlers {
+    registry: Arc<Registry>,
+    agent: String,
+    /// Guards the handlers that have served this connection; held for a look-up or a change.
+    serving: Mutex<Vec<(u64, Arc<dyn RequestHandler>)>>,
+}
+
+impl ConnectionHandlers {
+    /// The handlers that select a request, the last registered first.
+    pub(crate) fn of(&self, request: &AgentRequest) -> Vec<Arc<dyn RequestHandler>> {
+        let entries = self.registry.lock().list.clone();
+        let selects = |entry: &&Entry| {
+            catch_unwind(AssertUnwindSafe(|| (entry.filter)(request))).unwrap_or_else(|_| {
+                tracing::error!("the filter of an agent request handler panicked");
+                false
+            })
+        };
+        entries.iter().rev().filter(selects).map(|entry| self.serving(entry)).collect()
+    }
+
+    /// What all handlers advertise; the last registered wins.
+    pub(crate) fn capabilities(&self) -> Map<String, Value> {
+        let entries = self.registry.lock().list.clone();
+        let mut all = Map::new();
+        for entry in &entries {
+            let handler = self.serving(entry);
+            let advertised = catch_unwind(AssertUnwindSafe(|| handler.capabilities(&self.agent)));
+            all.extend(advertised.unwrap_or_default());
+        }
+        all
+    }
+
+    fn serving(&self, entry: &Entry) -> Arc<dyn RequestHandler> {
+        let known = |serving: &[(u64, Arc<dyn RequestHandler>)]| {
+            serving.iter().find(|(id, _)| *id == entry.id).map(|(_, handler)| Arc::clone(handler))
+        };
+        if let Some(handler) = known(&self.lock()) {
+            return handler;
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| entry.handler.for_connection(&self.agent)));
+        let handler = own.ok().flatten().unwrap_or_else(|| Arc::clone(&entry.handler));
+        let mut serving = self.lock();
+        // Another task may have been quicker.
+        known(&serving).unwrap_or_else(|| {
+            serving.push((entry.id, Arc::clone(&handler)));
+            handler
+        })
+    }
+
+    /// A session has ended.
+    pub(crate) async fn session_ended(&self, session_id: &str) {
+        for handler in self.all() {
+            released(|| handler.session_ended(session_id)).await;
+        }
+    }
+
+    /// The connection is being closed.
+    pub(crate) async fn connection_ended(&self) {
+        for handler in self.all() {
+            released(|| handler.connection_ended()).await;
+        }
+    }
+
+    /// The connection is gone.
+    pub(crate) fn close(&self) {
+        for handler in self.all() {
+            if catch_unwind(AssertUnwindSafe(|| handler.close())).is_err() {
+                tracing::error!("an agent request handler panicked while it was closed");
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<dyn RequestHandler>> {
+        self.lock().iter().map(|(_, handler)| Arc::clone(handler)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Arc<dyn RequestHandler>)>> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for ConnectionHandlers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionHandlers").field("agent", &self.agent).finish_non_exhaustive()
+    }
+}
+
+/// Waits for a handler to release something; a panic of it is logged.
+async fn released(release: impl FnOnce() -> BoxFuture<'static, ()>) {
+    let done = match catch_unwind(AssertUnwindSafe(release)) {
+        Ok(done) => AssertUnwindSafe(done).catch_unwind().await,
+        Err(panic) => Err(panic),
+    };
+    if done.is_err() {
+        tracing::error!("an agent request handler panicked while it released what it holds");
+    }
+}

@@ -1,0 +1,94 @@
+//! Turns that this client has cancelled, however the agent ends them.
+
+use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::{Event, ServerKind, Session, StopReason, Turn};
+use serde_json::{Value, json};
+
+use super::support::{LIMIT, client, event, session, text, within};
+
+/// A server whose agent says nothing by itself, and a session of it.
+async fn silent() -> (MockServer, Session) {
+    let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    (server, session)
+}
+
+/// Begins a turn, and gives it with the id of its prompt.
+async fn begin(server: &MockServer, session: &Session) -> (Turn, Value) {
+    let count = server.messages("session/prompt").len();
+    let turn = session.prompt("go");
+    assert!(server.wait_for(|_| server.messages("session/prompt").len() > count, LIMIT).await);
+    (turn, server.messages("session/prompt")[count]["id"].clone())
+}
+
+fn respond(server: &MockServer, id: &Value, mut response: Value) {
+    response["jsonrpc"] = "2.0".into();
+    response["id"] = id.clone();
+    server.emit(response);
+}
+
+fn say(server: &MockServer, session: &Session, message: &str, text: &str) {
+    let content = json!({"type": "text", "text": text});
+    let update = json!({"sessionUpdate": "agent_message_chunk", "content": content, "messageId": message});
+    let params = json!({"sessionId": session.id(), "update": update});
+    server.emit(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+}
+
+/// Cancels a turn that the agent then ends with this response.
+async fn cancel(server: &MockServer, session: &Session, id: &Value, response: Value) {
+    let count = server.messages("session/cancel").len();
+    let cancelling = tokio::spawn(session.cancel());
+    assert!(server.wait_for(|_| server.messages("session/cancel").len() > count, LIMIT).await);
+    respond(server, id, response);
+    within(cancelling).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_is_cancelled_whatever_the_agent_says() {
+    let error =
+        json!({"code": -32603, "message": "Internal error", "data": {"details": "Request was aborted."}});
+    let table = [
+        (json!({"result": {"stopReason": "cancelled"}}), "/stopReason", json!("cancelled")),
+        (json!({"result": {"stopReason": "end_turn", "usage": {}}}), "/stopReason", json!("end_turn")),
+        (json!({ "error": error }), "/error", error),
+    ];
+    for (response, member, raw) in table {
+        let (server, session) = silent().await;
+        let (mut turn, id) = begin(&server, &session).await;
+        cancel(&server, &session, &id, response).await;
+        let outcome = within(turn.outcome()).await.unwrap();
+        assert_eq!(outcome.stop_reason, StopReason::Cancelled);
+        assert_eq!(outcome.raw.pointer(member), Some(&raw), "the response is kept");
+    }
+}
+
+#[tokio::test]
+async fn an_error_without_a_cancel_is_an_error() {
+    let (server, session) = silent().await;
+    let (mut turn, id) = begin(&server, &session).await;
+    respond(&server, &id, json!({"error": {"code": -32603, "message": "Internal error"}}));
+    assert_eq!(within(turn.outcome()).await.unwrap_err().rpc_error().unwrap().code, -32603);
+}
+
+#[tokio::test]
+async fn late_text_of_a_cancelled_turn_is_not_in_the_next_turn() {
+    let (server, session) = silent().await;
+    let (mut first, id) = begin(&server, &session).await;
+    say(&server, &session, "m1", "first");
+    assert_eq!(within(first.next()).await.unwrap().to_string(), "first");
+    cancel(&server, &session, &id, json!({"result": {"stopReason": "cancelled"}})).await;
+    within(first.outcome()).await.unwrap();
+    let mut events = session.events();
+    say(&server, &session, "m1", "late before the prompt");
+    event(&mut events, |event| matches!(event, Event::Update(_)).then_some(())).await;
+    let (turn, id) = begin(&server, &session).await;
+    say(&server, &session, "m1", "late behind the prompt");
+    say(&server, &session, "m2", "second");
+    respond(&server, &id, json!({"result": {"stopReason": "end_turn"}}));
+    assert_eq!(within(turn.text()).await.unwrap(), "second");
+    let rest = std::iter::from_fn(|| events.try_next()).filter_map(|event| match event {
+        Event::Update(update) => Some(update),
+        _ => None,
+    });
+    assert_eq!(text(&rest.collect::<Vec<_>>()), "late behind the promptsecond", "the session has it");
+}

@@ -1,0 +1,102 @@
+//! Files below a directory.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::symlink},
+    path::{Path, PathBuf},
+};
+
+use arbitrary::Unstructured;
+use sandbox_agent_sdk::tools::{ConfinedFiles, ReadText, Roots, TextFiles, WriteText};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+const SECRET: &str = "the secret of this machine";
+const NAMES: [&str; 12] =
+    ["..", ".", "inside", "out", "up", "loop", "root", ".git", "new", "outside", "secret", "file"];
+
+/// How many requests one input makes at most.
+const REQUESTS: usize = 8;
+
+/// No path leads out of the root, for reading or writing, and protected files are not written.
+pub(crate) fn confinement(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    let world = World::new();
+    for _ in 0..REQUESTS {
+        if input.is_empty() {
+            return;
+        }
+        world.request(&mut input);
+    }
+}
+
+/// A root with links that lead out of it, and a directory beside it.
+struct World {
+    directory: TempDir,
+    files: ConfinedFiles,
+    runtime: Runtime,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        let (root, outside) = (directory.path().join("root"), directory.path().join("outside"));
+        fs::create_dir_all(root.join("inside")).unwrap();
+        fs::create_dir(root.join(".git")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("secret"), SECRET).unwrap();
+        fs::write(root.join("file"), "file").unwrap();
+        symlink(&outside, root.join("out")).unwrap();
+        symlink("..", root.join("up")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        symlink("../../outside", root.join("inside/out")).unwrap();
+        symlink("../.git", root.join("inside/root")).unwrap();
+        let files = ConfinedFiles::open(Roots::at(&root)).unwrap();
+        let runtime = Builder::new_current_thread().build().unwrap();
+        Self { directory, files, runtime }
+    }
+
+    fn request(&self, input: &mut Unstructured<'_>) {
+        let (writes, absolute) = (input.arbitrary().unwrap_or(false), input.arbitrary().unwrap_or(true));
+        let path = self.path(input, absolute);
+        if writes {
+            let _refused = self.runtime.block_on(self.files.write(WriteText::new(&path, "written")));
+        } else if let Ok(text) = self.runtime.block_on(self.files.read(ReadText::new(&path))) {
+            assert_ne!(text, SECRET, "{} was read", path.display());
+        }
+        self.check(&path);
+    }
+
+    /// A path of names that exist, and of any bytes.
+    fn path(&self, input: &mut Unstructured<'_>, absolute: bool) -> PathBuf {
+        let mut path = if absolute { self.directory.path().join("root") } else { PathBuf::new() };
+        for _ in 0..input.int_in_range(0..=6).unwrap_or(0) {
+            match input.int_in_range(0..=NAMES.len()) {
+                Ok(at) if at < NAMES.len() => path.push(NAMES[at]),
+                Ok(_) => {
+                    let length = input.int_in_range(0..=12).unwrap_or(0);
+                    let name = input.bytes(length).unwrap_or_default();
+                    // An absolute path elsewhere would leave the world of this test if it were followed.
+                    path.push(OsStr::from_bytes(name.strip_prefix(b"/").unwrap_or(name)));
+                }
+                Err(_) => break,
+            }
+        }
+        path
+    }
+
+    fn check(&self, path: &Path) {
+        let list = |directory: &str| {
+            let entries = fs::read_dir(self.directory.path().join(directory)).unwrap().flatten();
+            let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(list("."), ["outside", "root"], "{} led out", path.display());
+        assert_eq!(list("outside"), ["secret"], "{} led out", path.display());
+        assert!(list("root/.git").is_empty(), "{} is protected", path.display());
+        let secret = fs::read_to_string(self.directory.path().join("outside/secret")).unwrap();
+        assert_eq!(secret, SECRET, "{} was written", path.display());
+    }
+}

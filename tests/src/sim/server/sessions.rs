@@ -1,0 +1,228 @@
+//! The sessions of the model server: calls, turns, agent requests.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, atomic::AtomicBool},
+};
+
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::{Caller, Reply, Server};
+use crate::sim::{agent, plan::Model};
+
+/// A turn that runs.
+#[derive(Debug)]
+pub(in crate::sim) struct Running {
+    pub(in crate::sim) tag: String,
+    pub(super) caller: Caller,
+    pub(in crate::sim) cancelled: AtomicBool,
+    /// The tags of agent requests that were answered.
+    pub(in crate::sim) answers: Mutex<Vec<String>>,
+    /// Woken by a cancel and by an answer.
+    pub(in crate::sim) wake: Notify,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    pub(super) running: Option<Arc<Running>>,
+    pub(super) queue: VecDeque<(String, Caller)>,
+}
+
+impl Server {
+    pub(super) fn call(self: &Arc<Self>, method: &str, params: &Value, mut caller: Caller) {
+        let session = caller.session.clone().unwrap_or_default();
+        let known = self.state().sessions.contains_key(&session);
+        match method {
+            "initialize" => {
+                let mut state = self.state();
+                let known = caller.connection.as_ref().is_some_and(|id| state.connections.contains(id));
+                if matches!(self.world.plan.model, Model::Early | Model::Official) && !known {
+                    state.next_connection += 1;
+                    let id = format!("c{}", state.next_connection);
+                    state.connections.insert(id.clone());
+                    caller.connection = Some(id);
+                }
+                drop(state);
+                self.respond(
+                    &caller,
+                    &Ok(json!({ "protocolVersion": 1, "agentCapabilities": {}, "authMethods": [] })),
+                );
+            }
+            "session/new" => {
+                let mut state = self.state();
+                let id = format!("s{}", state.next_session);
+                state.next_session += 1;
+                state.sessions.insert(id.clone(), Session::default());
+                drop(state);
+                self.respond(&caller, &Ok(json!({ "sessionId": id })));
+                agent::greet(self.clone(), id, caller.incarnation);
+            }
+            _ if caller.session.is_some() && !known => {
+                self.respond(&caller, &Err((-32002, "session not found")));
+            }
+            "session/prompt" => {
+                let tag = params["prompt"][0]["text"].as_str().unwrap_or_default().to_owned();
+                self.prompt(session, tag, caller);
+            }
+            "session/set_mode" => {
+                let tag = params["modeId"].as_str().unwrap_or_default().to_owned();
+                let mut random = self.world.random(&format!("swallow {tag}"));
+                caller.swallowed = !self.world.is_over() && random.per_mille(self.world.plan.faults.swallow);
+                if caller.swallowed {
+                    self.world.disturb();
+                }
+                self.world.ledger().calls.entry(tag.clone()).or_default().executed += 1;
+                agent::set_mode(self.clone(), caller, tag);
+            }
+            "session/load" => {
+                let call = params["cwd"].as_str().and_then(|cwd| cwd.strip_prefix('/')?.parse().ok());
+                agent::load(self.clone(), caller, call);
+            }
+            _ => self.respond(&caller, &Ok(json!({}))),
+        }
+    }
+
+    pub(super) fn prompt(self: &Arc<Self>, session: String, tag: String, caller: Caller) {
+        {
+            let mut ledger = self.world.ledger();
+            let taken = ledger.emitted.len();
+            let record = ledger.turns.entry(tag.clone()).or_default();
+            record.executed += 1;
+            record.taken = taken;
+        }
+        self.world.note(|| format!("server: prompt {tag}"));
+        let mut state = self.state();
+        let Some(entry) = state.sessions.get_mut(&session) else { return };
+        entry.queue.push_back((tag, caller));
+        drop(state);
+        self.start_next(&session);
+    }
+
+    /// Starts the next turn of a session, if none runs.
+    pub(in crate::sim) fn start_next(self: &Arc<Self>, session: &str) {
+        let mut state = self.state();
+        let Some(entry) = state.sessions.get_mut(session).filter(|entry| entry.running.is_none()) else {
+            return;
+        };
+        let Some((tag, caller)) = entry.queue.pop_front() else { return };
+        let running = Arc::new(Running {
+            tag,
+            caller: caller.clone(),
+            cancelled: AtomicBool::new(false),
+            answers: Mutex::default(),
+            wake: Notify::new(),
+        });
+        entry.running = Some(running.clone());
+        drop(state);
+        agent::run_turn(self.clone(), session.to_owned(), running, caller);
+    }
+
+    pub(in crate::sim) fn end_turn(self: &Arc<Self>, session: &str) {
+        if let Some(entry) = self.state().sessions.get_mut(session) {
+            entry.running = None;
+        }
+        self.start_next(session);
+    }
+
+    /// A cancel hits the turn that runs; without one it does nothing.
+    pub(super) fn cancel(&self, session: &str) {
+        let running = self.state().sessions.get(session).and_then(|entry| entry.running.clone());
+        let Some(running) = running else {
+            return self.world.note(|| format!("server: cancel of {session} without a turn"));
+        };
+        self.world.note(|| format!("server: cancel of {}", running.tag));
+        let allowed = {
+            let mut ledger = self.world.ledger();
+            let turn = ledger.turns.entry(running.tag.clone()).or_default();
+            turn.cancelled || turn.abandoned
+        };
+        if !allowed {
+            self.world.fail(format!("a cancel of another turn reached {}", running.tag));
+        }
+        running.cancelled.store(true, std::sync::atomic::Ordering::Relaxed);
+        running.wake.notify_one();
+    }
+
+    /// An answer of the client to an agent request.
+    pub(super) fn answer(&self, message: &Value) {
+        let Some(id) = message["id"].as_u64().and_then(|id| u32::try_from(id).ok()) else {
+            return self.world.fail(format!("an answer without an id of ours: {message}"));
+        };
+        let found = self.state().open.remove(&id);
+        let tag = format!("a{id}");
+        let answered = {
+            let mut ledger = self.world.ledger();
+            let request = ledger.requests.entry(tag.clone()).or_default();
+            request.answered += 1;
+            (request.answered, request.backlog)
+        };
+        self.world.note(|| format!("server: answer to {tag}"));
+        match answered {
+            (_, true) if self.world.plan.shows_backlog() => {
+                self.world.fail(format!("{tag} is backlog and was answered"))
+            }
+            (2.., _) => self.world.fail(format!("{tag} was answered {} times", answered.0)),
+            _ => {}
+        }
+        let Some((session, tag)) = found else { return };
+        if let Some(running) = self.state().sessions.get(&session).and_then(|entry| entry.running.clone()) {
+            running.answers.lock().unwrap().push(tag);
+            running.wake.notify_one();
+        }
+    }
+
+    /// Sends an update and gives its index.
+    pub(in crate::sim) fn update(&self, session: &str, history: Option<u64>) -> usize {
+        let mut random = self.world.random("update");
+        // Some are too large to be fetched again for a proof.
+        let padding = if random.per_mille(20) { "x".repeat(random.index(6000)) } else { String::new() };
+        let stream = self.stream_of(Some(session));
+        let owner = Some(session.to_owned());
+        self.emit(stream, owner, history, &format!("update of {session}"), |index| {
+            format!(
+                r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"{session}","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"u{index} {padding}"}}}}}}}}"#
+            )
+        })
+    }
+
+    /// Sends an agent request and gives its tag.
+    pub(in crate::sim) fn ask(&self, session: &str, title: &str, backlog: bool) -> String {
+        let mut state = self.state();
+        let id = state.next_request;
+        state.next_request += 1;
+        let tag = format!("a{id}");
+        state.open.insert(id, (session.to_owned(), tag.clone()));
+        drop(state);
+        self.world.ledger().requests.entry(tag.clone()).or_default().backlog = backlog;
+        let stream = self.stream_of(Some(session));
+        self.emit(stream, None, None, &format!("request {tag} of {session}"), |_| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"method":"session/request_permission","params":{{"sessionId":"{session}","toolCall":{{"toolCallId":"{tag}","title":"{title}"}},"options":[{{"optionId":"yes","name":"Yes","kind":"allow_once"}}]}}}}"#
+            )
+        });
+        tag
+    }
+
+    /// Sends the response of a request where the dialect wants it.
+    pub(in crate::sim) fn respond(&self, caller: &Caller, outcome: &Result<Value, (i32, &str)>) {
+        if caller.swallowed || !self.is_alive(caller.incarnation) {
+            return;
+        }
+        let outcome = match outcome {
+            Ok(result) => format!(r#""result":{result}"#),
+            Err((code, text)) => format!(r#""error":{{"code":{code},"message":"{text}"}}"#),
+        };
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{},{outcome}}}"#, caller.id);
+        let slot = self.state().slots.remove(&caller.slot);
+        let official = self.world.plan.model == Model::Official;
+        if self.world.plan.echo || (official && slot.is_none()) {
+            let stream = self.stream_of(caller.session.as_deref());
+            self.emit(stream, None, None, "response", |_| text.clone());
+        }
+        if let Some(slot) = slot {
+            let connection = caller.connection.clone();
+            let _ = slot.send(Reply { status: 200, connection, body: Some(text) });
+        }
+    }
+}
