@@ -55,3 +55,5 @@ pub use store::{PostgresOptions, PostgresStore, PostgresTls};
 #[cfg(feature = "sqlite")]
 pub use store::{SqliteOptions, SqliteStore, SqliteSync};
 pub use tracker::OpenTurn;
+#[cfg(feature = "fuzzing")]
+pub(crate) use transcript::read_all as read_transcript;

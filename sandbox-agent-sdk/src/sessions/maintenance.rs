@@ -19,8 +19,6 @@ const SHORTEST_CHECK: Duration = Duration::from_millis(10);
 const DELETE_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many idle agents are ended at the same time.
 const ENDING: usize = 16;
-/// The variable with the minutes after which an agent is idle.
-const IDLE_MINUTES: &str = "AGENT_SESSION_IDLE_TIMEOUT";
 
 /// Which sessions a shutdown suspends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,22 +213,6 @@ impl StoredClient {
     }
 }
 
-impl RetentionPolicy {
-    /// The defaults, with the idle time of the variable `AGENT_SESSION_IDLE_TIMEOUT`, in minutes, if it is set.
-    #[must_use]
-    pub fn from_env() -> Self {
-        let minutes = std::env::var(IDLE_MINUTES).ok();
-        Self::default().with_idle_minutes(minutes.as_deref())
-    }
-
-    fn with_idle_minutes(mut self, minutes: Option<&str>) -> Self {
-        if let Some(minutes) = minutes.and_then(|minutes| minutes.trim().parse::<u64>().ok()) {
-            self.idle = Duration::from_secs(minutes.saturating_mul(60));
-        }
-        self
-    }
-}
-
 #[cfg(unix)]
 async fn signalled() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -249,28 +231,4 @@ async fn signalled() -> std::io::Result<()> {
 
 fn is_expired(policy: &RetentionPolicy, record: &SessionRecord, now: Timestamp) -> bool {
     policy.is_expired(record.status, record.resume_support(false), record.last_active_at, now)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use crate::sessions::RetentionPolicy;
-
-    #[test]
-    fn the_idle_time_of_the_environment_is_in_minutes_and_nonsense_is_ignored() {
-        let default = RetentionPolicy::default().idle;
-        let table = [
-            (None, default),
-            (Some("5"), Duration::from_secs(300)),
-            (Some(" 45 "), Duration::from_secs(2700)),
-            (Some("0"), Duration::ZERO),
-            (Some("-1"), default),
-            (Some("soon"), default),
-            (Some(""), default),
-        ];
-        for (minutes, idle) in table {
-            assert_eq!(RetentionPolicy::default().with_idle_minutes(minutes).idle, idle, "{minutes:?}");
-        }
-    }
 }

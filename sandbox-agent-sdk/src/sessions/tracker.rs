@@ -1,7 +1,7 @@
 //! The owner of a stored session's state in this process.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
@@ -14,7 +14,7 @@ use super::inbox::{Inbox, Item};
 use super::restored::Restored;
 use super::scan::Response;
 use super::shared::Shared;
-use super::store::{Fence, RecordPatch, SessionRecord, StoredError, StoredEventKind, TurnEnd};
+use super::store::{Fence, SessionRecord, StoredError, StoredEventKind, TurnEnd};
 use crate::client::{SessionClaim, WeakClient};
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
@@ -167,7 +167,7 @@ pub(super) struct ForeignTurn {
     /// Its agent requests are addressed to this client meanwhile.
     pub(super) _claim: SessionClaim,
     /// Its open requests are answered through this reader.
-    pub(super) _reader: Option<StreamReader>,
+    pub(super) _reader: Option<Mutex<StreamReader>>,
 }
 
 /// Whether the agent has to get the history as text.

@@ -271,7 +271,7 @@ impl StoredEvent {
             // An update that could not be read cannot be read now either, and is typed as such.
             Value::String(text) => {
                 let params = format!("{{\"sessionId\":{},\"update\":{text}}}", Value::from(session.as_str()));
-                Update::from_json(&params, Origin::History, text.len())
+                Update::from_text(&params, Origin::History, text.len())
             }
             Value::Object(members) if members.contains_key("update") && members.contains_key("_meta") => {
                 let params = json!({

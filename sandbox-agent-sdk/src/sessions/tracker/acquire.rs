@@ -1,6 +1,7 @@
 //! Becoming the owner of a session, and catching up with the server's stream.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -164,7 +165,7 @@ impl Tracker {
             SessionStatus::Suspended if wish.action == UserAction::Resume => {
                 let by_replay = self.shared.options.resume_by_replay;
                 let mut support = record.resume_support(ways.resume || ways.load || by_replay);
-                support.by_session |= by_replay;
+                support.supports_resume |= by_replay;
                 record.status.after(StatusEvent::Resume(support))?;
                 Ok(Some(support))
             }
@@ -474,7 +475,7 @@ impl Tracker {
             let owned = self.owned.as_mut();
             if let Some(foreign) = owned.and_then(|owned| owned.foreign.as_mut()) {
                 // The requests are answered through it.
-                foreign._reader = Some(reader);
+                foreign._reader = Some(Mutex::new(reader));
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::{Ask, Begun, LateReplay, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry};
 use crate::client::random::random_id;
@@ -17,7 +17,7 @@ use crate::sessions::scan::Response;
 use crate::sessions::shared::Shared;
 use crate::sessions::store::{Append, Fence, NewEvent, RecordPatch, StoreError, StoredEventKind};
 use crate::stream::{PromptLayer, Resend};
-use crate::{Content, Error, NewSession, Prompt};
+use crate::{Content, Error, NewSession, Prompt, TurnOutcome};
 
 /// How often a prompt is stored against others who acquire the session at the same moment.
 const ATTEMPTS: usize = 4;
@@ -80,17 +80,19 @@ impl Tracker {
             }
         }
         let turn = client.session(&agent_session).prompt_with(sent, ahead);
-        let (mut outcome, mut early) = (turn.watch(), turn.watch());
+        let failure = |mut outcome: watch::Receiver<Option<Result<TurnOutcome, Error>>>| async move {
+            outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()?.err())
+        };
         let failed = tokio::select! {
             biased;
             written = written => match written {
                 Ok(result) => result.err(),
                 // It failed before anything was stored.
-                Err(_) => outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()?.err()),
+                Err(_) => failure(turn.watch()).await,
             },
             // It could not be sent, and the turn asks this tracker to restore the session.
             Ok(()) = restoring => None,
-            early = early.wait_for(Option::is_some) => early.ok().and_then(|outcome| outcome.clone()?.err()),
+            failed = failure(turn.watch()) => failed,
         };
         match failed {
             None => {
