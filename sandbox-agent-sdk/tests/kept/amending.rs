@@ -81,11 +81,11 @@ async fn the_title_of_a_record_follows_the_agent() {
         let world = World::new(kind, script).await;
         let (_client, sessions) = world.program().await;
         let new = NewSession::in_dir("/").title("given");
-        let session = within(sessions.create_as("s", new)).await.unwrap();
+        let session = within(sessions.new_session_as("s", new)).await.unwrap();
         for (text, expected) in [("second", Some("second")), ("none", None)] {
             within(within(session.prompt(text)).await.unwrap().outcome()).await.unwrap();
             sessions.flush().await.unwrap();
-            assert_eq!(session.record().await.unwrap().title.as_deref(), expected, "{kind}");
+            assert_eq!(session.title().await.unwrap().as_deref(), expected, "{kind}");
         }
     }
 }

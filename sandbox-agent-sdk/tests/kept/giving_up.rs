@@ -293,6 +293,42 @@ async fn of_a_program_that_is_killed_in_the_middle_of_a_turn_the_next_one_misses
 }
 
 #[tokio::test]
+async fn of_forty_busy_sessions_of_a_program_that_ends_without_a_word_nothing_is_lost() {
+    const SESSIONS: usize = 40;
+    const COUNT: usize = 15;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
+    let client = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let sessions = client.clone();
+    let mut turns = Vec::new();
+    for n in 0..SESSIONS {
+        let id = format!("s{n}");
+        let session = within(sessions.new_session_as(id, NewSession::in_dir("/"))).await.unwrap();
+        turns.push(within(session.prompt("count")).await.unwrap());
+    }
+    sessions.flush().await.unwrap();
+    drop((turns, sessions, client));
+    let (_client, sessions) = world.program().await;
+    for n in 0..SESSIONS {
+        let id = format!("s{n}");
+        within(sessions.resume(&id)).await.unwrap();
+        let kept = within(async {
+            loop {
+                sessions.flush().await.unwrap();
+                let kept = stored(&**sessions.store(), &id).await;
+                if said(&kept).last() == Some(&format!("{COUNT} ").as_str()) {
+                    return kept;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        let kept = kept.await;
+        let expected: Vec<String> = (1..=COUNT).map(|n| format!("{n} ")).collect();
+        assert_eq!(said(&kept), expected, "{id}");
+        assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{id}");
+    }
+}
+
+#[tokio::test]
 async fn what_an_agent_tells_when_it_loads_a_session_is_not_taken_for_what_was_missed() {
     const COUNT: usize = 60;
     for is_there in [true, false] {

@@ -134,7 +134,7 @@ async fn an_agent_gets_the_question_however_many_pieces_the_answer_has() {
     let initialize = json!({"protocolVersion": 1, "agentCapabilities": {}});
     let world = World::new(ServerKind::Shared, script.initialize(initialize)).await;
     let (_client, sessions) = world.program().await;
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     ask(&session, "what is the answer?").await;
     sessions.flush().await.unwrap();
     let (_client, sessions) = world.program().await;

@@ -9,10 +9,10 @@ use sandbox_agent_sdk::sessions::{
     RecordQuery, RetentionPolicy, SessionRecord, SessionStatus, SessionStore, Suspend,
 };
 use sandbox_agent_sdk::turns::TurnState;
-use sandbox_agent_sdk::{Error, NewSession, ServerKind};
+use sandbox_agent_sdk::{ConnectionState, Error, NewSession, ServerKind};
 use serde_json::json;
 
-use crate::gated::Gated;
+use crate::gated::{Gated, Slowness};
 use crate::support::{KINDS, LIMIT, within};
 use crate::world::{Ability, World, agent, options, said, stored};
 
@@ -162,7 +162,7 @@ async fn a_session_that_a_shutdown_suspends_is_kept_for_its_time_from_the_shutdo
 
 #[tokio::test]
 async fn a_shutdown_suspends_any_number_of_sessions_in_one_step_of_the_store() {
-    const COUNT: usize = sandbox_agent_sdk::sessions::MAX_PAGE + 200;
+    const COUNT: usize = sandbox_agent_sdk::sessions::store::MAX_PAGE + 200;
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     let store = Gated::new(sandbox_agent_sdk::sessions::MemoryStore::with_bounds(2 * COUNT, 10));
     let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
@@ -471,4 +471,40 @@ async fn a_shutdown_leaves_sessions_alone_that_are_not_active() {
         assert_eq!(within(sessions.shut_down(Suspend::Own)).await.unwrap(), 0, "{status:?}");
         assert_eq!(world.store().await.get("s").await.unwrap().unwrap(), record, "{status:?}");
     }
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_although_the_store_does_not_answer() {
+    for which in [Suspend::Own, Suspend::All] {
+        let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+        let store = Gated::new(world.store().await);
+        let client = options(&world.server, world.kind).shared_store(store.clone());
+        let client = client.stored(|options| options.retry_for(Duration::from_millis(100))).build().unwrap();
+        let session = within(client.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let agent_session = session.agent_session().unwrap();
+        *store.slowness.lock().unwrap() = Slowness::Stuck;
+        *store.before_suspending.lock().unwrap() = Some(Box::new(|| Box::pin(std::future::pending())));
+        within(agent_session.prompt("one").outcome()).await.unwrap();
+        within(client.shut_down(which)).await.unwrap_err();
+        assert_eq!(client.client().state(), ConnectionState::Disconnected, "{which:?}");
+        within(client.disconnect()).await.unwrap_or(());
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_archived_or_has_failed_is_not_followed_any_more() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    for id in ["archived", "failed"] {
+        let session = within(sessions.new_session_as(id, NewSession::in_dir("/"))).await.unwrap();
+        assert!(session.agent_session().is_some());
+        match id {
+            "archived" => session.archive().await.map(drop).unwrap(),
+            _ => sessions.fail(id).await.map(drop).unwrap(),
+        }
+        assert!(session.agent_session().is_none(), "{id}");
+    }
+    let policy = RetentionPolicy::default();
+    let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
+    assert_eq!(sessions.idle(&policy, later), Vec::<String>::new());
 }

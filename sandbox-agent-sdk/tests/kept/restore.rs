@@ -224,7 +224,7 @@ async fn an_agent_that_forgot_the_session_gets_a_new_one_with_its_history() {
 }
 
 #[tokio::test]
-async fn a_suspended_session_becomes_active_again_where_the_agent_supports_it() {
+async fn a_suspended_session_becomes_active_again_with_every_agent_unless_replay_is_not_wanted() {
     for ability in Ability::ALL {
         let world = World::new(KINDS[0], agent(ability)).await;
         let (_client, sessions) = world.program().await;
@@ -238,21 +238,16 @@ async fn a_suspended_session_becomes_active_again_where_the_agent_supports_it() 
         let refused = within(session.prompt("two")).await.unwrap_err();
         let suspended = SessionStatus::Suspended;
         assert!(matches!(refused, Error::NotAllowed { status, .. } if status == suspended), "{refused:?}");
-        let resumed = within(sessions.resume("mine")).await;
         if ability == Ability::Neither {
-            let error = resumed.unwrap_err();
+            let client =
+                world.options().await.stored(|options| options.resume_by_replay(false)).build().unwrap();
+            let error = within(client.resume("mine")).await.unwrap_err();
             assert!(matches!(error, Error::Status(TransitionError::NotResumable { .. })), "{error:?}");
             assert_eq!(session.record().await.unwrap().status, SessionStatus::Suspended);
-            // Unless the program says that telling the history is good enough.
-            let client =
-                world.options().await.stored(|options| options.resume_by_replay(true)).build().unwrap();
-            let session = within(client.resume("mine")).await.unwrap();
-            prompt(&session, "two").await;
-            assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
-        } else {
-            prompt(&resumed.unwrap(), "two").await;
-            assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
         }
+        let resumed = within(sessions.resume("mine")).await.unwrap();
+        prompt(&resumed, "two").await;
+        assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
     }
 }
 

@@ -104,7 +104,7 @@ async fn what_cannot_be_told_from_the_history_is_missed_by_name() {
 }
 
 #[tokio::test]
-async fn a_suspended_session_that_the_agent_forgot_is_not_replaced_by_another_unless_that_is_wanted() {
+async fn a_suspended_session_that_the_agent_forgot_gets_another_one_only_where_replay_is_allowed() {
     for kind in KINDS {
         let forgetful = agent(Ability::Both).on_request(|method, _| {
             matches!(method, "session/resume" | "session/load").then(|| refusal(-32002))
@@ -115,7 +115,7 @@ async fn a_suspended_session_that_the_agent_forgot_is_not_replaced_by_another_un
         ask(&session, "one").await;
         within(sessions.shut_down(Suspend::All)).await.unwrap();
 
-        let (_client, sessions) = world.program().await;
+        let sessions = world.options().await.stored(|options| options.resume_by_replay(false)).build().unwrap();
         let refused = within(sessions.resume("mine")).await.unwrap_err();
         assert!(matches!(refused, Error::Status(TransitionError::NotResumable { .. })), "{refused:?}");
         assert_eq!(sessions.session("mine").record().await.unwrap().status, SessionStatus::Suspended);
@@ -200,16 +200,10 @@ async fn what_one_agent_can_do_says_nothing_of_another() {
         within(sessions.shut_down(Suspend::All)).await.unwrap();
 
         let (_client, sessions) = world.program().await;
-        match within(sessions.resume("mine")).await {
-            Ok(session) => {
-                assert_ne!(expected, RestoredBy::Replay);
-                ask(&session, "three").await;
-            }
-            Err(Error::Status(TransitionError::NotResumable { .. })) => {
-                assert_eq!(expected, RestoredBy::Replay);
-            }
-            Err(error) => panic!("{error:?}"),
-        }
+        let session = sessions.session("mine");
+        let restored = within(session.resume()).await.unwrap();
+        assert_eq!(restored.map(|restored| restored.by), Some(expected), "{first:?} {second:?}");
+        ask(&session, "three").await;
     }
 }
 
@@ -339,5 +333,88 @@ async fn while_the_server_stays_away_prompts_fail_typed_and_in_time() {
             }
         });
         assert_eq!(answered.await, "re: three; ", "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_does_not_say_that_the_session_is_gone_leaves_it_as_it_is() {
+    for kind in KINDS {
+        for ability in [Ability::Resume, Ability::Load] {
+            let refuses = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+            let is_refusing = std::sync::Arc::clone(&refuses);
+            let script = agent(ability).on_request(move |method, _| {
+                let is_refused = matches!(method, "session/resume" | "session/load")
+                    && is_refusing.load(std::sync::atomic::Ordering::SeqCst);
+                let overloaded = || Step::Fail { code: -32603, message: "overloaded".to_owned(), data: None };
+                is_refused.then(|| vec![overloaded()])
+            });
+            let world = World::new(kind, script).await;
+            let (_client, sessions) = world.program().await;
+            let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+            ask(&session, "one").await;
+            let before = session.record().await.unwrap().agent_session;
+            sessions.flush().await.unwrap();
+
+            let (client, sessions) = world.program().await;
+            let session = sessions.session("mine");
+            let error = within(session.resume()).await.unwrap_err();
+            assert!(matches!(error, Error::Rpc { .. }), "{kind} {ability:?}: {error:?}");
+            let record = session.record().await.unwrap();
+            assert_eq!(record.agent_session, before, "{kind} {ability:?}");
+            assert_eq!(world.server.messages("session/new").len(), 1, "{kind} {ability:?}");
+
+            refuses.store(false, std::sync::atomic::Ordering::SeqCst);
+            let mut events = client.events();
+            ask(&session, "two").await;
+            let how = event(&mut events, |event| match event {
+                Event::Restored { session_id, restored, .. } if session_id == "mine" => Some(restored.by),
+                _ => None,
+            });
+            let expected = if ability == Ability::Load { RestoredBy::Load } else { RestoredBy::Resume };
+            assert_eq!(how.await, expected, "{kind}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_one_session_says_is_never_stored_in_another_although_the_agent_reuses_their_ids() {
+    for kind in KINDS {
+        // The agent gives out its ids crosswise after it was started again.
+        let script = agent(Ability::Neither).session_ids(|number| match number % 4 {
+            1 | 0 => "a".to_owned(),
+            _ => "b".to_owned(),
+        });
+        let world = World::new(kind, script).await;
+        let (_client, sessions) = world.program().await;
+        let one = within(sessions.new_session_as("one", NewSession::in_dir("/"))).await.unwrap();
+        let two = within(sessions.new_session_as("two", NewSession::in_dir("/"))).await.unwrap();
+        ask(&one, "first of one").await;
+        ask(&two, "first of two").await;
+        sessions.flush().await.unwrap();
+        world.server.restart(State::Lost).await;
+        for (session, name) in [(&one, "one"), (&two, "two"), (&one, "one"), (&two, "two")] {
+            within(async {
+                loop {
+                    let text = format!("again {name}");
+                    match async { session.prompt(text.as_str()).await?.text().await }.await {
+                        Ok(answer) => return assert_eq!(answer, format!("re: {text}; "), "{kind}"),
+                        Err(error) => assert!(!matches!(error, Error::Store(_)), "{kind}: {error:?}"),
+                    }
+                }
+            })
+            .await;
+        }
+        sessions.flush().await.unwrap();
+        for name in ["one", "two"] {
+            let kept = stored(&**sessions.store(), name).await;
+            let again = format!("re: again {name}; ");
+            assert_eq!(
+                said(&kept),
+                [format!("re: first of {name}; "), again.clone(), again],
+                "{kind} {name}"
+            );
+            let record = sessions.get(name).await.unwrap().unwrap();
+            assert_eq!(record.details.earlier_agent_sessions.len(), 1, "{kind} {name}");
+        }
     }
 }

@@ -1,17 +1,17 @@
-//! StoredClient that go from one store to another.
+//! Sessions that are moved from one store to another.
 
 use std::sync::Arc;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use sandbox_agent_sdk::session::Timestamp;
-use sandbox_agent_sdk::sessions::store::{Append, NewEvent};
+use sandbox_agent_sdk::sessions::store::{Append, MAX_DEPTH, NewEvent};
 use sandbox_agent_sdk::sessions::{
-    MAX_DEPTH, MemoryStore, NewEvent, SessionRecord, SessionStatus, StoreError, StoredClient, StoredEventKind,
+    MemoryStore, SessionRecord, SessionStatus, StoreError, StoredClient, StoredEventKind,
 };
 use sandbox_agent_sdk::{Error, NewSession};
 use serde_json::json;
 
-use crate::support::{KINDS, client, options, within};
+use crate::support::{KINDS, within};
 use crate::world::{Ability, World, agent, options, stored};
 
 async fn exported(sessions: &StoredClient, id: &str) -> Vec<String> {
@@ -32,7 +32,7 @@ async fn a_transcript_goes_to_another_store_whole_or_not_at_all() {
     let original = stored(&**sessions.store(), "mine").await;
     assert_eq!(lines.len(), original.len() + 2);
 
-    let other = client(&world.server, KINDS[0]);
+    let other = options(&world.server, KINDS[0]).store(MemoryStore::new()).build().unwrap();
     // Whatever is cut off, swapped, doubled or spoilt is refused, and leaves nothing behind.
     let mut spoilt: Vec<(Vec<String>, &str)> =
         (0..lines.len()).map(|cut| (lines[..cut].to_vec(), "cut off")).collect();
@@ -142,16 +142,16 @@ async fn whatever_is_stored_can_be_exported_and_imported() {
     let (_client, sessions) = world.program().await;
     let deep = |levels| (0..levels).fold(json!(u64::MAX), |inside, _| json!([inside]));
     let mut record = SessionRecord::new("s", "mock", Timestamp::from_millis(1));
-    record.metadata.insert("deep".to_owned(), deep(MAX_DEPTH));
+    record.details.metadata.insert("deep".to_owned(), deep(MAX_DEPTH));
     sessions.store().create(record, Vec::new()).await.unwrap();
     let payloads = [deep(126), deep(127), deep(128), deep(MAX_DEPTH), json!("\0"), json!(-0.0), json!(1e300)];
     let event = |(n, payload)| NewEvent::new(format!("e{n}"), Timestamp::from_millis(2), "update", payload);
     sessions.store().append(Append::to("s").events((0..).zip(payloads).map(event))).await.unwrap();
     let lines = exported(&sessions, "s").await;
     let original = stored(&**sessions.store(), "s").await;
-    let other = client(&world.server, KINDS[0]);
+    let other = options(&world.server, KINDS[0]).store(MemoryStore::new()).build().unwrap();
     let record = within(other.import(&lines)).await.unwrap();
-    assert_eq!(record.metadata["deep"], deep(MAX_DEPTH));
+    assert_eq!(record.details.metadata["deep"], deep(MAX_DEPTH));
     assert_eq!(stored(&**other.store(), "s").await, original);
 }
 

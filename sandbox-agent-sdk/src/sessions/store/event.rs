@@ -340,7 +340,7 @@ mod tests {
             json!({"sessionId": "a", "update": {"sessionUpdate": "new_kind", "update": 1}}).to_string(),
             format!("{{\"sessionId\":\"a\",\"update\":{{\"sessionUpdate\":\"plan\",\"entries\":{deep}}}}}"),
         ] {
-            let live = Update::from_json(&params, Origin::Live, 0);
+            let live = Update::from_text(&params, Origin::Live, 0);
             let payload = NewEvent::update_payload(&live);
             let event = NewEvent::from_stream(1, 1, Timestamp::from_millis(5), "update", payload);
             let stored = event.stored("s", 1, 1);
