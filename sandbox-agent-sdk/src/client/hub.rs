@@ -162,10 +162,11 @@ impl Hub {
     /// Moves subscriptions to this session, from whatever session they belonged to.
     pub(crate) fn follow(&self, followers: &[Weak<Queue<Event>>], from: Option<&str>, to: &str) {
         let moved: Vec<_> = followers.iter().filter_map(Weak::upgrade).collect();
-        if moved.is_empty() || from == Some(to) {
+        let mut state = self.lock();
+        let moved: Vec<_> = moved.into_iter().filter(|queue| !state.book(to).is_followed_by(queue)).collect();
+        if moved.is_empty() {
             return;
         }
-        let mut state = self.lock();
         if let Some(from) = from {
             let moves = |queue: &Arc<Queue<Event>>| moved.iter().any(|moved| Arc::ptr_eq(moved, queue));
             state.book(from).subscribers.retain(|queue| !moves(queue));

@@ -8,11 +8,13 @@ use tokio::task::JoinSet;
 
 use super::connection::Connection;
 use super::hub::Hub;
+use super::event::Origin;
 use super::probe;
+use super::stream::LogRecord;
 use crate::connection::Capabilities;
 use crate::control::ControlPlane;
 use crate::requests::Requests;
-use crate::{ClientOptions, ConnectionState, Error};
+use crate::{ClientOptions, ConnectionState, Error, Event};
 
 type Outcome = Result<Arc<Capabilities>, Error>;
 
@@ -290,8 +292,13 @@ impl Inner {
                 if let Some(fading) = fading {
                     let _ = fading.finished().await;
                 }
-                if let Some(closing) = closing {
-                    self.finish_closing(&closing.connection).await;
+                match closing {
+                    Some(closing) => self.finish_closing(&closing.connection).await,
+                    // There is no change to publish, but layers hear that no connection is wanted.
+                    None => {
+                        let wanted = Event::Connection(ConnectionState::Disconnected);
+                        self.hub.log(LogRecord::Event(wanted), None, Origin::Live);
+                    }
                 }
             }
         }

@@ -92,14 +92,7 @@ impl Entry {
 
     /// What it changes in the record of its session.
     pub(super) fn patch(&self, patch: &mut RecordPatch) {
-        let text = |name: &str| self.payload.get(name).and_then(Value::as_str).map(str::to_owned);
         match (&self.kind, self.payload["sessionUpdate"].as_str()) {
-            (StoredEventKind::Update, Some("config_option_update")) => {
-                patch.config_options = self.payload.get("configOptions").cloned();
-            }
-            (StoredEventKind::Update, Some("current_mode_update")) => {
-                patch.current_mode = text("currentModeId");
-            }
             (StoredEventKind::Update, Some("session_info_update")) => match self.payload.get("title") {
                 Some(Value::String(title)) => patch.title = Change::Set(title.clone()),
                 Some(Value::Null) => patch.title = Change::Clear,

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::session::StoredSession;
 use super::store::{StoredEvent, StoredEventKind};
-use crate::Error;
+use crate::event::Origin;
 use crate::session::Timestamp;
 use crate::usage::{Meter, Rules, TurnEnd, UsageTotals};
+use crate::{Error, Update};
 
 impl StoredSession {
     /// What the session used over its whole life: in every program, and before and after every restart.
@@ -54,9 +55,8 @@ impl Count {
                 self.began = Some(event.recorded_at);
             }
             StoredEventKind::Update => {
-                if let Some(update) = event.update() {
-                    self.meter.observe(&update, self.rules);
-                }
+                let update = Update::read(json!({ "update": payload }), Origin::Live, 0);
+                self.meter.observe(&update, self.rules);
             }
             StoredEventKind::TurnEnded => {
                 let executed = payload.get("executed").and_then(Value::as_bool).unwrap_or(true);

@@ -18,7 +18,7 @@ type Between = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
 /// Passes everything on to another store.
 pub(crate) struct Gated {
     store: Arc<dyn SessionStore>,
-    /// Storing events waits while this is held.
+    /// Storing anything but a prompt waits while this is held.
     pub(crate) appending: tokio::sync::Mutex<()>,
     /// What happens after the next look that finds sessions without activity.
     pub(crate) after_look: Mutex<Option<Between>>,
@@ -129,6 +129,9 @@ impl SessionStore for Gated {
             let has_prompt = append.events.iter().any(|event| event.kind == StoredEventKind::Prompt);
             if self.refusing.load(Ordering::SeqCst) && !has_prompt {
                 return Err(self.refuse());
+            }
+            if has_prompt {
+                return self.store.append(append).await;
             }
             let _open = self.appending.lock().await;
             self.store.append(append).await

@@ -81,7 +81,7 @@ async fn a_prompt_that_is_dropped_at_any_moment_leaves_a_session_that_goes_on() 
                 break;
             }
         }
-        assert!(texts.len() > 3, "there were several moments");
+        assert!(texts.len() > 1, "there were several moments");
         check(&world, &texts).await;
     }
 }

@@ -56,8 +56,9 @@ async fn it_is_told_whole_although_the_store_lags_behind() {
         let store = Gated::new(world.store().await);
         let client = options(&world.server, kind).shared_store(store.clone()).build().unwrap();
         let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
-        let gate = store.appending.lock().await;
         ask(&session, "one").await;
+        client.flush().await.unwrap();
+        let gate = store.appending.lock().await;
         within(within(session.prompt("die")).await.unwrap().outcome()).await.unwrap_err();
         let later = async {
             tokio::time::sleep(Duration::from_millis(100)).await;

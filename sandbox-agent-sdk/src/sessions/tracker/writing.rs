@@ -228,9 +228,9 @@ impl Tracker {
         let Some(owned) = &mut self.owned else { return };
         let (Some(id), Ok(client)) = (&owned.agent_session, self.client.upgrade()) else { return };
         let snapshot = client.session(id).snapshot();
-        let options = snapshot.config_options.iter().map(|option| option.raw.clone()).collect::<Vec<_>>();
+        let options = serde_json::to_value(&snapshot.config_options).ok();
         let now = Described {
-            options: (!options.is_empty()).then(|| options.into()),
+            options: options.filter(|_| !snapshot.config_options.is_empty()),
             mode: snapshot.current_mode.clone(),
         };
         if now.options.is_some() && now.options != owned.described.options {
