@@ -209,13 +209,12 @@ impl StoredClient {
         Ok(self.shared.in_time(self.shared.store.delete(id)).await?)
     }
 
-    /// Waits until everything that happened so far is stored, within [`StoreOptions::retry_for`].
+    /// Waits until everything that happened so far is stored, or given up, within twice [`StoreOptions::retry_for`].
     ///
     /// # Errors
     /// [`Error::EventsLost`] and [`Error::Store`] if something was not stored since the last call.
     pub async fn flush(&self) -> Result<(), Error> {
-        let deadline = self.shared.deadline();
-        self.flush_until(deadline).await
+        self.flush_until(self.shared.flush_deadline()).await
     }
 
     pub(super) async fn flush_until(&self, deadline: tokio::time::Instant) -> Result<(), Error> {
@@ -249,7 +248,8 @@ impl StoredClient {
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move {
-            let deadline = client.shared.deadline();
+            let deadline = client.shared.flush_deadline();
+            client.shared.feed.set_asleep(false);
             client.client.disconnect().await?;
             client.flush_until(deadline).await
         })

@@ -18,7 +18,7 @@ pub(super) fn is_unknown_session(error: &Error) -> bool {
     /// The words of agents that use another code.
     const GONE: [&str; 5] = ["not found", "unknown", "no previous", "no such", "does not exist"];
     match error {
-        Error::Http(http) => matches!(http.status, 404 | 410),
+        Error::Http(http) => matches!(http.status, 400 | 404 | 410),
         Error::Rpc { error, .. } => {
             let member = |name: &str| error.data.as_ref()?.get(name)?.as_str();
             let words = format!("{} {}", error.message, member("details").unwrap_or_default()).to_lowercase();

@@ -38,6 +38,8 @@ pub(super) struct Feed {
     is_shared: Arc<AtomicBool>,
     /// Whether there is no connection although the application did not disconnect: what needs one connects.
     asleep: AtomicBool,
+    /// Whether the connection is being ended because nothing happens.
+    falling_asleep: AtomicBool,
     /// Events that did not fit, by session, until they are reported.
     lost: Mutex<BTreeMap<String, u64>>,
     pub(super) losing: Notify,
@@ -97,6 +99,7 @@ impl Feed {
             state: Mutex::default(),
             is_shared: Arc::clone(hub.is_shared()),
             asleep: AtomicBool::new(false),
+            falling_asleep: AtomicBool::new(false),
             lost: Mutex::default(),
             losing: Notify::new(),
         });
@@ -112,7 +115,12 @@ impl Feed {
 
     /// Whether there is no connection although the application did not disconnect.
     pub(super) fn is_asleep(&self) -> bool {
-        self.asleep.load(Ordering::Acquire)
+        self.asleep.load(Ordering::Acquire) || self.falling_asleep.load(Ordering::Acquire)
+    }
+
+    /// The connection is being ended because nothing happens, or this is over.
+    pub(super) fn set_falling_asleep(&self, falling: bool) {
+        self.falling_asleep.store(falling, Ordering::Release);
     }
 
     pub(super) fn set_asleep(&self, asleep: bool) {
@@ -121,6 +129,17 @@ impl Feed {
 
     pub(super) fn now(&self) -> Moment {
         let state = self.lock();
+        Moment { clock: state.clock, stream: state.stream }
+    }
+
+    /// Another reader of the stream found that the server has restarted. What is bound from now on was bound on the new
+    /// server, although this stream has not reported the restart yet.
+    pub(super) fn restart_found(&self, since: Moment) -> Moment {
+        let mut state = self.lock();
+        if state.stream == since.stream && state.lost_at.is_none() {
+            state.clock += 1;
+            state.lost_at = Some(state.clock);
+        }
         Moment { clock: state.clock, stream: state.stream }
     }
 
@@ -304,7 +323,7 @@ impl State {
             Event::ServerRestarted => {
                 self.clock += 1;
                 // What was bound since the stream was lost was bound on the new server.
-                let before = self.lost_at.unwrap_or(self.clock);
+                let before = self.lost_at.take().unwrap_or(self.clock);
                 self.end_before(before);
             }
             Event::Connection(
@@ -354,7 +373,7 @@ impl Feed {
                 if let Event::Connection(connection) = event
                     && !matches!(connection, ConnectionState::Connecting)
                 {
-                    self.set_asleep(false);
+                    self.set_asleep(self.falling_asleep.load(Ordering::Acquire));
                 }
                 state.happened_to_all(event);
             }

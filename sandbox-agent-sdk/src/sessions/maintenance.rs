@@ -150,10 +150,15 @@ impl StoredClient {
         let live = tracked.iter().filter(|(_, handle)| handle.view.borrow().agent_session.is_some()).count();
         let last = self.shared.feed.last_active();
         let is_quiet = last.is_none_or(|last| policy.is_agent_idle(SessionStatus::Active, last, now));
-        if idle.len() < live || !is_quiet || !self.client().disconnect_if_idle().await {
+        if idle.len() < live || !is_quiet {
             return Ok(Vec::new());
         }
-        self.shared.feed.set_asleep(true);
+        self.shared.feed.set_falling_asleep(true);
+        let is_ended = self.client().disconnect_if_idle().await;
+        self.shared.feed.set_falling_asleep(false);
+        if !is_ended {
+            return Ok(Vec::new());
+        }
         self.flush().await?;
         Ok(idle)
     }
@@ -177,13 +182,13 @@ impl StoredClient {
         }
     }
 
-    /// Shuts down within one deadline ([`StoreOptions::retry_for`](super::StoreOptions::retry_for)): stores what waits,
+    /// Shuts down within one deadline (twice [`StoreOptions::retry_for`](super::StoreOptions::retry_for)): stores what waits,
     /// suspends sessions, disconnects, and stores what came meanwhile. Returns how many were suspended.
     ///
     /// # Errors
     /// [`Error::Store`] and [`Error::EventsLost`]; the client is disconnected all the same.
     pub async fn shut_down(&self, which: Suspend) -> Result<u64, Error> {
-        let deadline = self.shared.deadline();
+        let deadline = self.shared.flush_deadline();
         // What happened comes first: a session that is not suspended can be acquired all the same.
         let stored = self.flush_until(deadline).await;
         let which = match which {

@@ -65,13 +65,17 @@ impl Scan {
             requests: Vec::new(),
             reader: client.read(wanted.from, None),
         };
-        let mut bytes = 0;
+        let (mut bytes, mut is_incomplete) = (0, false);
         while let Some(entry) = scan.reader.next().await {
-            scan.take(entry?, wanted, &mut bytes);
+            let entry = entry?;
+            is_incomplete |= matches!(entry.record, LogRecord::Missing(_) | LogRecord::Event(Event::Lagged(_)));
+            scan.take(entry, wanted, &mut bytes);
         }
         let is_same = scan.reader.is_same_stream();
         scan.is_other |= is_same == Some(false);
         scan.is_proven |= is_same == Some(true) && wanted.from.is_same_event(&wanted.behind);
+        // A server that is the same has the message at the position, or says that it does not have it any more.
+        scan.is_other |= !scan.is_proven && !is_incomplete && wanted.behind.offset > 0;
         scan.is_proven &= !scan.is_other;
         if bytes > MAX_BYTES && let Some(end) = scan.end {
             scan.gaps.push((wanted.behind.offset + 1, end.offset));

@@ -109,6 +109,7 @@ impl Shared {
             view,
             owned: None,
             lost: 0,
+            is_failing: false,
         };
         let handle = Handle { inbox, view: seen };
         if client.inner().spawn(tracker.run()) {
@@ -209,7 +210,16 @@ impl Shared {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + self.options.retry_for.min(LONGEST)
+        self.deadline_in(self.options.retry_for)
+    }
+
+    /// When a flush ends: a tracker that waits for the store gives up before.
+    pub(super) fn flush_deadline(&self) -> Instant {
+        self.deadline_in(self.options.retry_for.saturating_mul(2))
+    }
+
+    pub(super) fn deadline_in(&self, time: Duration) -> Instant {
+        Instant::now() + time.min(LONGEST)
     }
 
     pub(super) async fn record(&self, id: &str) -> Result<SessionRecord, Error> {

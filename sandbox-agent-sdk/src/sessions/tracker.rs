@@ -127,6 +127,8 @@ pub(super) struct Tracker {
     pub(super) owned: Option<Owned>,
     /// Events that could not be stored, and are not counted in the store yet.
     pub(super) lost: u64,
+    /// Whether the last append failed because the store did not take it in time.
+    pub(super) is_failing: bool,
 }
 
 /// A session that this process owns.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Script, Step};
-use sandbox_agent_sdk::sessions::{StoreError, StoreOptions};
+use sandbox_agent_sdk::sessions::StoreOptions;
 use sandbox_agent_sdk::{Error, NewSession};
 use serde_json::json;
 
@@ -126,7 +126,7 @@ async fn a_record_that_cannot_be_brought_up_to_date_is_given_up_in_time_and_told
     store.refusing.store(true, Ordering::SeqCst);
     within(within(session.prompt("lost")).await.unwrap().outcome()).await.unwrap();
     let failure = within(sessions.flush()).await.unwrap_err();
-    assert!(matches!(failure, Error::Store(StoreError::Unavailable(_))), "{failure:?}");
+    assert!(matches!(failure, Error::EventsLost(_)), "{failure:?}");
     store.refusing.store(false, Ordering::SeqCst);
     within(within(session.prompt("next")).await.unwrap().outcome()).await.unwrap();
     within(sessions.flush()).await.unwrap();

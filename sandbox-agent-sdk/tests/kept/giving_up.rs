@@ -2,11 +2,10 @@
 
 use std::future::poll_fn;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use mock_server::{MockServer, Step};
+use mock_server::MockServer;
 use sandbox_agent_sdk::sessions::{
     RecordQuery, SessionStatus, SqliteStore, StoredEventKind, StoredSession, Suspend,
 };
@@ -184,13 +183,7 @@ fn program(world: &World, name: &str) -> Command {
 async fn a_program_that_is_killed_while_it_takes_a_session_up_leaves_nothing_out_without_a_word() {
     // Longer than any program takes to start.
     const COUNT: usize = 5000;
-    // The agent does not answer the first one that wants to load, and what the turn says meanwhile is that one's to store.
-    let asked = AtomicBool::new(false);
-    let script = counting(Ability::Load, COUNT).on_request(move |method, _| {
-        let is_first = method == "session/load" && !asked.swap(true, Ordering::SeqCst);
-        is_first.then(|| vec![Step::Hang])
-    });
-    let world = World::new(ServerKind::Shared, script).await;
+    let world = World::new(ServerKind::Shared, counting(Ability::Load, COUNT)).await;
     let (one, sessions) = world.program().await;
     let mut events = one.events();
     let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();

@@ -8,7 +8,7 @@ use sandbox_agent_sdk::sessions::{
 use sandbox_agent_sdk::{Error, Event, NewSession, PermissionPolicy};
 
 use crate::support::{KINDS, event, within};
-use crate::world::{Ability, World, agent, kinds, options, said, stored};
+use crate::world::{Ability, World, agent, kinds, said, stored};
 
 #[tokio::test]
 async fn a_turn_is_stored_with_its_prompt_its_reports_and_its_end() {

@@ -113,7 +113,7 @@ async fn an_open_permission_is_offered_again_by_its_id() {
     let kept = stored(&**sessions.store(), "mine").await;
     let count = |kind| kept.iter().filter(|event| event.kind == kind).count();
     assert_eq!((count(StoredEventKind::Permission), count(StoredEventKind::Answered)), (1, 1));
-    assert_eq!(said(&kept), ["done"]);
+    assert_eq!(said(&kept), ["permission: allow_once", "done"]);
     assert!(sessions.store().open("mine").await.unwrap().is_empty(), "nothing is open any more");
 }
 

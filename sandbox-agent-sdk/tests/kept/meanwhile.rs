@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mock_server::{Fault, Script, State, Step};
 use sandbox_agent_sdk::sessions::{StoreError, StoreOptions, StoredClient, StoredEventKind};
-use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
+use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, NewSession, ServerKind};
 
 use crate::gated::{Gated, Slowness};
 use crate::support::{KINDS, event, within};

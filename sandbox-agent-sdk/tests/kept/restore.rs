@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use mock_server::{Fault, State};
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::sessions::{RestoredBy, SessionStatus, StoredSession, Suspend, TransitionError};
-use sandbox_agent_sdk::{Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
+use sandbox_agent_sdk::{Error, Event, Events, NewSession, ServerKind};
 
 use crate::support::{KINDS, within};
-use crate::world::{Ability, World, agent, options, said, stored};
+use crate::world::{Ability, World, agent, said, stored};
 
 /// What happens between two prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -54,6 +54,8 @@ struct CaughtUp {
     end: Option<Position>,
     /// Whether the agent still has the session: the server is the same one, and the session has not ended.
     is_there: bool,
+    /// When it was found that the server has restarted, if it has.
+    restarted: Option<Moment>,
     /// The turn that is still running, and whether anything was heard of it.
     running: Option<(OpenTurn, bool)>,
     /// The ids of agent requests that are offered again.
@@ -91,7 +93,13 @@ impl Tracker {
 
     pub(super) async fn acquire(&mut self, wish: &Wish) -> Result<Restored, Error> {
         for attempt in 1.. {
-            match self.acquire_once(wish).await {
+            let acquired = self.acquire_once(wish).await;
+            if acquired.is_err() && self.owned.as_ref().is_some_and(|owned| !owned.is_live) {
+                // What the server has is not stored yet: nothing behind it may be stored before.
+                self.owned = None;
+                self.shared.feed.unroute(&self.inbox, None);
+            }
+            match acquired {
                 // Another process wants it at the same moment; one of the two is last, and has it.
                 Err(Error::Store(StoreError::OwnershipLost { .. })) if attempt < RIVALS => {
                     tokio::time::sleep(RIVAL_WAIT * attempt * (1 + random_below(8))).await;
@@ -151,6 +159,7 @@ impl Tracker {
         let mut caught_up = self.read_stream(&client, &before, &record, moment, is_shared).await?;
         // An owner that released the session left it with its agent.
         caught_up.is_there &= before.owner.is_none() && before.details.termination_info.is_none();
+        let moment = caught_up.restarted.unwrap_or(moment);
         let restored =
             self.restore(&client, &record, caught_up, (wish, support, ways, moment)).await?;
         tracing::debug!(session = self.id, by = %restored.by, "session restored");
@@ -234,10 +243,12 @@ impl Tracker {
             false => shared.incarnation(moment.stream, scan.is_proven).await?,
         };
         self.set_incarnation(incarnation);
+        let restarted = scan.is_other.then(|| shared.feed.restart_found(moment));
         let is_ambiguous = self.is_restoring().await?;
         let was_seen = before.owner.is_none() || before.owner.as_ref() == Some(&shared.owner);
         let mut caught_up =
             sort(scan, &open, position, (incarnation, own_turn.as_deref()), (is_ambiguous, was_seen));
+        caught_up.restarted = restarted;
         self.settle_requests(&open, &mut caught_up, incarnation);
         if let (Some(owned), Some(end)) = (&mut self.owned, caught_up.end) {
             owned.scanned = Some((moment, end.offset));
@@ -271,8 +282,8 @@ impl Tracker {
         let begun = open.turns.iter().filter_map(|turn| {
             serde_json::from_value::<Position>(turn.prompt.payload.get("at")?.clone()).ok()
         });
-        let begun = begun.min_by_key(|begun| begun.offset).filter(|_| !open.requests.is_empty());
-        let from = begun.filter(|begun| begun.offset < behind.offset).unwrap_or(behind);
+        let begun = begun.min_by_key(|begun| begun.offset).unwrap_or_else(Position::beginning);
+        let from = if !open.requests.is_empty() && begun.offset < behind.offset { begun } else { behind };
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
         let wanted = Wanted { agent_session: agent_session.to_owned(), behind, from, responses };
@@ -331,15 +342,24 @@ impl Tracker {
             caught_up.events.push(marker.into_event(owned.incarnation, SystemTime::now().into(), None));
         }
         self.store_read(&mut caught_up).await?;
+        let mut is_ambiguous = false;
         let reopened = match (&record.agent_session, attaches) {
             (Some(session), true) => {
                 Reopened { session: client.session(&session.id), by: RestoredBy::Attach }
             }
-            _ => self.reopen(client, record, wish, support, ways).await?,
+            _ => {
+                // A server that restarted, and an agent that ended, have no turn.
+                let may_run = caught_up.restarted.is_none()
+                    && record.details.termination_info.is_none()
+                    && self.may_have_a_turn().await?;
+                let reopened = self.reopen(client, record, wish, support, ways, may_run).await?;
+                is_ambiguous = may_run && reopened.by == RestoredBy::Load;
+                reopened
+            }
         };
         client.inner().connection().await?.barrier().await;
         let restored = self.compare(&reopened).await?;
-        self.bind(client, record, &reopened, &restored, (support, ways, moment), caught_up)
+        self.bind(client, record, &reopened, &restored, (support, ways, moment, is_ambiguous), caught_up)
             .await?;
         Ok(restored)
     }
@@ -355,6 +375,18 @@ impl Tracker {
         Ok(())
     }
 
+    /// Whether the last turn may still run: it has no end, or ended for its program before the agent responded.
+    async fn may_have_a_turn(&self) -> Result<bool, Error> {
+        let kinds = [StoredEventKind::Prompt, StoredEventKind::TurnEnded];
+        let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
+        let page = self.shared.events(&query).await?;
+        let Some(last) = page.events.first() else { return Ok(false) };
+        Ok(last.turn_end().is_none_or(|end| {
+            let is_answered = end.stop_reason.is_some() || end.termination_info.is_some();
+            !is_answered && end.error.is_some_and(|error| error.maybe_executed && error.rpc.is_none())
+        }))
+    }
+
     /// Has the agent resume or load its session, or create another one.
     async fn reopen(
         &mut self,
@@ -363,13 +395,14 @@ impl Tracker {
         wish: &Wish,
         support: Option<ResumeSupport>,
         ways: Ways,
+        may_run: bool,
     ) -> Result<Reopened, Error> {
         let new = wish.new.as_deref().cloned();
         let new = new.unwrap_or_else(|| NewSession::from_kept(&record.details.init));
         let connected = client.capabilities().map(|can| can.agent.clone());
         let new = if connected.as_ref() == Some(&record.agent) { new } else { new.agent(&record.agent) };
         if let Some(session) = &record.agent_session
-            && let Some(reopened) = resume_or_load(client, &session.id, &new, ways).await?
+            && let Some(reopened) = resume_or_load(client, &session.id, &new, ways, may_run).await?
         {
             return Ok(reopened);
         }
@@ -412,7 +445,7 @@ impl Tracker {
         record: &SessionRecord,
         reopened: &Reopened,
         restored: &Restored,
-        (support, ways, moment): (Option<ResumeSupport>, Ways, Moment),
+        (support, ways, moment, is_ambiguous): (Option<ResumeSupport>, Ways, Moment, bool),
         mut caught_up: CaughtUp,
     ) -> Result<(), Error> {
         let agent_session = reopened.session.id().to_owned();
@@ -440,6 +473,13 @@ impl Tracker {
         }
         let event = Entry::own(StoredEventKind::Restored, payload);
         let mut append = Append::to(&self.id).fence(owned.fence).patch(patch);
+        if let (Some(end), Some(reached), true) = (caught_up.end, reached, is_ambiguous)
+            && reached.offset > end.offset
+        {
+            // Nothing tells what a running turn reported meanwhile from what the agent replayed.
+            let gap = Entry::gap(Some(end.offset + 1), Some(reached.offset));
+            append.events.push(gap.into_event(owned.incarnation, SystemTime::now().into(), None));
+        }
         append.events.push(event.into_event(owned.incarnation, SystemTime::now().into(), None));
         append.position =
             reached.filter(|_| owned.is_shared).map(|place| self.shared.position(owned.incarnation, place));
@@ -488,10 +528,12 @@ async fn resume_or_load(
     agent_session: &str,
     new: &NewSession,
     ways: Ways,
+    may_run: bool,
 ) -> Result<Option<Reopened>, Error> {
     let is_refusal = |error: &Error| matches!(error, Error::Unsupported { .. }) || is_unknown_session(error);
+    let others = if may_run { Others::MayHaveATurn } else { Others::HaveNoTurn };
     if ways.resume {
-        match client.resume_in(agent_session.to_owned(), new.clone(), Others::HaveNoTurn).await {
+        match client.resume_in(agent_session.to_owned(), new.clone(), others).await {
             // Where the agent cannot resume, the session was loaded, or it replayed its history all the same.
             Ok(session) if !session.history().is_empty() => {
                 return Ok(Some(Reopened { session, by: RestoredBy::Load }));
@@ -586,7 +628,7 @@ fn sort(
         events.extend(end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));
     }
     let is_there = is_same && is_proven && !has_ended;
-    CaughtUp { events, end, is_there, running, requests, reader: Some(reader) }
+    CaughtUp { events, end, is_there, restarted: None, running, requests, reader: Some(reader) }
 }
 
 fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -> Option<NewEvent> {

@@ -141,8 +141,12 @@ impl Tracker {
 
     /// Appends within the time that a store is tried again. An event that it refuses is given up alone.
     async fn append(&mut self, append: Append) -> Result<(), StoreError> {
-        let deadline = self.shared.deadline();
-        match self.append_until(append.clone(), deadline).await {
+        // A store that failed for its whole time is tried once, so that `flush` does not wait for each append.
+        let time = if self.is_failing { Duration::ZERO } else { self.shared.options.retry_for };
+        let deadline = self.shared.deadline_in(time);
+        let appended = self.append_until(append.clone(), deadline).await;
+        self.is_failing = appended.as_ref().is_err_and(StoreError::is_retryable);
+        match appended {
             Err(StoreError::Invalid(_)) if append.events.len() > 1 => {
                 let events = append.events.clone();
                 let mut rest = append;
