@@ -525,6 +525,11 @@ impl Hub {
         self.lock().book(id).is_prompted = true;
     }
 
+    /// The prompt of the turn was not executed.
+    pub(super) fn prompt_withdrawn(&self, id: &str) {
+        self.lock().book(id).is_prompted = false;
+    }
+
     /// What is missing of the turn that is running.
     pub(super) fn turn_missed(&self, id: &str) -> Vec<Missed> {
         self.lock().book(id).turn_missed.clone()

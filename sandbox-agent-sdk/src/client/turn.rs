@@ -487,6 +487,8 @@ impl Driver {
     /// Asks the layer where a prompt that was not executed is sent again, and moves the turn there.
     async fn is_sent_again(&mut self, error: &Error) -> bool {
         let Some(layer) = &mut self.layer else { return false };
+        // What the agent reports until the prompt is sent again does not belong to the turn.
+        self.inner.hub.prompt_withdrawn(&self.session);
         let resend = layer.get_mut().unwrap_or_else(PoisonError::into_inner).not_executed(error);
         let Some(resend) = resend.await else { return false };
         if !self.inner.hub.move_turn(&self.session, &resend.session_id, &self.queue) {

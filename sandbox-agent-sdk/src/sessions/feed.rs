@@ -158,6 +158,17 @@ impl Feed {
         is_live
     }
 
+    /// Like [`route`](Self::route), unless the agent has given the id to another session.
+    pub(super) fn route_if_free(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) {
+        let is_free = {
+            let state = self.lock();
+            state.routes.get(agent_session).is_none_or(|route| Arc::ptr_eq(&route.inbox, inbox))
+        };
+        if is_free {
+            self.route(agent_session, session, inbox, since);
+        }
+    }
+
     /// Ends the routes of a tracker, but for this agent's session.
     pub(super) fn unroute(&self, inbox: &Mailbox, but: Option<&str>) {
         let mut state = self.lock();

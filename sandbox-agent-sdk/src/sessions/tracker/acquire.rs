@@ -154,7 +154,7 @@ impl Tracker {
         });
         if let Some(agent_session) = &agent_session {
             self.shared.feed.unroute(&self.inbox, Some(agent_session));
-            self.shared.feed.route(agent_session, &self.id, &self.inbox, moment);
+            self.shared.feed.route_if_free(agent_session, &self.id, &self.inbox, moment);
         }
         let mut caught_up = self.read_stream(&client, &before, &record, moment, is_shared).await?;
         // An owner that released the session left it with its agent.
