@@ -129,9 +129,10 @@ impl Tracker {
     }
 
     pub(super) fn scanned_to(&self) -> Option<ScannedTo> {
-        let owned = self.owned.as_ref().filter(|owned| owned.is_shared)?;
+        self.owned.as_ref().filter(|owned| owned.is_shared)?;
         let (stream, place) = self.shared.feed.scanned_to()?;
-        let incarnation = self.shared.incarnation_of(stream).unwrap_or(owned.incarnation);
+        // A stream after a restart has no incarnation until a session was acquired on it.
+        let incarnation = self.shared.incarnation_of(stream)?;
         Some(ScannedTo {
             owner: self.shared.owner.clone(),
             endpoint: self.shared.endpoint.clone(),
