@@ -7,8 +7,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connection::Connection;
-use super::hub::Hub;
 use super::event::Origin;
+use super::hub::Hub;
 use super::probe;
 use super::stream::LogRecord;
 use crate::connection::Capabilities;
@@ -220,13 +220,8 @@ impl Inner {
 
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
-        let connection = Connection::open(
-            &self.options,
-            (&self.hub, &self.requests),
-            &self.http,
-            &endpoint,
-            agent,
-        )?;
+        let connection =
+            Connection::open(&self.options, (&self.hub, &self.requests), &self.http, &endpoint, agent)?;
         opening.insert(Arc::new(connection)).initialize().await
     }
 

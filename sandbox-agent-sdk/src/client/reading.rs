@@ -65,7 +65,13 @@ impl StreamReader {
             let connection = inner.connection().await?;
             Opened::new(connection, from)
         };
-        Self { state: State::Opening(Box::pin(opening)), from, to, is_verified: from.offset == 0, is_same: None }
+        Self {
+            state: State::Opening(Box::pin(opening)),
+            from,
+            to,
+            is_verified: from.offset == 0,
+            is_same: None,
+        }
     }
 
     /// The next entry; `None` at the end: behind the position `to`, or behind everything that the server had when

@@ -133,24 +133,23 @@ impl UnclaimedRequest {
         let Open { responder, hold } = open.ok_or(ReplyError::Stale)?;
         self.inner.claimed.store(true, Ordering::Release);
         let Inner { method, session_id, params, .. } = &*self.inner;
-        let claimed =
-            match (method.as_str(), params) {
-                (REQUEST_PERMISSION, Some(params)) => ClaimedRequest::Permission(PermissionRequest::new(
-                    Arc::clone(params),
-                    responder,
-                    hold(),
-                    None,
-                )),
-                (ELICITATION | REQUEST_QUESTION, Some(params)) => ClaimedRequest::Question(
-                    QuestionRequest::new(method, Arc::clone(params), responder, hold()),
-                ),
-                _ => {
-                    let reply = Reply::new(responder.into(), hold());
-                    let (method, session_id) = (method.clone(), session_id.clone());
-                    let inner = Other { method, session_id, params: params.clone(), reply };
-                    ClaimedRequest::Other(OtherRequest { inner: Arc::new(inner) })
-                }
-            };
+        let claimed = match (method.as_str(), params) {
+            (REQUEST_PERMISSION, Some(params)) => ClaimedRequest::Permission(PermissionRequest::new(
+                Arc::clone(params),
+                responder,
+                hold(),
+                None,
+            )),
+            (ELICITATION | REQUEST_QUESTION, Some(params)) => {
+                ClaimedRequest::Question(QuestionRequest::new(method, Arc::clone(params), responder, hold()))
+            }
+            _ => {
+                let reply = Reply::new(responder.into(), hold());
+                let (method, session_id) = (method.clone(), session_id.clone());
+                let inner = Other { method, session_id, params: params.clone(), reply };
+                ClaimedRequest::Other(OtherRequest { inner: Arc::new(inner) })
+            }
+        };
         Ok(claimed)
     }
 

@@ -324,11 +324,11 @@ impl State {
     /// Something happened that is not of one session.
     fn happened_to_all(&mut self, event: &Event) {
         match event {
+            Event::Connection(ConnectionState::Reconnecting { .. }) if self.away => {}
             Event::Connection(ConnectionState::Reconnecting { .. }) => {
-                if !std::mem::replace(&mut self.away, true) {
-                    self.clock += 1;
-                    self.lost_at = Some(self.clock);
-                }
+                self.away = true;
+                self.clock += 1;
+                self.lost_at = Some(self.clock);
             }
             Event::Reconnected { .. } => self.away = false,
             Event::ServerRestarted => {
@@ -346,7 +346,10 @@ impl State {
             }
             Event::Gap(_) | Event::Lagged(_) => {
                 let Some(entry) = Entry::of(event, None) else { return };
-                self.routes.values().for_each(|route| drop(route.inbox.push(entry.clone())));
+                for route in self.routes.values() {
+                    // What does not fit is counted in its place.
+                    let _ = route.inbox.push(entry.clone());
+                }
             }
             _ => {}
         }

@@ -68,7 +68,8 @@ impl Scan {
         let (mut bytes, mut is_incomplete) = (0, false);
         while let Some(entry) = scan.reader.next().await {
             let entry = entry?;
-            is_incomplete |= matches!(entry.record, LogRecord::Missing(_) | LogRecord::Event(Event::Lagged(_)));
+            is_incomplete |=
+                matches!(entry.record, LogRecord::Missing(_) | LogRecord::Event(Event::Lagged(_)));
             scan.take(entry, wanted, &mut bytes);
         }
         let is_same = scan.reader.is_same_stream();
@@ -77,7 +78,9 @@ impl Scan {
         // A server that is the same has the message at the position, or says that it does not have it any more.
         scan.is_other |= !scan.is_proven && !is_incomplete && wanted.behind.offset > 0;
         scan.is_proven &= !scan.is_other;
-        if bytes > MAX_BYTES && let Some(end) = scan.end {
+        if bytes > MAX_BYTES
+            && let Some(end) = scan.end
+        {
             scan.gaps.push((wanted.behind.offset + 1, end.offset));
         }
         Ok(scan)

@@ -73,8 +73,7 @@ impl StoredSession {
     #[must_use]
     pub fn open_turn(&self) -> Option<OpenTurn> {
         let handle = self.client.shared.tracked(&self.id)?;
-        let open = handle.view.borrow().open_turn.clone();
-        open
+        handle.view.borrow().open_turn.clone()
     }
 
     /// Waits until no turn of another program is running in it.
@@ -219,8 +218,7 @@ impl StoredSession {
     /// # Errors
     /// [`Error::Store`].
     pub async fn set_title(&self, title: impl Into<String>) -> Result<(), Error> {
-        let mut patch = RecordPatch::default();
-        patch.title = Change::Set(title.into());
+        let patch = RecordPatch { title: Change::Set(title.into()), ..RecordPatch::default() };
         self.client.patch(&self.id, patch).await.map(drop)
     }
 
@@ -237,8 +235,7 @@ impl StoredSession {
     /// # Errors
     /// [`Error::Store`].
     pub async fn set_metadata(&self, metadata: serde_json::Map<String, Value>) -> Result<(), Error> {
-        let mut patch = RecordPatch::default();
-        patch.metadata = metadata;
+        let patch = RecordPatch { metadata, ..RecordPatch::default() };
         self.client.patch(&self.id, patch).await.map(drop)
     }
 

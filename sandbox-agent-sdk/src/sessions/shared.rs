@@ -15,9 +15,9 @@ use super::store::{
     EventPage, EventQuery, Fingerprint, SessionRecord, SessionStore, StoreError, StreamPosition,
 };
 use super::tracker::{Ask, Command, Tracker, View};
+use crate::client::Hub;
 use crate::client::event::Queue;
 use crate::client::random::random_id;
-use crate::client::Hub;
 use crate::connection::Capabilities;
 use crate::requests::Registration;
 use crate::stream::StreamPosition as Position;
@@ -79,7 +79,9 @@ impl Shared {
             rules: ResultRules::default(),
             hub: Arc::clone(&inner.hub),
             feed: Arc::clone(&feed),
-            _answers: client.requests().register(move |request| selects.selects(request), Answers(Arc::downgrade(&feed))),
+            _answers: client
+                .requests()
+                .register(move |request| selects.selects(request), Answers(Arc::downgrade(&feed))),
             owner: format!("own_{}", random_id()),
             endpoint: inner.options.base_url.trim_end_matches('/').to_owned(),
             trackers: Mutex::default(),

@@ -134,7 +134,6 @@ pub(super) struct Tracker {
 /// A session that this process owns.
 pub(super) struct Owned {
     pub(super) fence: Fence,
-    pub(super) agent: String,
     pub(super) agent_session: Option<String>,
     /// Whether the agent has the session.
     pub(super) is_live: bool,
@@ -252,7 +251,8 @@ impl Tracker {
             Command::Answered { payload, stored } => self.answered(payload, stored).await,
             Command::Flush(done) => {
                 self.describe().await;
-                drop(done.send(()));
+                // A caller that went away needs no answer.
+                let _ = done.send(());
             }
             Command::Ask(ask) => {
                 self.inbox.set_busy(true);

@@ -113,7 +113,8 @@ async fn a_suspended_session_that_the_agent_forgot_gets_another_one_only_where_r
         ask(&session, "one").await;
         within(sessions.shut_down(Suspend::All)).await.unwrap();
 
-        let sessions = world.options().await.stored(|options| options.resume_by_replay(false)).build().unwrap();
+        let sessions =
+            world.options().await.stored(|options| options.resume_by_replay(false)).build().unwrap();
         let refused = within(sessions.resume("mine")).await.unwrap_err();
         assert!(matches!(refused, Error::Status(TransitionError::NotResumable { .. })), "{refused:?}");
         assert_eq!(sessions.session("mine").record().await.unwrap().status, SessionStatus::Suspended);

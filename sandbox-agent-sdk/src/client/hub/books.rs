@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use super::{EndListener, LogSink};
 use super::book::SessionBook;
+use super::{EndListener, LogSink};
 use crate::client::event::Queue;
 use crate::client::stream::{LogEntry, StreamPosition};
 use crate::{ConnectionState, Event};

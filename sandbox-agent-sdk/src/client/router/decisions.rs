@@ -101,7 +101,6 @@ impl Decisions {
             );
         }
     }
-
 }
 
 /// A permission request or a question.

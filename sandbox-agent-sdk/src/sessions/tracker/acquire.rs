@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::{
-    Described, ForeignTurn, LateReplay, OpenTurn, Owned, Replay, Tracker, TurnEnd, ended_by, interrupted, turn_end_entry,
+    Described, ForeignTurn, LateReplay, OpenTurn, Owned, Replay, Tracker, TurnEnd, ended_by, interrupted,
+    turn_end_entry,
 };
-use crate::client::random::random_below;
 use crate::client::Others;
+use crate::client::random::random_below;
 use crate::connection::Capabilities;
 use crate::sessions::entry::{Entry, rpc_id_of, text_of_rpc_id};
 use crate::sessions::failures::is_unknown_session;
@@ -139,7 +140,6 @@ impl Tracker {
         let is_shared = can.server == ServerKind::Shared;
         self.owned = Some(Owned {
             fence: record.fence(),
-            agent: record.agent.clone(),
             agent_session: agent_session.clone(),
             is_live: false,
             incarnation: record.position.map_or(1, |position| position.incarnation),
@@ -160,8 +160,7 @@ impl Tracker {
         // An owner that released the session left it with its agent.
         caught_up.is_there &= before.owner.is_none() && before.details.termination_info.is_none();
         let moment = caught_up.restarted.unwrap_or(moment);
-        let restored =
-            self.restore(&client, &record, caught_up, (wish, support, ways, moment)).await?;
+        let restored = self.restore(&client, &record, caught_up, (wish, support, ways, moment)).await?;
         tracing::debug!(session = self.id, by = %restored.by, "session restored");
         self.shared.hub.publish(&Event::Restored { session_id: self.id.clone(), restored: restored.clone() });
         Ok(restored)
@@ -302,7 +301,9 @@ impl Tracker {
                 Some(answer) if is_asked => {
                     caught_up.requests.retain(|asked| *asked != id);
                     // The agent takes the first answer, if it got one before.
-                    if let (Some(reader), Some(result)) = (&mut caught_up.reader, answer.payload.get("result")) {
+                    if let (Some(reader), Some(result)) =
+                        (&mut caught_up.reader, answer.payload.get("result"))
+                    {
                         reader.respond(&id, result);
                     }
                     "delivered"
@@ -459,13 +460,18 @@ impl Tracker {
         let Some(owned) = &self.owned else {
             return Err(StoreError::OwnershipLost { id: self.id.clone(), epoch: record.epoch }.into());
         };
-        let mut patch = RecordPatch::default();
-        patch.status = support.filter(|_| record.status == SessionStatus::Suspended).map(StatusEvent::Resume);
-        patch.agent_session =
-            Change::Set(AgentSession { id: agent_session.clone(), incarnation: owned.incarnation });
-        patch.supports_resume = Some(ways.resume || ways.load);
-        patch.replay_pending = (reopened.by == RestoredBy::Replay).then_some(true);
-        patch.termination_info = Change::Clear;
+        let is_suspended = record.status == SessionStatus::Suspended;
+        let mut patch = RecordPatch {
+            status: support.filter(|_| is_suspended).map(StatusEvent::Resume),
+            agent_session: Change::Set(AgentSession {
+                id: agent_session.clone(),
+                incarnation: owned.incarnation,
+            }),
+            supports_resume: Some(ways.resume || ways.load),
+            replay_pending: (reopened.by == RestoredBy::Replay).then_some(true),
+            termination_info: Change::Clear,
+            ..RecordPatch::default()
+        };
         describe(reopened.session.raw(), &mut patch);
         let mut payload = json!({"by": reopened.by.as_str(), "agentSessionId": agent_session});
         if let Some(unknown) = restored.unknown_prompts {
@@ -571,8 +577,7 @@ fn sort(
     let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
     let turn = turns.next_back();
     let turn_id = turn.and_then(|turn| turn.prompt.turn_id.clone());
-    let ids: Vec<String> =
-        turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
+    let ids: Vec<String> = turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
     let response = ids.iter().rev().find_map(|id| responses.get(id)).filter(|_| is_same);
     let mut events = Vec::new();
     if let Some((from, to)) =

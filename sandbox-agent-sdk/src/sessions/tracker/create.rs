@@ -46,8 +46,8 @@ impl Tracker {
                 return Err(error);
             }
         };
-        let mut patch = RecordPatch::default();
-        patch.agent_session = Change::Set(AgentSession { id: session.id().to_owned(), incarnation });
+        let bound = AgentSession { id: session.id().to_owned(), incarnation };
+        let mut patch = RecordPatch { agent_session: Change::Set(bound), ..RecordPatch::default() };
         describe(session.raw(), &mut patch);
         let fence = record.fence();
         let append = Append::to(&self.id).fence(fence).patch(patch);
@@ -61,7 +61,6 @@ impl Tracker {
         shared.move_followers(&self.id, None, session.id());
         self.owned = Some(Owned {
             fence,
-            agent,
             agent_session: Some(session.id().to_owned()),
             is_live,
             incarnation,

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 use super::{Ask, Begun, LateReplay, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry};
-use crate::client::random::random_id;
 use crate::client::WeakClient;
+use crate::client::random::random_id;
 use crate::sessions::UserAction;
 use crate::sessions::entry::rpc_id_of;
 use crate::sessions::failures::is_lost_unsent;
