@@ -40,8 +40,8 @@ pub(super) struct Scan {
     pub(super) entries: Vec<Entry>,
     /// The responses that were looked for, by the id of their request, with how many entries precede each.
     pub(super) responses: HashMap<String, (usize, Response)>,
-    /// Messages that the server no longer has.
-    pub(super) gaps: Vec<(u64, u64)>,
+    /// Whether there are messages that the server no longer has. Each gap is in its place among the entries.
+    pub(super) has_gaps: bool,
     /// The last message.
     pub(super) end: Option<Position>,
     /// The ids of agent requests of the session. They are answered or offered through the reader.
@@ -60,7 +60,7 @@ impl Scan {
             is_other: false,
             entries: Vec::new(),
             responses: HashMap::new(),
-            gaps: Vec::new(),
+            has_gaps: false,
             end: None,
             requests: Vec::new(),
             reader: client.read(wanted.from, None),
@@ -81,7 +81,8 @@ impl Scan {
         if bytes > MAX_BYTES
             && let Some(end) = scan.end
         {
-            scan.gaps.push((wanted.behind.offset + 1, end.offset));
+            scan.has_gaps = true;
+            scan.entries.push(Entry::gap(Some(wanted.behind.offset + 1), Some(end.offset)));
         }
         Ok(scan)
     }
@@ -99,7 +100,8 @@ impl Scan {
         match &entry.record {
             LogRecord::Event(Event::ServerRestarted) => self.is_other = true,
             LogRecord::Missing(gap) if gap.to > wanted.behind.offset => {
-                self.gaps.push((gap.from.max(wanted.behind.offset + 1), gap.to));
+                self.has_gaps = true;
+                self.entries.push(Entry::gap(Some(gap.from.max(wanted.behind.offset + 1)), Some(gap.to)));
             }
             LogRecord::Response { request_id, result } if wanted.responses.contains(request_id) => {
                 self.responses.insert(request_id.clone(), (self.entries.len(), result.clone()));

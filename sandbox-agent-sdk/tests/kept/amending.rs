@@ -118,7 +118,7 @@ async fn a_record_is_brought_up_to_date_once_the_store_takes_it_again() {
 async fn a_record_that_cannot_be_brought_up_to_date_is_given_up_in_time_and_told() {
     let world = World::new(KINDS[0], changing_its_mode()).await;
     let store = Gated::new(world.store().await);
-    let recorder = StoreOptions::default().retry_for(Duration::from_millis(100));
+    let recorder = StoreOptions::default().retry_for(Duration::from_millis(500));
     let client = options(&world.server, world.kind).stored(|_| recorder).shared_store(store.clone());
     let client = client.build().unwrap();
     let sessions = client.clone();

@@ -481,7 +481,7 @@ async fn a_shutdown_ends_although_the_store_does_not_answer() {
         let world = World::new(KINDS[0], agent(Ability::Resume)).await;
         let store = Gated::new(world.store().await);
         let client = options(&world.server, world.kind).shared_store(store.clone());
-        let client = client.stored(|options| options.retry_for(Duration::from_millis(100))).build().unwrap();
+        let client = client.stored(|options| options.retry_for(Duration::from_secs(1))).build().unwrap();
         let session = within(client.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
         let agent_session = session.agent_session().unwrap();
         *store.slowness.lock().unwrap() = Slowness::Stuck;

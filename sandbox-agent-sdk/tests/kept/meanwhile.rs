@@ -13,7 +13,7 @@ use crate::support::{KINDS, event, within};
 use crate::world::{Ability, World, agent, ask, counting, options, said, stored};
 
 fn program(world: &World, store: &Arc<Gated>) -> StoredClient {
-    let recorder = StoreOptions::default().retry_for(Duration::from_millis(300));
+    let recorder = StoreOptions::default().retry_for(Duration::from_millis(1500));
     options(&world.server, world.kind).shared_store(store.clone()).stored(|_| recorder).build().unwrap()
 }
 

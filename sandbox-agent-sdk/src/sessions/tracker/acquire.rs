@@ -568,7 +568,7 @@ fn sort(
     (is_ambiguous, was_seen): (bool, bool),
 ) -> CaughtUp {
     let now = SystemTime::now().into();
-    let Scan { is_proven, is_other, entries, responses, gaps, end, requests, reader } = scan;
+    let Scan { is_proven, is_other, entries, responses, has_gaps, end, requests, reader } = scan;
     let is_same = !is_other;
     let entries = if is_same { entries } else { Vec::new() };
     let has_ended = entries.iter().any(|entry| entry.kind == StoredEventKind::Ended);
@@ -580,11 +580,6 @@ fn sort(
     let ids: Vec<String> = turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
     let response = ids.iter().rev().find_map(|id| responses.get(id)).filter(|_| is_same);
     let mut events = Vec::new();
-    if let Some((from, to)) =
-        gaps.iter().copied().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))).filter(|_| is_same)
-    {
-        events.push(Entry::gap(Some(from), Some(to)).into_event(incarnation, now, turn_id.as_deref()));
-    }
     if !is_same && (turn.is_some() || !was_seen) {
         events.push(Entry::gap(Some(position.offset + 1), None).into_event(
             incarnation,
@@ -615,7 +610,7 @@ fn sort(
     events.extend(end_event(&turn_id, end_of_turn, incarnation));
     let running = match (turn, response) {
         (None, _) | (_, Some(_)) => None,
-        (Some(turn), None) if is_same && gaps.is_empty() && !has_ended => {
+        (Some(turn), None) if is_same && !has_gaps && !has_ended => {
             let open = OpenTurn {
                 turn_id: turn_id.clone().unwrap_or_default(),
                 prompt: turn.prompt.payload["prompt"].clone(),
