@@ -49,6 +49,8 @@ pub(super) struct Feed {
 struct State {
     /// By the id of the agent's session.
     routes: HashMap<String, Route>,
+    /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
+    gone: HashMap<String, Route>,
     /// The turns of this process, by the id of the agent's session: their end is told even after the route is gone.
     turns: HashMap<String, Mailbox>,
     /// Turns of other programs, by the JSON-RPC id of their prompt.
@@ -173,6 +175,7 @@ impl Feed {
     pub(super) fn unroute(&self, inbox: &Mailbox, but: Option<&str>) {
         let mut state = self.lock();
         state.routes.retain(|id, route| !Arc::ptr_eq(&route.inbox, inbox) || Some(id.as_str()) == but);
+        state.gone.retain(|_, route| !Arc::ptr_eq(&route.inbox, inbox));
         if but.is_none() {
             state.foreign.retain(|_, turn| !Arc::ptr_eq(turn, inbox));
         }
@@ -265,6 +268,9 @@ impl Feed {
             } else {
                 self.lose(&id);
             }
+        } else if let Some(gone) = state.gone.remove(session).filter(|_| entry.kind == StoredEventKind::Ended)
+        {
+            let _ = gone.inbox.push(entry);
         } else if state.creating > 0 {
             state.hold(session, entry);
         }
@@ -312,13 +318,11 @@ impl State {
         self.places.clear();
         self.unstored.clear();
         self.foreign.clear();
-        self.routes.retain(|_, route| {
-            let is_live = route.bound_at >= before;
-            if !is_live {
-                route.inbox.note(Command::Gone);
-            }
-            is_live
-        });
+        let gone = self.routes.extract_if(|_, route| route.bound_at < before);
+        for (id, route) in gone {
+            route.inbox.note(Command::Gone);
+            self.gone.insert(id, route);
+        }
     }
 
     /// Something happened that is not of one session.
