@@ -1,21 +1,21 @@
-//! Resumes a stored session after a restart of the program and of the server.
+//! A program that ends, and another one that continues its session.
 //!
-//! Sessions are stored in a SQLite file. The first program creates a session and exits, the server loses its
-//! state, and the second program resumes the session under the same id.
+//! Sessions are stored in one SQLite file. The first program creates a session, the server loses its state, and the second
+//! program acquires the session under the same id.
 
 use mock_server::State;
-use sandbox_agent_sdk::sessions::{RecordQuery, SqliteStore, Suspend};
+use sandbox_agent_sdk::sessions::{RecordQuery, SqliteStore, StoredClient, Suspend};
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::Server;
 
-/// The start of each program: creates a client with the store.
-async fn program(server: &Server, file: &std::path::Path) -> Result<SandboxAgentClient, Error> {
+/// What a program does when it starts.
+async fn program(server: &Server, file: &std::path::Path) -> Result<StoredClient, Error> {
     let store = SqliteStore::open(file).await?;
-    let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent).store(store);
+    let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent);
     if let Some(token) = &server.token {
         options = options.token(token);
     }
-    options.build()
+    Ok(options.build()?.with_store(store))
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -26,26 +26,26 @@ async fn main() -> Result<(), Error> {
 
     println!("== the first program");
     let client = program(&server, &file).await?;
-    let session = client.sessions().resume_or_create("thread-42", NewSession::in_dir("/")).await?;
+    let session = client.resume_or_create("thread-42", NewSession::in_dir("/")).await?;
     println!("{}: {}", session.id(), session.prompt("remember the number seven").await?.text().await?);
-    // A clean shutdown: all events are stored, and the sessions of this program are suspended.
-    let suspended = client.sessions().shut_down(Suspend::Own).await?;
+    // Everything is stored, and the sessions of this program are suspended.
+    let suspended = client.shut_down(Suspend::Own).await?;
     println!("{suspended} session suspended");
     drop((session, client));
 
     if let Some(embedded) = &server.embedded {
-        println!("== the server restarts and has lost its state");
+        println!("== the server restarts and has lost its memory");
         embedded.restart(State::Lost).await;
     }
 
     println!("== the second program");
     let client = program(&server, &file).await?;
-    for record in client.sessions().list(RecordQuery::default()).await?.records {
+    for record in client.list(RecordQuery::default()).await?.records {
         println!("{} is {} with {} events", record.id, record.status, record.last_index);
     }
-    let session = client.sessions().resume_or_create("thread-42", NewSession::in_dir("/")).await?;
+    let session = client.resume_or_create("thread-42", NewSession::in_dir("/")).await?;
     println!("{}: {}", session.id(), session.prompt("which number was it?").await?.text().await?);
-    client.sessions().flush().await?;
+    client.flush().await?;
     for event in session.stored_events(0).await?.events {
         println!("{:>3} {}", event.index, event.kind);
     }

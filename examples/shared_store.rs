@@ -1,23 +1,22 @@
-//! Two programs share one PostgreSQL database: one creates a session, the other continues it.
+//! Two programs, one PostgreSQL: one creates a session and releases it, the other acquires it.
 //!
-//! The example starts itself a second time as the other program. It uses the database at `DATABASE_URL`, or
-//! starts a temporary server if PostgreSQL is installed.
+//! The example starts itself a second time as the other program. The database is the one at `DATABASE_URL`, or a
+//! throw-away server that is started where PostgreSQL is installed.
 
 use std::process::Command;
 
-use sandbox_agent_sdk::sessions::{Attachment, PostgresStore, RecordQuery};
+use sandbox_agent_sdk::sessions::{PostgresStore, RecordQuery};
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::{Cluster, Server};
 
-/// The other program. Its only argument is the attachment.
-async fn other_program(database: &str, url: &str, attachment: &str) -> Result<(), Error> {
-    let attachment: Attachment =
-        serde_json::from_str(attachment).map_err(|error| Error::Config(error.to_string()))?;
+/// The other program.
+async fn other_program(database: &str, url: &str) -> Result<(), Error> {
     let store = PostgresStore::open(database).await?;
-    let client =
-        SandboxAgentClient::builder(url).agent("mock").store(store).attach(attachment.clone()).build()?;
-    let session = client.sessions().attached().await?;
-    println!("  other program: {} was detached after event {}", session.id(), attachment.index);
+    let client = SandboxAgentClient::builder(url).agent("mock").build()?.with_store(store);
+    let session = client.session("shared");
+    if let Some(restored) = session.resume().await? {
+        println!("  other program: {} is restored by {}", session.id(), restored.by);
+    }
     println!("  other program: {}", session.prompt("and from the other one").await?.text().await?);
     client.disconnect().await
 }
@@ -25,36 +24,36 @@ async fn other_program(database: &str, url: &str, attachment: &str) -> Result<()
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [database, url, attachment] = &arguments[..] {
-        return other_program(database, url, attachment).await;
+    if let [database, url] = &arguments[..] {
+        return other_program(database, url).await;
     }
     let Some(cluster) = Cluster::find().await else {
-        println!("This example needs PostgreSQL: set DATABASE_URL, or install PostgreSQL with initdb.");
+        println!(
+            "This example needs PostgreSQL: set DATABASE_URL, or install it so that there is an initdb."
+        );
         return Ok(());
     };
     let schema = cluster.schema().await;
     let server = Server::find().await;
     let store = PostgresStore::open(&schema.url).await?;
-    let client = SandboxAgentClient::builder(&server.url).agent("mock").store(store).build()?;
-    let sessions = client.sessions();
-    let session = sessions.create_as("shared", NewSession::in_dir("/").title("one conversation")).await?;
+    let sessions = SandboxAgentClient::builder(&server.url).agent("mock").build()?.with_store(store);
+    let session =
+        sessions.new_session_as("shared", NewSession::in_dir("/").title("one conversation")).await?;
     println!("this program: {}", session.prompt("hello from one program").await?.text().await?);
 
-    // The attachment is plain data: a queue could carry it to another machine.
-    let attachment = serde_json::to_string(&session.detach().await?).unwrap_or_default();
+    session.release().await?;
     let (database, url) = (schema.url.clone(), server.url.clone());
     let other = std::env::current_exe().map_err(|error| Error::Config(error.to_string()))?;
-    let ended =
-        tokio::task::spawn_blocking(move || Command::new(other).args([database, url, attachment]).status());
+    let ended = tokio::task::spawn_blocking(move || Command::new(other).args([database, url]).status());
     assert!(ended.await.is_ok_and(|status| status.is_ok_and(|status| status.success())));
 
     for record in sessions.list(RecordQuery::default()).await?.records {
-        println!("{} has {} events, in order:", record.id, record.last_index);
+        println!("{} has {} events, all of them in order:", record.id, record.last_index);
     }
     for event in sessions.session("shared").stored_events(0).await?.events {
         println!("{:>3} {}", event.index, event.kind);
     }
     sessions.store().close().await;
     schema.remove().await;
-    client.disconnect().await
+    sessions.client().disconnect().await
 }

@@ -44,9 +44,9 @@ pub fn update(data: &[u8]) {
 pub fn transcript(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok((record, events)) = read_transcript(text.lines()) else { return };
-    let ids: HashSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
-    assert_eq!(ids.len(), events.len(), "an event is there twice");
-    assert!(events.iter().all(|event| event.session_id == record.id), "an event is of another session");
+    let keys: HashSet<_> = events.iter().map(|event| &event.key).collect();
+    assert_eq!(keys.len(), events.len(), "an event is there twice");
+    assert_eq!((record.epoch, record.owner), (0, None), "an imported session is owned");
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     for end in 0..lines.len() {
         assert!(read_transcript(&lines[..end]).is_err(), "the first {end} lines are taken for all of it");

@@ -20,8 +20,6 @@ pub mod provider;
 pub mod requests;
 #[cfg(feature = "sessions")]
 pub mod sessions;
-#[cfg(feature = "sessions")]
-mod store;
 pub mod tools;
 pub mod usage;
 
@@ -45,7 +43,7 @@ pub mod config {
 
 /// How a client connects and authenticates, and what the server and its agent support.
 pub mod connection {
-    pub use crate::client::{Capabilities, Feature, Support};
+    pub use crate::client::{Capabilities, Feature, SessionClaim, Support, WeakClient};
     #[doc(inline)]
     pub use acp_http_client::{
         ReconnectPolicy, Token, TokenError, TokenProvider, TokenUse, http_client_builder,

@@ -1,61 +1,59 @@
-//! Sessions that outlive agents, servers and programs.
+//! Stored sessions: they outlive agents, servers and programs.
+//!
+//! [`SandboxAgentClient::with_store`](crate::SandboxAgentClient::with_store) gives a [`StoredClient`], whose sessions are
+//! all stored. The plain client stores nothing.
 //!
 //! ```text
-//! handle, session       what a program holds                                  (public face)
-//! ledger                which kept session is which session of the agent, and what happens in it
-//! binding, entry        one such pair; what is stored of an event, and what waits to be
-//! stream, strangers     how far a stream has been read that other programs read too; what it had for others (pure)
-//! own                   what this program has done to records itself
-//! change, amend         changing records that others change too, and bringing them up to date
-//! restore, taking_over  taking a session up again: resume, else load, else tell its history
-//! recent                what was stored last, by whoever had it                 (pure)
-//! replay                the history as a text                                  (pure)
-//! transcript            a session as lines of JSON
-//! attachment            where one program left a session, for another one
-//! housekeeping          idle agents, old sessions, shutting down
+//! client, session    what a program holds                                       (public face)
+//! tracker            one task per session, the owner of its state: acquire, turns, writing
+//! inbox, feed        its mailbox; what brings events of the client there, in the order of the stream
+//! scan               reads a part of the server's stream a second time
+//! entry, restored    what is stored of an event; how a session was restored
+//! compare, replay    what an agent replays against what is stored; the history as text    (pure)
+//! transcript         a session as lines of JSON
+//! maintenance        idle agents, old sessions, shutting down
+//! store              the trait `SessionStore` and three stores
 //! ```
 
-mod amend;
-mod attachment;
-mod binding;
-mod change;
+mod client;
+mod compare;
 mod entry;
-mod handle;
-mod housekeeping;
-mod ledger;
+mod events_lost;
+mod failures;
+mod feed;
+mod inbox;
+mod maintenance;
 mod options;
-mod own;
-mod recent;
 mod replay;
-mod restore;
+mod restored;
+mod scan;
 mod session;
+mod shared;
 pub(crate) mod status;
-mod strangers;
-mod stream;
-mod taking_over;
+pub mod store;
+mod tracker;
 mod transcript;
 mod usage;
 
-pub use attachment::Attachment;
-pub use handle::Sessions;
-pub use housekeeping::Suspend;
-pub(crate) use ledger::Ledger;
+pub use client::StoredClient;
+pub use events_lost::EventsLost;
+pub use maintenance::Suspend;
+pub use options::StoreOptions;
 pub use replay::ReplayLimits;
-pub use restore::Restored;
+pub use restored::{Restored, RestoredBy};
 pub use session::StoredSession;
 pub use status::{
     ArchivedSessions, ResumeRequirement, ResumeSupport, RetentionPolicy, SessionStatus, StatusEvent,
     TransitionError, UnknownStatus, UserAction,
 };
-#[cfg(feature = "fuzzing")]
-pub(crate) use transcript::read_all as read_transcript;
-
-pub use crate::store::{
-    Cursor, EventPage, EventQuery, InactiveQuery, MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, MemoryStore, NewEvent,
-    RecordPage, RecordQuery, Recorder, RecorderOptions, SessionRecord, SessionStore, StoreError, StoredEvent,
-    StoredEventKind, Unrecorded,
+pub use store::{
+    EventPage, EventQuery, MemoryStore, RecordPage, RecordQuery, SessionRecord, SessionStore, StoreError,
+    StoredEvent, StoredEventKind,
 };
 #[cfg(feature = "postgres")]
-pub use crate::store::{PostgresOptions, PostgresStore, PostgresTls};
+pub use store::{PostgresOptions, PostgresStore, PostgresTls};
 #[cfg(feature = "sqlite")]
-pub use crate::store::{SqliteOptions, SqliteStore, SqliteSync};
+pub use store::{SqliteOptions, SqliteStore, SqliteSync};
+pub use tracker::OpenTurn;
+#[cfg(feature = "fuzzing")]
+pub(crate) use transcript::read_all as read_transcript;

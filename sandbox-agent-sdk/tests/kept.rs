@@ -7,8 +7,6 @@ mod support;
 
 #[path = "kept/amending.rs"]
 mod amending;
-#[path = "kept/attachment.rs"]
-mod attachment;
 #[path = "kept/gated.rs"]
 mod gated;
 #[path = "kept/giving_up.rs"]
@@ -19,10 +17,14 @@ mod history;
 mod housekeeping;
 #[path = "kept/keeping.rs"]
 mod keeping;
+#[path = "kept/killed.rs"]
+mod killed;
 #[path = "kept/meanwhile.rs"]
 mod meanwhile;
 #[path = "kept/recording.rs"]
 mod recording;
+#[path = "kept/releasing.rs"]
+mod releasing;
 #[path = "kept/restore.rs"]
 mod restore;
 #[path = "kept/taking_up.rs"]

@@ -55,7 +55,6 @@ impl Connection {
         http: &reqwest::Client,
         endpoint: &Endpoint,
         agent: &str,
-        is_first: bool,
     ) -> Result<Self, Error> {
         let handlers = Arc::new(requests.connect(agent));
         let wiring = Wiring::new(options, http, endpoint, agent);
@@ -63,7 +62,7 @@ impl Connection {
             // The stream of an endpoint of its own begins with the connection.
             hub.next_incarnation();
         }
-        let (builder, requests) = wiring.connection(agent, is_first).agent_requests();
+        let (builder, requests) = wiring.connection(agent).agent_requests();
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let is_shared = endpoint.kind == ServerKind::Shared;
@@ -88,7 +87,6 @@ impl Connection {
             router,
             patience: options.timeouts.termination,
             exit: Exit::default(),
-            last_event: None,
             away: false,
         };
         let mut tasks = JoinSet::new();
@@ -160,21 +158,15 @@ impl Connection {
         self.kind
     }
 
-    #[cfg(feature = "sessions")]
-    /// Does something between two events, and tells which was the last one before it; `None` where that means nothing to
-    /// another connection.
-    pub(crate) async fn between_events(&self, act: impl FnOnce() + Send + 'static) -> Option<String> {
-        let (told, last) = oneshot::channel();
-        // A pump that is gone gives nothing out any more, and drops what it was asked to do.
-        let _ = self.commands.send(Command::Between(Box::new(act), told)).await;
-        let last =
-            last.await.ok().flatten().or_else(|| Some(self.wire.last_event_id()?.as_text().into_owned()));
-        last.filter(|_| self.kind == ServerKind::Shared)
-    }
-
     /// Another client of the same endpoint, which reads what follows the event of this number.
     pub(super) fn reader(&self, after: u64) -> wire::AcpHttpClientBuilder {
         self.wiring.reader(after)
+    }
+
+    /// Routes an agent request that another reader of the stream received, as one that is addressed to this client.
+    pub(super) async fn serve(&self, request: wire::AgentRequest, responder: wire::Responder) {
+        // An event loop that is gone drops the request.
+        let _ = self.commands.send(Command::Serve(Box::new((request, responder)))).await;
     }
 
     pub(super) fn agent(&self) -> &str {
@@ -201,7 +193,6 @@ impl Connection {
         self.state().is_usable()
     }
 
-    #[cfg(feature = "sessions")]
     /// Whether no call is pending.
     pub(super) fn is_quiet(&self) -> bool {
         self.shared.in_flight.load(Ordering::Acquire) == 0
@@ -225,7 +216,7 @@ impl Connection {
     }
 
     /// Waits until everything that has arrived was published.
-    pub(super) async fn barrier(&self) {
+    pub(crate) async fn barrier(&self) {
         self.ask_pump(Command::Barrier).await;
     }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::AgentUnparsed;
 use crate::requests::{PermissionDecided, QuestionRequest, UnclaimedRequest};
 #[cfg(feature = "sessions")]
-use crate::sessions::{Restored, Unrecorded};
+use crate::sessions::{EventsLost, Restored};
 use crate::usage::BudgetEvent;
 use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, Update};
 
@@ -92,26 +92,24 @@ pub enum Event {
     /// no other subscriber received is cancelled.
     Lagged(u64),
     #[cfg(feature = "sessions")]
-    /// Events of a session that is kept could not be stored. Its [`session_id`](Unrecorded::session_id) is the one under
-    /// which the session is kept.
-    Unrecorded(Unrecorded),
+    /// Events of a stored session could not be stored.
+    EventsLost(EventsLost),
     #[cfg(feature = "sessions")]
-    /// Another program has taken a kept session up, and stores what happens in it from now on. This one has let go of it;
-    /// what it had seen is stored once, by whoever is there to do it, or is missed by a gap in the store. The next prompt from here takes the session up again.
+    /// Another process acquired a stored session, and stores what happens in it. The next prompt from here acquires it
+    /// again.
     #[non_exhaustive]
-    TakenOver {
-        /// The id under which the session is kept.
+    OwnershipLost {
+        /// The id of the stored session.
         session_id: String,
     },
     #[cfg(feature = "sessions")]
-    /// The agent continues a stored session that it did not have: it resumed or loaded it, or has a new session that gets
-    /// the history with the next prompt.
+    /// This process acquired a stored session.
     #[non_exhaustive]
     Restored {
         /// The id of the stored session.
         session_id: String,
-        /// How.
-        how: Restored,
+        /// How its agent continues it.
+        restored: Restored,
     },
     /// A [budget](crate::usage::Budget) is nearly spent, is spent, or cannot be checked.
     Budget(Box<BudgetEvent>),

@@ -1,17 +1,16 @@
 //! The client handle.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use futures::future::BoxFuture;
 
+use super::hub::PendingCall;
 use super::lifecycle::{Again, Asked, Attempt, Inner};
 use super::stream::{EventLog, StreamPosition, StreamReader};
 use crate::connection::{Capabilities, Feature, Support};
 use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
 use crate::requests::Requests;
-#[cfg(feature = "sessions")]
-use crate::sessions::Sessions;
 use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
 /// A client of an agent behind a Sandbox Agent server.
@@ -32,6 +31,34 @@ struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.inner.shut_down();
+    }
+}
+
+/// The agent requests of a session are addressed to this client while this lives:
+/// [`SandboxAgentClient::claim_requests`].
+#[derive(Debug)]
+#[must_use = "the claim ends when it is dropped"]
+pub struct SessionClaim {
+    _pending: PendingCall,
+}
+
+/// A reference to a client that does not keep it alive: [`SandboxAgentClient::downgrade`].
+#[derive(Clone)]
+pub struct WeakClient(Weak<Handle>);
+
+impl WeakClient {
+    /// The client, while a handle of it exists.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`] if the last handle was dropped.
+    pub fn upgrade(&self) -> Result<SandboxAgentClient, Error> {
+        self.0.upgrade().map(|handle| SandboxAgentClient { handle }).ok_or(Error::NotConnected)
+    }
+}
+
+impl fmt::Debug for WeakClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakClient")
     }
 }
 
@@ -58,14 +85,7 @@ impl SandboxAgentClient {
         };
         let control = control_plane(&options, &http)?;
         let auto_connect = options.auto_connect;
-        #[cfg(feature = "sessions")]
-        let keeps = options.attachment.is_some() || options.store.is_some();
         let client = Self::over(Arc::new(Inner::new(options, control, http)));
-        #[cfg(feature = "sessions")]
-        if keeps {
-            // What comes must find somebody who keeps it, and knows how far the stream was read, as soon as it comes.
-            drop(client.sessions());
-        }
         if let Some(agent) = agent.filter(|_| auto_connect) {
             client.inner().begin(&agent, Asked::ByOptions)?;
         }
@@ -79,6 +99,12 @@ impl SandboxAgentClient {
 
     fn over(inner: Arc<Inner>) -> Self {
         Self { handle: Arc::new(Handle { inner }) }
+    }
+
+    /// A reference for tasks that must not keep the client alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakClient {
+        WeakClient(Arc::downgrade(&self.handle))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -135,18 +161,22 @@ impl SandboxAgentClient {
     /// repeatedly. On a released server the agent and its sessions end too; on other servers they continue.
     ///
     /// # Errors
-    /// [`Error::Store`] if what happened in sessions that are kept could not be stored. A server that does not confirm
-    /// the end in time is not waited for, and that is no error.
+    /// None today: a server that does not confirm the end in time is not waited for.
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move {
             client.inner().disconnect().await;
-            #[cfg(feature = "sessions")]
-            if let Some(ledger) = client.inner().ledger.get() {
-                ledger.flush().await?;
-            }
             Ok(())
         })
+    }
+
+    /// Ends the connection as [`disconnect`](Self::disconnect) does, if no call waits for a response and no turn is
+    /// running. Returns whether it did.
+    ///
+    /// A turn that begins at this moment either keeps the connection or fails with [`Error::NotConnected`], unsent.
+    pub fn disconnect_if_idle(&self) -> BoxFuture<'static, bool> {
+        let client = self.clone();
+        Box::pin(async move { client.inner().disconnect_if_idle().await })
     }
 
     /// Restarts the agent.
@@ -228,6 +258,15 @@ impl SandboxAgentClient {
         StreamReader::new(Arc::clone(self.inner()), from, to.into())
     }
 
+    /// Counts the agent requests of a session as addressed to this client for as long as the claim lives.
+    ///
+    /// On a shared endpoint a request is addressed to this client only while a call of this client about its session is
+    /// pending. A program that continues the work of another one, which began a turn and was killed, claims the session
+    /// until that turn ends.
+    pub fn claim_requests(&self, session_id: &str) -> SessionClaim {
+        SessionClaim { _pending: self.inner().hub.pending_call(session_id) }
+    }
+
     /// Returns the registry of request handlers: files, terminals, and the application's own.
     #[must_use]
     pub fn requests(&self) -> &Requests {
@@ -240,13 +279,6 @@ impl SandboxAgentClient {
     #[must_use]
     pub fn session(&self, session_id: impl Into<String>) -> Session {
         Session::of(self.clone(), session_id.into())
-    }
-
-    #[cfg(feature = "sessions")]
-    /// The sessions that are kept: in the store of the options, or in memory while this program runs.
-    #[must_use]
-    pub fn sessions(&self) -> Sessions {
-        Sessions::of(self.clone())
     }
 
     /// Returns the control plane of the server. It needs no connection.

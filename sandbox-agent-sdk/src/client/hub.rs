@@ -3,10 +3,8 @@
 use std::fmt;
 #[cfg(feature = "sessions")]
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use self::book::SessionBook;
 use self::books::State;
@@ -15,17 +13,15 @@ pub(super) use self::open_request::OpenRequest;
 pub(super) use self::pending_call::{Opening, PendingCall};
 pub(super) use self::progress::Progress;
 use super::log::LogQueue;
-#[cfg(feature = "sessions")]
 use super::session::TurnState;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
 use super::sync::{Mutex, MutexGuard, PoisonError};
 use crate::client::event::Queue;
 use crate::client::limits::Limits;
-use crate::client::snapshot::Patch;
 use crate::event::Origin;
 use crate::update::Missed;
 use crate::usage::UsageBook;
-use crate::{ConnectionState, Error, Event, Events, TurnOutcome, Update};
+use crate::{ConnectionState, Event, Events, Update};
 
 mod book;
 mod books;
@@ -41,26 +37,14 @@ mod taking_up;
 mod tests;
 mod turns;
 
-/// Sees everything before anybody else does, and while nothing else can happen. It must not wait, nor use the hub.
-pub(crate) trait Observer: fmt::Debug + Send + Sync {
-    /// Something happened; with its place in the stream, where every client of the server finds it in the same one.
-    fn happened(&self, event: &Event, place: Option<&str>);
-    /// A turn is over, and so is everything it reported.
-    fn turn_ended(&self, session: &str, outcome: &Result<TurnOutcome, Error>);
-    /// An answer tells of a session.
-    fn answered(&self, session: &str, patch: &Patch);
-    /// What an agent asked in a session was answered.
-    fn replied(&self, session: &str, payload: Value);
-    /// The stream had something in this place that is not told.
-    fn passed(&self, place: &str);
-}
-
-/// Where an event stands in the stream.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct At<'a> {
-    pub(crate) position: Option<Numbered<'a>>,
-    /// What the observer identifies it by.
-    pub(crate) place: Option<&'a str>,
+/// Receives every entry of the log, in order, while nothing else can happen. It must not block, nor use the hub.
+pub(crate) trait LogSink: fmt::Debug + Send + Sync {
+    /// Something happened.
+    fn push(&self, entry: &LogEntry);
+    /// Whether anything reads what is pushed.
+    fn is_read(&self) -> bool;
+    /// Nothing will be pushed any more.
+    fn end(&self) {}
 }
 
 /// A numbered event of the stream. Its position is computed only for logs: the fingerprint costs time.
@@ -82,12 +66,12 @@ pub(crate) struct Hub {
     state: Mutex<State>,
     /// Counts the incarnations of the server's stream.
     incarnation: AtomicU64,
+    /// Whether other clients see the same stream.
+    is_shared: Arc<AtomicBool>,
     /// A logical clock: it orders responses and updates about sessions.
     clock: AtomicU64,
     /// The usage of sessions.
     pub(crate) usage: UsageBook,
-    /// Who keeps what happens, if somebody does.
-    observer: OnceLock<Arc<dyn Observer>>,
 }
 
 impl Hub {
@@ -104,7 +88,7 @@ impl Hub {
             incarnation: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             usage: UsageBook::new(),
-            observer: OnceLock::new(),
+            is_shared: Arc::default(),
         }
     }
 
@@ -118,13 +102,24 @@ impl Hub {
     /// Opens a log of the client.
     pub(super) fn open_log(&self) -> Arc<LogQueue> {
         let queue = Arc::new(LogQueue::new(self.budget));
-        self.lock().logs.push(Arc::clone(&queue));
+        self.attach(Arc::<LogQueue>::clone(&queue));
         queue
+    }
+
+    /// Gives every entry of the log to this sink from now on.
+    pub(crate) fn attach(&self, sink: Arc<dyn LogSink>) {
+        self.lock().logs.push(sink);
+    }
+
+    #[cfg(feature = "sessions")]
+    /// Whether other clients see the stream of the present connection.
+    pub(crate) fn is_shared(&self) -> &Arc<AtomicBool> {
+        &self.is_shared
     }
 
     /// Whether a log is read.
     pub(super) fn has_logs(&self) -> bool {
-        self.lock().logs.iter().any(LogQueue::is_read)
+        self.lock().logs.iter().any(|log| log.is_read())
     }
 
     /// Adds an entry to the logs that is not an event.
@@ -159,16 +154,23 @@ impl Hub {
     }
 
     #[cfg(feature = "sessions")]
-    /// Has subscribers of sessions go on with another one, that took the place of theirs.
-    pub(crate) fn follow(&self, followers: &[(Weak<Queue<Event>>, String)], to: &str) {
+    /// A subscription to no session yet.
+    pub(crate) fn subscribe_later(&self) -> Events {
+        Events::new(Arc::new(Queue::new(self.budget)))
+    }
+
+    #[cfg(feature = "sessions")]
+    /// Moves subscriptions to this session, from whatever session they belonged to.
+    pub(crate) fn follow(&self, followers: &[Weak<Queue<Event>>], from: Option<&str>, to: &str) {
+        let moved: Vec<_> = followers.iter().filter_map(Weak::upgrade).collect();
         let mut state = self.lock();
-        let mut moved = Vec::new();
-        for (follower, from) in followers {
-            let is_follower = |queue: &mut Arc<Queue<Event>>| follower.as_ptr() == Arc::as_ptr(queue);
-            moved.extend(state.book(from).subscribers.extract_if(.., is_follower));
-        }
+        let moved: Vec<_> = moved.into_iter().filter(|queue| !state.book(to).is_followed_by(queue)).collect();
         if moved.is_empty() {
             return;
+        }
+        if let Some(from) = from {
+            let moves = |queue: &Arc<Queue<Event>>| moved.iter().any(|moved| Arc::ptr_eq(moved, queue));
+            state.book(from).subscribers.retain(|queue| !moves(queue));
         }
         let book = state.book(to);
         let (missed, backlog) = book.take_backlog();
@@ -190,36 +192,17 @@ impl Hub {
 
     /// Publishes an event, and returns how many readers decide requests.
     pub(crate) fn publish(&self, event: &Event) -> usize {
-        self.publish_at(event, At::default())
-    }
-
-    /// Something happened that nobody has to hear of but whoever sees everything.
-    pub(super) fn note(&self, event: &Event, place: Option<&str>) {
-        let _state = self.lock();
-        if let Some(observer) = self.observer.get() {
-            observer.happened(event, place);
-        }
-    }
-
-    /// What an agent asked in a session was answered. This may be said while the hub gives out events.
-    pub(super) fn replied(&self, session: &str, payload: Value) {
-        if let Some(observer) = self.observer.get() {
-            observer.replied(session, payload);
-        }
+        self.publish_at(event, None)
     }
 
     /// Publishes an event that has a position in the stream.
-    pub(crate) fn publish_at(&self, event: &Event, at: At<'_>) -> usize {
+    pub(crate) fn publish_at(&self, event: &Event, at: Option<Numbered<'_>>) -> usize {
         self.publish_in(&mut self.lock(), event, at)
     }
 
-    fn publish_in(&self, state: &mut State, event: &Event, at: At<'_>) -> usize {
-        if let Some(observer) = self.observer.get() {
-            observer.happened(event, at.place);
-        }
+    fn publish_in(&self, state: &mut State, event: &Event, at: Option<Numbered<'_>>) -> usize {
         if !state.logs.is_empty() {
-            let position =
-                at.position.map(|at| StreamPosition::of(self.incarnation(), at.offset, at.content));
+            let position = at.map(|at| StreamPosition::of(self.incarnation(), at.offset, at.content));
             state.log(&LogEntry::of_event(event, position));
         }
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
@@ -254,34 +237,22 @@ impl Hub {
         };
         // Most events are of a session that is known.
         if let Some(book) = state.sessions.get_mut(id) {
-            return self.publish_in(book, event, deciders);
+            return self.publish_to(book, event, deciders);
         }
         if id.len() > self.longest_id || !state.remembers_unknown() {
             return deciders;
         }
-        self.publish_in(state.known_or_unnamed(id), event, deciders)
+        self.publish_to(state.known_or_unnamed(id), event, deciders)
     }
 
     /// Publishes an event to the readers of its session.
-    fn publish_in(&self, book: &mut SessionBook, event: &Event, deciders: usize) -> usize {
+    fn publish_to(&self, book: &mut SessionBook, event: &Event, deciders: usize) -> usize {
         let deciders = book.push(event, deciders);
         book.learn(event, self.tick());
         if let (Event::Update(update), true) = (event, book.is_named) {
             self.usage.observe(update);
         }
         deciders
-    }
-
-    /// Whether an observer sees everything.
-    pub(super) fn is_observed(&self) -> bool {
-        self.observer.get().is_some()
-    }
-
-    #[cfg(feature = "sessions")]
-    /// Has somebody see everything from now on. There is one such observer; a second one is not taken.
-    pub(crate) fn observe(&self, observer: Arc<dyn Observer>) {
-        // Whoever is refused shares the observer that is there.
-        let _ = self.observer.set(observer);
     }
 
     /// Publishes a change of the connection.
@@ -291,7 +262,7 @@ impl Hub {
         let before = books.connection.replace(state.clone());
         // A stream that is reopened while the connection is made reports that it is connected as well.
         if before.as_ref() != Some(&state) {
-            self.publish_in(&mut books, &Event::Connection(state), At::default());
+            self.publish_in(&mut books, &Event::Connection(state), None);
         }
     }
 
@@ -304,7 +275,6 @@ impl Hub {
         self.clock.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    #[cfg(feature = "sessions")]
     /// Whether no turn is running.
     pub(crate) fn is_quiet(&self) -> bool {
         self.lock().sessions.values().all(|book| *book.turn_state.borrow() == TurnState::Idle)

@@ -1,23 +1,20 @@
 //! Connecting and disconnecting, and what happens when they meet.
 
 use std::fmt;
-#[cfg(feature = "sessions")]
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connection::Connection;
+use super::event::Origin;
 use super::hub::Hub;
 use super::probe;
+use super::stream::LogRecord;
 use crate::connection::Capabilities;
 use crate::control::ControlPlane;
 use crate::requests::Requests;
-#[cfg(feature = "sessions")]
-use crate::sessions::Ledger;
-use crate::{ClientOptions, ConnectionState, Error};
+use crate::{ClientOptions, ConnectionState, Error, Event};
 
 type Outcome = Result<Arc<Capabilities>, Error>;
 
@@ -28,11 +25,6 @@ pub(crate) struct Inner {
     pub(crate) hub: Arc<Hub>,
     pub(super) requests: Requests,
     http: reqwest::Client,
-    /// The sessions that are kept, once somebody asks for them.
-    #[cfg(feature = "sessions")]
-    pub(crate) ledger: OnceLock<Arc<Ledger>>,
-    /// Whether there was ever a connection.
-    was_connected: AtomicBool,
     /// Guards where the one connection stands; held for a look or a change, and for telling of the change, so that
     /// changes are told in the order in which they happen.
     life: Mutex<Life>,
@@ -138,9 +130,6 @@ impl Inner {
             hub,
             requests,
             http,
-            #[cfg(feature = "sessions")]
-            ledger: OnceLock::new(),
-            was_connected: AtomicBool::new(false),
             life: Mutex::new(Life { phase: Phase::Idle(None), closing: None, fading: None }),
             tasks: Mutex::new(Some(JoinSet::new())),
             options: Arc::new(options),
@@ -231,15 +220,8 @@ impl Inner {
 
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
-        let is_first = !self.was_connected.load(Ordering::Acquire);
-        let connection = Connection::open(
-            &self.options,
-            (&self.hub, &self.requests),
-            &self.http,
-            &endpoint,
-            agent,
-            is_first,
-        )?;
+        let connection =
+            Connection::open(&self.options, (&self.hub, &self.requests), &self.http, &endpoint, agent)?;
         opening.insert(Arc::new(connection)).initialize().await
     }
 
@@ -249,7 +231,6 @@ impl Inner {
         let present = matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt));
         if present {
             life.phase = Phase::Connected(Arc::clone(connection));
-            self.was_connected.store(true, Ordering::Release);
             self.hub.connection(ConnectionState::Connected);
         }
         present
@@ -285,11 +266,6 @@ impl Inner {
         let (phase, closing) = {
             let mut life = self.life();
             let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
-            // From now on there is no connection because the program wants none.
-            #[cfg(feature = "sessions")]
-            if let Some(ledger) = self.ledger.get() {
-                ledger.set_asleep(false);
-            }
             match &phase {
                 Phase::Connected(connection) => {
                     life.closing = Some(Closing { connection: Arc::clone(connection), asked: true });
@@ -311,17 +287,21 @@ impl Inner {
                 if let Some(fading) = fading {
                     let _ = fading.finished().await;
                 }
-                if let Some(closing) = closing {
-                    self.finish_closing(&closing.connection).await;
+                match closing {
+                    Some(closing) => self.finish_closing(&closing.connection).await,
+                    // There is no change to publish, but layers hear that no connection is wanted.
+                    None => {
+                        let wanted = Event::Connection(ConnectionState::Disconnected);
+                        self.hub.log(LogRecord::Event(wanted), None, Origin::Live);
+                    }
                 }
             }
         }
     }
 
-    #[cfg(feature = "sessions")]
     /// Ends the connection, if no call is being made over it and no turn is running. A turn that begins at this moment
     /// either comes first, or finds no connection and is not sent.
-    pub(crate) async fn disconnect_if_quiet(&self) -> bool {
+    pub(crate) async fn disconnect_if_idle(&self) -> bool {
         let connection = {
             let mut life = self.life();
             let Phase::Connected(connection) = &life.phase else { return false };
@@ -373,12 +353,6 @@ impl Inner {
             // Success and failure alike show in the phase.
             let _ = attempt.finished().await;
         }
-    }
-
-    #[cfg(feature = "sessions")]
-    /// Whether the connection that the options ask for could not be made, and nobody has asked for another one.
-    pub(crate) fn has_failed(&self) -> bool {
-        matches!(self.life().phase, Phase::Idle(Some(_)))
     }
 
     /// The connection, if there is one now.

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 
+use super::hub::LogSink;
 use super::lifecycle::Inner;
 use super::reading::StreamReader;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
@@ -126,6 +127,12 @@ impl EventLog {
     }
 }
 
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        self.queue.end();
+    }
+}
+
 /// The entries that wait for the reader of a log.
 pub(super) struct LogQueue {
     budget: usize,
@@ -153,13 +160,33 @@ impl LogQueue {
         Self { budget, state: Mutex::default(), waker: AtomicWaker::new() }
     }
 
-    /// Whether a log reads it.
-    pub(super) fn is_read(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) > 1
+    pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        self.waker.register(context.waker());
+        let mut state = self.lock();
+        match state.items.pop_front() {
+            Some(item) => {
+                if let Item::Entry(entry) = &item {
+                    state.bytes -= entry.weight();
+                }
+                Poll::Ready(Some(item))
+            }
+            None if state.ended => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LogSink for LogQueue {
+    fn is_read(&self) -> bool {
+        !self.lock().ended
     }
 
     /// Adds an entry. One that exceeds the budget is left out if it can be read from the server again.
-    pub(super) fn push(&self, entry: &LogEntry) {
+    fn push(&self, entry: &LogEntry) {
         let mut state = self.lock();
         if state.ended {
             return;
@@ -186,29 +213,9 @@ impl LogQueue {
         self.waker.wake();
     }
 
-    pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Item>> {
-        self.waker.register(context.waker());
-        let mut state = self.lock();
-        match state.items.pop_front() {
-            Some(item) => {
-                if let Item::Entry(entry) = &item {
-                    state.bytes -= entry.weight();
-                }
-                Poll::Ready(Some(item))
-            }
-            None if state.ended => Poll::Ready(None),
-            None => Poll::Pending,
-        }
-    }
-
-    /// Nothing will be pushed any more.
-    pub(super) fn end(&self) {
+    fn end(&self) {
         self.lock().ended = true;
         self.waker.wake();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -56,9 +56,9 @@ mod wiring;
 pub use capabilities::Capabilities;
 pub use event::{Event, Events, Gap, Origin, SessionEnded};
 pub use feature::{Feature, Support};
-pub use handle::SandboxAgentClient;
+pub use handle::{SandboxAgentClient, SessionClaim, WeakClient};
 #[cfg(feature = "sessions")]
-pub(crate) use hub::{Hub, Observer};
+pub(crate) use hub::{Hub, LogSink};
 pub use list::SessionList;
 pub use new_session::{ListSessions, NewSession, OpenSession};
 #[cfg(test)]

@@ -12,10 +12,6 @@ use crate::client::parts::Parts;
 use crate::client::secret::Secret;
 use crate::requests::PermissionHandler;
 use crate::requests::QuestionSupport;
-#[cfg(feature = "sessions")]
-use crate::sessions::ReplayLimits;
-#[cfg(feature = "sessions")]
-use crate::sessions::{Attachment, RecorderOptions, SessionStore};
 use crate::usage::Budget;
 use crate::{Error, PermissionDecision, PermissionPolicy, PermissionRequest, SandboxAgentClient};
 
@@ -142,14 +138,6 @@ pub struct ClientOptions {
     pub(crate) parts: Parts,
     pub(crate) client_info: (String, String),
     pub(crate) auto_authenticate: bool,
-    #[cfg(feature = "sessions")]
-    pub(crate) store: Option<Arc<dyn SessionStore>>,
-    #[cfg(feature = "sessions")]
-    pub(crate) recorder: RecorderOptions,
-    #[cfg(feature = "sessions")]
-    pub(crate) replay: ReplayLimits,
-    #[cfg(feature = "sessions")]
-    pub(crate) attachment: Option<Attachment>,
     pub(crate) budget: Option<Budget>,
     pub(crate) notices: bool,
     pub(crate) terminal_logins: bool,
@@ -179,14 +167,6 @@ impl ClientOptions {
             parts: Parts::default(),
             client_info: (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             auto_authenticate: true,
-            #[cfg(feature = "sessions")]
-            store: None,
-            #[cfg(feature = "sessions")]
-            recorder: RecorderOptions::default(),
-            #[cfg(feature = "sessions")]
-            replay: ReplayLimits::default(),
-            #[cfg(feature = "sessions")]
-            attachment: None,
             budget: None,
             notices: true,
             terminal_logins: false,

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
-use super::hub::{At, Hub, Numbered, ended_event};
+use super::hub::{Hub, Numbered, ended_event};
 use super::names::SESSION_UPDATE;
 use super::reading::{request_record, response_record};
 use super::router::RequestRouter;
@@ -42,9 +42,8 @@ pub(super) enum Command {
     Barrier(oneshot::Sender<()>),
     /// Completes the report of an agent's end now, if there is one.
     Settle(oneshot::Sender<()>),
-    #[cfg(feature = "sessions")]
-    /// To do something between two events, and to tell which was the last one.
-    Between(Box<dyn FnOnce() + Send>, oneshot::Sender<Option<String>>),
+    /// Routes an agent request that another reader of the stream received.
+    Serve(Box<(wire::AgentRequest, wire::Responder)>),
     /// Reports a sign that the agent has ended, and responds with how it ended.
     Report(Box<TerminationReport>, oneshot::Sender<TerminationInfo>),
 }
@@ -66,8 +65,6 @@ pub(super) struct Pump {
     /// How long the details of the agent's end may take.
     pub(super) patience: Duration,
     pub(super) exit: Exit,
-    /// The last event that was published.
-    pub(super) last_event: Option<wire::EventId>,
     /// Whether the stream is lost and not reopened yet.
     pub(super) away: bool,
 }
@@ -116,12 +113,7 @@ impl Pump {
                         // A caller that went away needs no answer.
                         let _ = done.send(());
                     }
-                    #[cfg(feature = "sessions")]
-                    Some(Command::Between(act, told)) => {
-                        act();
-                        // A caller that went away needs no answer.
-                        let _ = told.send(self.last_event.as_ref().map(|id| id.as_text().into_owned()));
-                    }
+                    Some(Command::Serve(request)) => self.router.route_ours(&request.0, request.1),
                     Some(Command::Report(report, reply)) => self.report(*report, Some(reply)),
                     None => return,
                 },
@@ -207,22 +199,15 @@ impl Pump {
         }
     }
 
-    fn gave_out(&mut self, meta: &wire::Meta) {
-        if meta.event_id.is_some() {
-            self.last_event.clone_from(&meta.event_id);
-        }
-    }
-
     fn updated(&mut self, notification: &wire::Notification) {
         // Its size was checked where it was received.
-        let place = self.place(&notification.meta, notification.params.as_bytes());
+        let at = numbered(&notification.meta, notification.params.as_bytes());
         let origin = Origin::from_wire(notification.meta.origin);
         let event = Event::Update(Update::from_json(&notification.params, origin));
-        self.hub.publish_at(&event, place.at());
+        self.hub.publish_at(&event, at);
     }
 
     fn notified(&mut self, notification: &wire::Notification) {
-        self.gave_out(&notification.meta);
         if notification.method == SESSION_UPDATE {
             return self.updated(notification);
         }
@@ -234,8 +219,8 @@ impl Pump {
         };
         match notification.method.as_str() {
             "_sandboxagent/session/ended" => {
-                let place = self.place(&notification.meta, notification.params.as_bytes());
-                self.session_ended(params, origin, place.at());
+                let at = numbered(&notification.meta, notification.params.as_bytes());
+                self.session_ended(params, origin, at);
             }
             "_adapter/agent_exited"
                 if origin == Origin::Live && self.shared.exit_notices_trusted.load(Ordering::Acquire) =>
@@ -253,13 +238,13 @@ impl Pump {
             }
             "$/cancel_request" => {}
             method => {
-                let place = self.place(&notification.meta, notification.params.as_bytes());
+                let at = numbered(&notification.meta, notification.params.as_bytes());
                 let notice = if method == CLAUDE_MESSAGE { retry_notice(&params) } else { None };
                 let event = match notice {
                     Some(notice) => Event::Update(Update::read(notice, origin, size)),
                     None => Event::Other { method: method.to_owned(), params, origin },
                 };
-                self.hub.publish_at(&event, place.at());
+                self.hub.publish_at(&event, at);
             }
         }
     }
@@ -272,21 +257,11 @@ impl Pump {
         let text = notification.params.as_str();
         if method == "_sandboxagent/session/ended" {
             let origin = Origin::from_wire(notification.meta.origin);
-            let place = self.place(&notification.meta, notification.params.as_bytes());
-            self.session_ended(readable_members(text, 1), origin, place.at());
+            let at = numbered(&notification.meta, notification.params.as_bytes());
+            self.session_ended(readable_members(text, 1), origin, at);
         }
         let start = text.chars().take(OUTPUT_CHARS).collect();
         self.hub.publish(&Event::Malformed { reason, start, lost: true });
-    }
-
-    /// Where an event stands in the stream, and what the observer identifies it by.
-    fn place<'a>(&self, meta: &wire::Meta, content: &'a [u8]) -> Place<'a> {
-        let number = meta.event_id.as_ref().and_then(wire::EventId::as_number);
-        let named = number.filter(|_| self.shared.is_shared && self.hub.is_observed());
-        Place {
-            position: number.map(|offset| Numbered { offset, content }),
-            name: named.map(|number| place(number, content)),
-        }
     }
 
     fn position(&self, id: &Option<wire::EventId>, content: &[u8]) -> Option<StreamPosition> {
@@ -294,7 +269,7 @@ impl Pump {
         Some(StreamPosition::of(self.hub.incarnation(), offset, content))
     }
 
-    fn session_ended(&mut self, params: Value, origin: Origin, at: At<'_>) {
+    fn session_ended(&mut self, params: Value, origin: Origin, at: Option<Numbered<'_>>) {
         let report = TerminationReport::from_session_ended(&params);
         let named = report.and_then(|report| Some((report.session_id()?.to_owned(), report)));
         match named {
@@ -348,27 +323,10 @@ impl Drop for Pump {
     }
 }
 
-/// Where an event stands.
-struct Place<'a> {
-    position: Option<Numbered<'a>>,
-    name: Option<String>,
-}
-
-impl Place<'_> {
-    fn at(&self) -> At<'_> {
-        At { position: self.position, place: self.name.as_deref() }
-    }
-}
-
-/// What programs that see the same event call it, whoever they are and whenever they were built.
-pub(super) fn place(number: u64, content: &[u8]) -> String {
-    /// So much tells contents apart, beside their length and their number.
-    const PRINTED_BYTES: usize = 4096;
-    let printed = &content[..content.len().min(PRINTED_BYTES)];
-    let hash = printed.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{number}-{:x}-{hash:016x}", content.len())
+/// The number of an event, with its content.
+fn numbered<'a>(meta: &wire::Meta, content: &'a [u8]) -> Option<Numbered<'a>> {
+    let offset = meta.event_id.as_ref().and_then(wire::EventId::as_number)?;
+    Some(Numbered { offset, content })
 }
 
 /// Why a connection was lost; `None` if this program closed it.

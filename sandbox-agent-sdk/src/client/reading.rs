@@ -29,14 +29,18 @@ pub struct StreamReader {
     state: State,
     from: StreamPosition,
     to: Option<u64>,
-    /// Whether the event at the beginning was found to be the one that is meant.
+    /// Whether the event at the beginning was looked for.
     is_verified: bool,
+    /// Whether it was found to be the one that is meant.
+    is_same: Option<bool>,
 }
 
 enum State {
     Opening(BoxFuture<'static, Result<Opened, Error>>),
     Reading(Box<Opened>),
-    Done,
+    /// Everything was read. The stream stays open for the requests that it brought.
+    Read(Box<Opened>),
+    Failed,
 }
 
 /// A stream of its own, which answers nothing.
@@ -50,15 +54,24 @@ struct Opened {
     incarnation: u64,
     /// What is still to be given out.
     pending: Option<LogEntry>,
+    /// Agent requests that were read, and may be offered or answered while the stream is open.
+    asked: Vec<(wire::AgentRequest, wire::Responder)>,
+    connection: Arc<Connection>,
 }
 
 impl StreamReader {
     pub(super) fn new(inner: Arc<Inner>, from: StreamPosition, to: Option<u64>) -> Self {
         let opening = async move {
             let connection = inner.connection().await?;
-            Opened::new(&connection, from)
+            Opened::new(connection, from)
         };
-        Self { state: State::Opening(Box::pin(opening)), from, to, is_verified: from.offset == 0 }
+        Self {
+            state: State::Opening(Box::pin(opening)),
+            from,
+            to,
+            is_verified: from.offset == 0,
+            is_same: None,
+        }
     }
 
     /// Returns the next entry, or `None` at the end: behind the number `to`, or behind everything that the server had
@@ -76,22 +89,59 @@ impl StreamReader {
                 State::Opening(opening) => match opening.await {
                     Ok(opened) => self.state = State::Reading(Box::new(opened)),
                     Err(error) => {
-                        self.state = State::Done;
+                        self.state = State::Failed;
                         return Some(Err(error));
                     }
                 },
                 State::Reading(opened) => {
                     let Some(entry) = opened.next().await else {
-                        self.state = State::Done;
+                        self.finish();
                         return None;
                     };
                     if let Some(entry) = self.checked(entry) {
                         return Some(Ok(entry));
                     }
                 }
-                State::Done => return None,
+                State::Read(_) | State::Failed => return None,
             }
         }
+    }
+
+    /// Whether the event at the position where reading began was found, unchanged: the server has not restarted since
+    /// it was sent. `None` if the server no longer has that event.
+    #[must_use]
+    pub fn is_same_stream(&self) -> Option<bool> {
+        self.is_same
+    }
+
+    /// Routes an agent request that was read to this client, as one that is addressed to it, while the reader is held.
+    /// It is for a session whose owner is gone. Returns whether the request was read.
+    pub async fn offer(&mut self, request_id: &str) -> bool {
+        let Some(opened) = self.opened() else { return false };
+        let Some((request, responder)) = opened.take_request(request_id) else { return false };
+        let connection = Arc::clone(&opened.connection);
+        connection.serve(request, responder).await;
+        true
+    }
+
+    /// Responds to an agent request that was read. Returns whether the request was read and is not answered yet.
+    pub fn respond(&mut self, request_id: &str, result: &Value) -> bool {
+        let request = self.opened().and_then(|opened| opened.take_request(request_id));
+        request.is_some_and(|(_, responder)| responder.respond(result))
+    }
+
+    fn opened(&mut self) -> Option<&mut Opened> {
+        match &mut self.state {
+            State::Reading(opened) | State::Read(opened) => Some(opened),
+            State::Opening(_) | State::Failed => None,
+        }
+    }
+
+    fn finish(&mut self) {
+        self.state = match std::mem::replace(&mut self.state, State::Failed) {
+            State::Reading(opened) => State::Read(opened),
+            state => state,
+        };
     }
 
     /// Checks that the stream is the one that is meant, and ends behind the last position.
@@ -105,19 +155,20 @@ impl StreamReader {
                 (from <= gap.to).then(|| LogEntry::new(missing, None, Origin::Replayed))?
             }
             (LogRecord::Event(Event::ServerRestarted), _) => {
-                self.is_verified = true;
+                (self.is_verified, self.is_same) = (true, Some(false));
                 entry
             }
             (_, Some(position)) if !self.is_verified => {
                 self.is_verified = true;
                 if position.is_same_event(&self.from) {
+                    self.is_same = Some(true);
                     return None;
                 }
                 if position.offset > self.from.offset {
                     // The server gives what follows, as it was asked to.
                     entry
                 } else {
-                    self.is_verified = true;
+                    self.is_same = Some(false);
                     let State::Reading(opened) = &mut self.state else { return None };
                     opened.pending = Some(entry);
                     LogEntry::of_event(&Event::ServerRestarted, None)
@@ -128,18 +179,18 @@ impl StreamReader {
         if let (LogRecord::Missing(gap), Some(to)) = (&entry.record, self.to)
             && gap.to >= to
         {
-            self.state = State::Done;
+            self.finish();
             let missing = LogRecord::Missing(Gap { from: gap.from, to });
             return (gap.from <= to).then(|| LogEntry::new(missing, None, Origin::Replayed));
         }
         let offset = entry.position.map(|position| position.offset);
         match (offset, self.to) {
             (Some(offset), Some(to)) if offset > to => {
-                self.state = State::Done;
+                self.finish();
                 None
             }
             (Some(offset), Some(to)) if offset == to => {
-                self.state = State::Done;
+                self.finish();
                 Some(entry)
             }
             _ => Some(entry),
@@ -148,7 +199,7 @@ impl StreamReader {
 }
 
 impl Opened {
-    fn new(connection: &Connection, from: StreamPosition) -> Result<Self, Error> {
+    fn new(connection: Arc<Connection>, from: StreamPosition) -> Result<Self, Error> {
         if connection.kind() == ServerKind::ConnectionId {
             return Err(Error::Unsupported { method: "reading the stream".to_owned() });
         }
@@ -167,6 +218,8 @@ impl Opened {
             limits: connection.options.limits.clone(),
             incarnation: connection.hub.incarnation(),
             pending: None,
+            asked: Vec::new(),
+            connection,
         })
     }
 
@@ -186,18 +239,28 @@ impl Opened {
                 },
                 None => self.events.try_recv()?,
             };
-            self.ignore_requests();
+            self.keep_requests();
             if let Some(entry) = self.read(event) {
                 return Some(entry);
             }
         }
     }
 
-    fn ignore_requests(&mut self) {
-        while let Some((_, responder)) = self.requests.try_recv() {
-            // They are for the connection, which has them too.
-            let _ = responder.ignore();
+    /// Keeps the latest requests, within the number that a connection may have open.
+    fn keep_requests(&mut self) {
+        while let Some(request) = self.requests.try_recv() {
+            if self.asked.len() >= self.limits.open_requests.max(1) {
+                // They are for the connection, which has them too.
+                let _ = self.asked.remove(0).1.ignore();
+            }
+            self.asked.push(request);
         }
+    }
+
+    fn take_request(&mut self, id: &str) -> Option<(wire::AgentRequest, wire::Responder)> {
+        self.keep_requests();
+        let position = self.asked.iter().rposition(|(request, _)| id_text(request.id()) == id)?;
+        Some(self.asked.remove(position))
     }
 
     fn read(&self, event: wire::Event) -> Option<LogEntry> {
@@ -266,7 +329,11 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         self.wire.control().end(Error::NotConnected);
-        self.ignore_requests();
+        let unread = std::iter::from_fn(|| self.requests.try_recv());
+        for (_, responder) in self.asked.drain(..).chain(unread) {
+            // They are for the connection, which has them too.
+            let _ = responder.ignore();
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use acp_http_client as wire;
-use serde_json::Value;
 use tokio::task::JoinSet;
 
 use self::decisions::{Decisions, Undecided};
@@ -14,8 +13,8 @@ pub(super) use self::owned::OwnedSessions;
 pub(super) use self::unclaimed::UnclaimedTable;
 use super::hub::{Hub, OpenRequest};
 use super::pump::Shared;
-use crate::requests::{AgentRequest, ClaimedRequest, UnclaimedRequest};
-use crate::requests::{ConnectionHandlers, Open, PermissionHandler, ReplyListener, RequestHandler};
+use crate::requests::{AgentRequest, UnclaimedRequest};
+use crate::requests::{ConnectionHandlers, Held, Open, PermissionHandler, RequestHandler};
 use crate::{Event, PermissionPolicy};
 
 mod decisions;
@@ -65,6 +64,15 @@ impl RequestRouter {
         }
     }
 
+    /// Routes a request that another reader of the stream received, as one that is addressed to this client.
+    pub(super) fn route_ours(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
+        let incoming = Incoming::read(request, responder, &self.shared);
+        match &incoming.params {
+            Ok(_) => self.serve(incoming),
+            Err(_) => self.reject(incoming),
+        }
+    }
+
     /// The connection has ended: no handler can be used any more.
     pub(super) fn end(&self) {
         self.handlers.close();
@@ -91,58 +99,20 @@ impl RequestRouter {
 
     /// Publishes a request that the application may claim. Without a subscriber it is left to other clients at once.
     fn publish_unclaimed(&self, incoming: Incoming) {
-        let Incoming { method, session, params, responder, place } = incoming;
+        let Incoming { method, session, params, responder } = incoming;
         let params = params.ok();
         tracing::debug!(session, method, "an agent request belongs to no pending call of this client");
-        let open = Open {
-            responder,
-            listener: self.claim_listener(
-                &method,
-                params.as_deref().map(|params| &**params),
-                session.clone(),
-            ),
-            on_claim: self.claim_note(place),
-        };
+        let (owned, claimed) = (Arc::clone(&self.shared.owned), session.clone());
+        let hold = Box::new(move || Box::new(claimed.map(|session| owned.enter(session))) as Held);
+        let open = Open { responder, hold };
         let request = UnclaimedRequest::new(method, session, params, open);
         self.shared.unclaimed.add(&request);
         self.hub.publish(&Event::UnclaimedRequest(request));
     }
 
-    fn claim_listener(
-        &self,
-        method: &str,
-        params: Option<&Value>,
-        session: Option<String>,
-    ) -> Box<dyn FnOnce() -> ReplyListener + Send> {
-        let listener = self.decisions.reply_listener(method, params, session.as_deref());
-        let owned = Arc::clone(&self.shared.owned);
-        Box::new(move || {
-            let owned = session.map(|session| owned.enter(session));
-            Box::new(move |response: &Value| {
-                listener(response);
-                drop(owned);
-            })
-        })
-    }
-
-    /// Has the observer see a request that was claimed.
-    fn claim_note(&self, place: String) -> Box<dyn FnOnce(&ClaimedRequest) + Send> {
-        let hub = Arc::downgrade(&self.hub);
-        Box::new(move |claimed| {
-            let event = match claimed {
-                ClaimedRequest::Permission(request) => Event::Permission(request.observed()),
-                ClaimedRequest::Question(request) => Event::Question(request.observed()),
-                ClaimedRequest::Other(_) => return,
-            };
-            if let Some(hub) = hub.upgrade() {
-                hub.note(&event, Some(&place));
-            }
-        })
-    }
-
     /// Refuses a request whose parameters cannot be decoded: nothing is served for a meaning that it may not have.
     fn reject(&self, incoming: Incoming) {
-        let Incoming { method, session, params, responder, .. } = incoming;
+        let Incoming { method, session, params, responder } = incoming;
         let Err(error) = params else { return };
         // If the agent no longer waits, there is nothing to refuse.
         let _ = responder.error(error.to_rpc());
@@ -152,14 +122,13 @@ impl RequestRouter {
 
     /// Gives a request that is addressed to this client to what answers it.
     fn serve(&mut self, incoming: Incoming) {
-        let Incoming { method, session, params, responder, place } = incoming;
+        let Incoming { method, session, params, responder } = incoming;
         let Ok(params) = params else { return };
         if session.as_deref().is_some_and(|session| self.hub.is_deserted(session)) {
             // It was sent before the session ended, and nothing waits for a response.
             let _ = responder.ignore();
             return;
         }
-        let place = Some(place).filter(|_| self.shared.is_shared);
         let owned = session.clone().filter(|_| self.shared.is_shared);
         let owned = owned.map(|session| self.shared.owned.enter(session));
         let open = session.as_deref().and_then(|session| self.hub.open_request(session));
@@ -180,10 +149,9 @@ impl RequestRouter {
             let _ = responder.error(wire::RpcError::method_not_found(&method));
             return;
         }
-        let listener = self.decisions.reply_listener(&method, Some(&params), session.as_deref());
-        let listener = owning(listener, guards);
-        let request = Undecided { method: &method, session: session.as_ref(), params, listener };
-        if let Some(deciding) = self.decisions.decide(request, responder, place.as_deref()) {
+        let held = Box::new(guards);
+        let request = Undecided { method: &method, session: session.as_ref(), params, held };
+        if let Some(deciding) = self.decisions.decide(request, responder) {
             self.at_work.spawn(deciding);
         }
     }
@@ -224,11 +192,3 @@ impl RequestRouter {
 /// What holds for as long as an agent request is open: its session is among those with requests of ours, and its turn
 /// waits for this client.
 type Guards = (Option<OwnedSession>, Option<OpenRequest>);
-
-/// Keeps the guards of a request until the response is given.
-fn owning(listener: ReplyListener, guards: Guards) -> ReplyListener {
-    Box::new(move |response| {
-        listener(response);
-        drop(guards);
-    })
-}

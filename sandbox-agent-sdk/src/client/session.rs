@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::handle::SandboxAgentClient;
 use super::names::SET_OPTION;
+use super::stream::PromptLayer;
 use super::turn::Turn;
 use crate::client::snapshot::SnapshotCell;
 use crate::session::{ModelList, SessionInfo, SessionMetadata, SessionSnapshot, TerminateResult};
@@ -108,7 +109,27 @@ impl Session {
         F: FnOnce(String) -> R + Send + 'static,
         R: Future<Output = Result<(), Error>> + Send + 'static,
     {
-        Turn::start(self.clone(), &prompt.into(), Some(Box::new(move |id| Box::pin(before(id)))))
+        struct Before<F>(Option<F>);
+
+        impl<F, R> PromptLayer for Before<F>
+        where
+            F: FnOnce(String) -> R + Send + 'static,
+            R: Future<Output = Result<(), Error>> + Send + 'static,
+        {
+            fn before_send(&mut self, id: String) -> BoxFuture<'static, Result<(), Error>> {
+                match self.0.take() {
+                    Some(before) => Box::pin(before(id)),
+                    None => Box::pin(std::future::ready(Ok(()))),
+                }
+            }
+        }
+
+        self.prompt_with(prompt, Before(Some(before)))
+    }
+
+    /// Like [`prompt`](Self::prompt), with a layer that stores the prompt before it is sent and may have it sent again.
+    pub fn prompt_with(&self, prompt: impl Into<Prompt>, layer: impl PromptLayer) -> Turn {
+        Turn::start(self.clone(), &prompt.into(), Some(Box::new(layer)))
     }
 
     /// Cancels the running turn: [`SandboxAgentClient::cancel`].

@@ -4,6 +4,7 @@
 //! position on, without loss, and [`SandboxAgentClient::read`](crate::SandboxAgentClient::read) a part of the stream that
 //! the server still has.
 
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -11,10 +12,33 @@ use crate::client::event::Weight;
 use crate::convert::decoded::value_size;
 use crate::error::RpcError;
 use crate::event::{Gap, Origin};
-use crate::{Error, Event, TurnOutcome};
+use crate::{Error, Event, Prompt, TurnOutcome};
 
 pub use super::log::EventLog;
 pub use super::reading::StreamReader;
+
+/// What a layer does with a prompt besides: [`Session::prompt_with`](crate::Session::prompt_with).
+pub trait PromptLayer: Send + 'static {
+    /// Runs before the prompt is sent, with the id that its response has in the stream. If it fails, the prompt is not
+    /// sent, and the turn fails with the error. A prompt that is sent again has another id.
+    fn before_send(&mut self, request_id: String) -> BoxFuture<'static, Result<(), Error>>;
+
+    /// The prompt failed, and the agent certainly did not execute it. The turn sends it again to the session that this
+    /// returns, once.
+    fn not_executed(&mut self, error: &Error) -> BoxFuture<'static, Option<Resend>> {
+        let _ = error;
+        Box::pin(std::future::ready(None))
+    }
+}
+
+/// Where a prompt is sent again, and what.
+#[derive(Debug, Clone)]
+pub struct Resend {
+    /// The session.
+    pub session_id: String,
+    /// The prompt.
+    pub prompt: Prompt,
+}
 
 /// Where an event stands in the stream of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

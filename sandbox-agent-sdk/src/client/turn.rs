@@ -2,16 +2,16 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use serde_json::json;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::session::{Session, TurnState};
+use super::stream::PromptLayer;
 use crate::client::event::Queue;
 use crate::error::Phase;
 use crate::{Error, Prompt, Update, UpdateKind};
@@ -24,13 +24,30 @@ mod limits;
 mod outcome;
 
 pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
-pub(super) use driver::BeforeSend;
 use driver::Driver;
 pub use item::TurnEvent;
 pub(crate) use item::TurnItem;
 use limits::TurnLimits;
 use outcome::Outcome;
 pub use outcome::{StopReason, TurnOutcome};
+
+/// The session that a turn runs in: another one once its prompt was sent again. It is held to read or replace the id.
+#[derive(Debug, Clone)]
+struct Current(Arc<Mutex<Arc<str>>>);
+
+impl Current {
+    fn new(id: &str) -> Self {
+        Self(Arc::new(Mutex::new(id.into())))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn id(&self) -> Arc<str> {
+        Arc::clone(&self.lock())
+    }
+}
 
 /// A turn: a stream of updates, and an outcome.
 ///
@@ -43,6 +60,7 @@ pub use outcome::{StopReason, TurnOutcome};
 #[must_use = "a turn that is dropped is cancelled"]
 pub struct Turn {
     session: Session,
+    current: Current,
     queue: Arc<Queue<TurnItem>>,
     outcome: watch::Receiver<Option<Outcome>>,
     limits: watch::Sender<TurnLimits>,
@@ -65,7 +83,7 @@ enum Reading {
 }
 
 impl Turn {
-    pub(super) fn start(session: Session, prompt: &Prompt, before: Option<BeforeSend>) -> Self {
+    pub(super) fn start(session: Session, prompt: &Prompt, layer: Option<Box<dyn PromptLayer>>) -> Self {
         let inner = Arc::clone(session.client().inner());
         let queue = inner.hub.turn_queue();
         let (held, dropped) = oneshot::channel();
@@ -78,13 +96,15 @@ impl Turn {
             }
             false => Some(inner.hub.begin_turn(session.id(), &queue)),
         };
+        let current = Current::new(session.id());
         let driver = Driver {
             inner: Arc::clone(&inner),
             session: session.id().to_owned(),
-            params: json!({"sessionId": session.id(), "prompt": prompt.to_value()}),
+            current: current.clone(),
+            prompt: prompt.to_value(),
             queue: Arc::clone(&queue),
             outcome: sender,
-            before_send: Mutex::new(before),
+            layer: layer.map(Mutex::new),
             request_id: None,
             limits: limited,
         };
@@ -101,7 +121,7 @@ impl Turn {
             }
             None => queue.end(),
         }
-        Self { session, queue, outcome, limits, reading: Reading::NotYet, _held: held }
+        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, _held: held }
     }
 
     /// Returns the session of the turn.
@@ -254,7 +274,7 @@ impl Turn {
     /// # Errors
     /// [`Error::Timeout`] if it does not stop in time.
     pub async fn cancel(&self) -> Result<(), Error> {
-        self.session.cancel().await
+        self.session.client().cancel(self.current.id().as_ref()).await
     }
 
     /// The turn is read by a method that returns no requests, so requests that wait here are refused.
@@ -293,7 +313,7 @@ impl Drop for Turn {
         let inner = self.session.client().inner();
         let is_running = self.outcome.borrow().is_none() && self.outcome.has_changed().is_ok();
         if is_running {
-            inner.hub.drop_turn(self.session.id(), &self.queue, inner.options.drop_policy);
+            inner.hub.drop_turn(&self.current.id(), &self.queue, inner.options.drop_policy);
         }
         // Requests that wait here are cancelled.
         self.queue.abandon();

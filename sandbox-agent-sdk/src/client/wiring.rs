@@ -40,25 +40,15 @@ impl Wiring {
     }
 
     /// The connection of a client.
-    pub(super) fn connection(&self, agent: &str, is_first: bool) -> wire::AcpHttpClientBuilder {
-        let mut builder = self.builder();
-        builder = match self.kind {
+    pub(super) fn connection(&self, agent: &str) -> wire::AcpHttpClientBuilder {
+        let builder = self.builder();
+        match self.kind {
             // Nobody else can know the id, so that nothing behind it is older than this connection.
             ServerKind::PerAgent => builder.bootstrap_query("agent", agent).resume_from("0"),
             // Every server of this kind answers it, also right after a restart, if only with an error.
             ServerKind::Shared => builder.probe("session/list", json!({})),
             ServerKind::ConnectionId => builder,
-        };
-        // A later connection has come further, and reads what the server still has like any other.
-        #[cfg(feature = "sessions")]
-        if let Some(attachment) = self.options.attachment.as_ref().filter(|_| is_first)
-            && let Some(stream) = attachment.stream(self.kind)
-        {
-            builder = builder.resume_from(stream);
         }
-        #[cfg(not(feature = "sessions"))]
-        let _ = is_first;
-        builder
     }
 
     /// Another client of the endpoint, which reads what follows the event of this number.

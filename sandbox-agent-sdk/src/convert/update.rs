@@ -115,7 +115,7 @@ impl Update {
     /// Reads the JSON text of the parameters.
     ///
     /// What the parser refuses, such as JSON that is nested too deep, is [`UpdateKind::Unreadable`].
-    fn from_text(text: &str, origin: Origin, size: usize) -> Self {
+    pub(crate) fn from_text(text: &str, origin: Origin, size: usize) -> Self {
         match serde_json::from_str(text) {
             Ok(params) => Self::read(params, origin, size),
             Err(error) => Self::unreadable(text, origin, error.to_string()),

@@ -8,7 +8,7 @@ use crate::TerminationInfo;
 use crate::client::login::LoginRequired;
 use crate::convert::text::printable;
 #[cfg(feature = "sessions")]
-use crate::sessions::{SessionStatus, StoreError, TransitionError, UserAction};
+use crate::sessions::{EventsLost, SessionStatus, TransitionError, UserAction, store::StoreError};
 use crate::turns::IncompleteTurn;
 use crate::usage::BudgetEvent;
 
@@ -270,7 +270,11 @@ pub enum Error {
     #[cfg(feature = "sessions")]
     /// The session store failed. Nothing was sent.
     #[error("session store failed")]
-    Store(#[from] StoreError),
+    Store(#[source] StoreError),
+    #[cfg(feature = "sessions")]
+    /// Events of stored sessions were not stored.
+    #[error("{}", lost_text(.0))]
+    EventsLost(Vec<EventsLost>),
     #[cfg(feature = "sessions")]
     /// The session's status does not allow the transition. Nothing was sent.
     #[error(transparent)]
@@ -295,6 +299,25 @@ pub enum Error {
         #[source]
         source: Cause,
     },
+}
+
+#[cfg(feature = "sessions")]
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Status(error) => Self::Status(error),
+            StoreError::NotAllowed { action, status, .. } => Self::NotAllowed { action, status },
+            error => Self::Store(error),
+        }
+    }
+}
+
+#[cfg(feature = "sessions")]
+fn lost_text(losses: &[EventsLost]) -> String {
+    match losses {
+        [one] => format!("{} events of session `{}` were not stored", one.count, printable(&one.session_id)),
+        several => format!("events of {} sessions were not stored", several.len()),
+    }
 }
 
 impl Error {
@@ -392,7 +415,7 @@ impl Error {
             | Self::Rpc { executed: false, .. } => false,
             Self::Rpc { executed: true, .. } => true,
             #[cfg(feature = "sessions")]
-            Self::Store(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
+            Self::Store(_) | Self::EventsLost(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
         }
     }
 

@@ -55,6 +55,6 @@ pub use policy::{PermissionDecision, PermissionFunction, PermissionPolicy};
 pub(crate) use question::{ELICITATION, ELICITATION_COMPLETE, REQUEST_QUESTION};
 pub use question::{QuestionKind, QuestionRequest, QuestionSupport};
 pub use reply::ReplyError;
-pub(crate) use reply::{ReplyListener, Responder};
+pub(crate) use reply::{Held, Responder};
 pub use unclaimed::{ClaimedRequest, OtherRequest, UnclaimedRequest, UnclaimedSummary};
 pub(crate) use unclaimed::{Open, REQUEST_PERMISSION, WeakUnclaimed};

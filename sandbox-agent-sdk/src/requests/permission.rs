@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::option::{PermissionKind, PermissionOption, cancelled, refusal, selected};
 use super::params::Params;
 use super::policy::PermissionDecision;
-use super::reply::{Reply, ReplyError, ReplyListener, Responder};
+use super::reply::{Held, Reply, ReplyError, Responder};
 use crate::convert::tool_calls::merge_tool_call;
 use crate::update::ToolCall;
 
@@ -76,7 +76,7 @@ impl PermissionRequest {
     pub(crate) fn new(
         params: Arc<Params>,
         responder: impl Into<Responder>,
-        listener: ReplyListener,
+        held: Held,
         reported: Option<ToolCall>,
     ) -> Self {
         let own = params.get("toolCall").and_then(ToolCall::read);
@@ -91,7 +91,7 @@ impl PermissionRequest {
             },
             options: PermissionOption::read_all(&params),
             raw: params,
-            reply: Reply::new(responder.into(), listener),
+            reply: Reply::new(responder.into(), held),
         };
         let inner = Arc::new(inner);
         Self { stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }

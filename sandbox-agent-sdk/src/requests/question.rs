@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::form::{FormChoice, QuestionForm};
 use super::params::Params;
-use super::reply::{Reply, ReplyError, ReplyListener, Responder};
+use super::reply::{Held, Reply, ReplyError, Responder};
 use crate::error::RpcError;
 
 /// The method of structured questions.
@@ -98,9 +98,9 @@ impl QuestionRequest {
         method: &str,
         params: Arc<Params>,
         responder: impl Into<Responder>,
-        listener: ReplyListener,
+        held: Held,
     ) -> Self {
-        let reply = Reply::new(responder.into(), listener);
+        let reply = Reply::new(responder.into(), held);
         let kind = read_kind(method, &params);
         let inner = Arc::new(Inner { method: method.to_owned(), kind, raw: params, reply });
         Self { _stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }

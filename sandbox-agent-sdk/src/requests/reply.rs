@@ -1,5 +1,6 @@
 //! Responses that can be given once.
 
+use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use acp_http_client as wire;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::agent_request::Response;
@@ -58,13 +59,13 @@ impl From<wire::Responder> for Responder {
     }
 }
 
-/// Hears what was answered. It must not wait, nor use the hub.
-pub(crate) type ReplyListener = Box<dyn FnOnce(&Value) + Send>;
+/// What is held while a request is open, and dropped when it is answered.
+pub(crate) type Held = Box<dyn Any + Send>;
 
 /// The one response to a request. If it is dropped without one, the connection responds that it was cancelled.
 pub(super) struct Reply {
     /// Guards the right to respond; held to take it.
-    open: Mutex<Option<(Responder, ReplyListener)>>,
+    open: Mutex<Option<(Responder, Held)>>,
     /// The result that was given.
     result: OnceLock<Value>,
     waiters: Arc<Waiters>,
@@ -99,30 +100,25 @@ pub enum ReplyError {
 }
 
 impl Reply {
-    pub(super) fn new(responder: Responder, listener: ReplyListener) -> Self {
-        let open = Mutex::new(Some((responder, listener)));
+    pub(super) fn new(responder: Responder, held: Held) -> Self {
+        let open = Mutex::new(Some((responder, held)));
         Self { open, result: OnceLock::new(), waiters: Arc::default() }
     }
 
     pub(super) fn give(&self, result: &Value) -> Result<(), ReplyError> {
-        let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
+        let (responder, _held) = self.take().ok_or(ReplyError::Stale)?;
         let given = responder.respond(result);
         if given {
             // The right to respond was taken, so that nothing was set before.
             let _ = self.result.set(result.clone());
-            listener(&json!({ "result": result }));
         }
         self.waiters.wake_all();
         if given { Ok(()) } else { Err(ReplyError::Stale) }
     }
 
     pub(super) fn refuse(&self, error: RpcError) -> Result<(), ReplyError> {
-        let (responder, listener) = self.take().ok_or(ReplyError::Stale)?;
-        let told = json!({"error": {"code": error.code, "message": error.message}});
+        let (responder, _held) = self.take().ok_or(ReplyError::Stale)?;
         let given = responder.error(error);
-        if given {
-            listener(&told);
-        }
         self.waiters.wake_all();
         if given { Ok(()) } else { Err(ReplyError::Stale) }
     }
@@ -151,11 +147,11 @@ impl Reply {
         pin!(responder.closed()).poll(&mut Context::from_waker(&all))
     }
 
-    fn take(&self) -> Option<(Responder, ReplyListener)> {
+    fn take(&self) -> Option<(Responder, Held)> {
         self.lock().take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(Responder, ReplyListener)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Responder, Held)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::params::Params;
 use super::permission::PermissionRequest;
 use super::question::{ELICITATION, QuestionRequest, REQUEST_QUESTION};
-use super::reply::{Reply, ReplyError, ReplyListener};
+use super::reply::{Held, Reply, ReplyError};
 use crate::error::RpcError;
 
 /// The method of permission requests.
@@ -43,10 +43,8 @@ struct Inner {
 /// What a claim needs.
 pub(crate) struct Open {
     pub(crate) responder: Responder,
-    /// Makes the listener that hears the response.
-    pub(crate) listener: Box<dyn FnOnce() -> ReplyListener + Send>,
-    /// Hears of the claim.
-    pub(crate) on_claim: Box<dyn FnOnce(&ClaimedRequest) + Send>,
+    /// Makes what is held while the claimed request is open.
+    pub(crate) hold: Box<dyn FnOnce() -> Held + Send>,
 }
 
 /// A request that the application has claimed and now answers.
@@ -132,28 +130,26 @@ impl UnclaimedRequest {
     /// unclaimed requests are open ([`Limits::unclaimed_requests`](crate::client::limits::Limits::unclaimed_requests)).
     pub fn claim(&self) -> Result<ClaimedRequest, ReplyError> {
         let open = self.lock().take().filter(|open| !open.responder.is_closed());
-        let Open { responder, listener, on_claim } = open.ok_or(ReplyError::Stale)?;
+        let Open { responder, hold } = open.ok_or(ReplyError::Stale)?;
         self.inner.claimed.store(true, Ordering::Release);
         let Inner { method, session_id, params, .. } = &*self.inner;
-        let claimed =
-            match (method.as_str(), params) {
-                (REQUEST_PERMISSION, Some(params)) => ClaimedRequest::Permission(PermissionRequest::new(
-                    Arc::clone(params),
-                    responder,
-                    listener(),
-                    None,
-                )),
-                (ELICITATION | REQUEST_QUESTION, Some(params)) => ClaimedRequest::Question(
-                    QuestionRequest::new(method, Arc::clone(params), responder, listener()),
-                ),
-                _ => {
-                    let reply = Reply::new(responder.into(), listener());
-                    let (method, session_id) = (method.clone(), session_id.clone());
-                    let inner = Other { method, session_id, params: params.clone(), reply };
-                    ClaimedRequest::Other(OtherRequest { inner: Arc::new(inner) })
-                }
-            };
-        on_claim(&claimed);
+        let claimed = match (method.as_str(), params) {
+            (REQUEST_PERMISSION, Some(params)) => ClaimedRequest::Permission(PermissionRequest::new(
+                Arc::clone(params),
+                responder,
+                hold(),
+                None,
+            )),
+            (ELICITATION | REQUEST_QUESTION, Some(params)) => {
+                ClaimedRequest::Question(QuestionRequest::new(method, Arc::clone(params), responder, hold()))
+            }
+            _ => {
+                let reply = Reply::new(responder.into(), hold());
+                let (method, session_id) = (method.clone(), session_id.clone());
+                let inner = Other { method, session_id, params: params.clone(), reply };
+                ClaimedRequest::Other(OtherRequest { inner: Arc::new(inner) })
+            }
+        };
         Ok(claimed)
     }
 

@@ -1,42 +1,54 @@
-//! What is stored of what happens, and what waits to be.
-
-use std::collections::{HashMap, HashSet};
+//! What is stored of an event.
 
 use serde_json::{Value, json};
 
+use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind};
 use crate::Event;
 use crate::client::event::Weight;
-use crate::event::Origin;
-use crate::sessions::StoredEventKind;
+use crate::client::random::random_id;
+use crate::requests::{ELICITATION, REQUEST_PERMISSION, REQUEST_QUESTION};
+use crate::session::Timestamp;
+use crate::stream::{LogRecord, StreamPosition as Position};
 
-/// How much is held back of a session that is being taken up, or left. What does not fit is counted.
-const HELD_EVENTS: usize = 8192;
-const HELD_BYTES: usize = 32 << 20;
-
-/// What is stored of an event.
+/// What is stored of an event, before it has an incarnation and a turn.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) kind: StoredEventKind,
     pub(super) payload: Value,
-    /// What every program that sees it calls it, if it has a place in a stream that others see.
-    pub(super) place: Option<String>,
-    /// What it takes, in bytes, about.
+    /// Where it stands in a stream that every client of the server sees.
+    pub(super) place: Option<Position>,
+    /// The JSON-RPC id of an agent request.
+    pub(super) rpc_id: Option<String>,
+    /// Its approximate size in bytes.
     pub(super) weight: usize,
+    /// The stream that it came on, as the feed counts them.
+    pub(super) stream: u64,
 }
 
 impl Entry {
-    /// What is stored of an event, if it is new and worth it.
-    pub(super) fn of(event: &Event, place: Option<&str>) -> Option<Self> {
-        if event.origin() == Origin::Live { Self::whenever(event, place) } else { None }
+    /// What is stored of an entry of the log, if anything is.
+    pub(super) fn of_record(record: &LogRecord, place: Option<Position>) -> Option<Self> {
+        let (request_id, method, params) = match record {
+            LogRecord::Event(event) => return Self::of(event, place),
+            LogRecord::Missing(gap) => return Some(Self::gap(Some(gap.from), Some(gap.to))),
+            LogRecord::AgentRequest { request_id, method, params } => (request_id, method, params),
+            _ => return None,
+        };
+        let kind = match method.as_str() {
+            REQUEST_PERMISSION => StoredEventKind::Permission,
+            REQUEST_QUESTION | ELICITATION => StoredEventKind::Question,
+            _ => return None,
+        };
+        let weight = crate::convert::decoded::value_size(params);
+        let rpc_id = Some(rpc_id_of(request_id));
+        Some(Self { kind, payload: params.clone(), place, rpc_id, weight, stream: 0 })
     }
 
-    /// What is stored of an event, if it is worth it, also if it is older than this connection.
-    pub(super) fn whenever(event: &Event, place: Option<&str>) -> Option<Self> {
+    /// What is stored of an event, if anything is.
+    pub(super) fn of(event: &Event, place: Option<Position>) -> Option<Self> {
         let (kind, payload) = match event {
             Event::Update(update) => (StoredEventKind::Update, update.raw().clone()),
             Event::SessionEnded(ended) => (StoredEventKind::Ended, json!(ended.termination)),
-            Event::Permission(request) => (StoredEventKind::Permission, request.raw().clone()),
-            Event::Question(request) => (StoredEventKind::Question, request.raw().clone()),
             Event::Other { method, params, .. } => {
                 (StoredEventKind::Notification, json!({"method": method, "params": params}))
             }
@@ -44,95 +56,83 @@ impl Entry {
             Event::Lagged(count) => (StoredEventKind::Lost, json!({ "count": count })),
             _ => return None,
         };
-        Some(Self { kind, payload, place: place.map(str::to_owned), weight: event.weight() })
+        Some(Self { kind, payload, place, rpc_id: None, weight: event.weight(), stream: 0 })
     }
 
-    /// Events that nobody has, by their numbers in the stream as far as these are known.
+    /// Messages of the stream that are not stored, by their numbers as far as these are known.
     pub(super) fn gap(from: Option<u64>, to: Option<u64>) -> Self {
-        Self::own(StoredEventKind::Gap, json!({"from": from, "to": to, "by": "restore"}))
+        Self::own(StoredEventKind::Gap, json!({"from": from, "to": to}))
     }
 
-    pub(super) fn lost(count: u64) -> Self {
-        Self::own(StoredEventKind::Lost, json!({ "count": count }))
-    }
-
-    /// What is no event of the stream.
+    /// An event that is not of the stream.
     pub(super) fn own(kind: StoredEventKind, payload: Value) -> Self {
-        Self { kind, payload, place: None, weight: 0 }
+        Self { kind, payload, place: None, rpc_id: None, weight: 0, stream: 0 }
     }
-}
 
-/// Events of sessions that are being taken up or left.
-#[derive(Debug, Default)]
-pub(super) struct Early {
-    /// What came for sessions that are being taken up or left.
-    held: HashMap<String, Heap>,
-}
+    /// An event about an agent request.
+    pub(super) fn about(mut self, rpc_id: Option<String>) -> Self {
+        self.rpc_id = rpc_id;
+        self
+    }
 
-/// Events in their order, and how many did not fit.
-#[derive(Debug, Default)]
-struct Heap {
-    entries: Vec<Entry>,
-    bytes: usize,
-    missed: u64,
-}
+    /// The event to be stored.
+    pub(super) fn into_event(self, incarnation: u64, now: Timestamp, turn_id: Option<&str>) -> NewEvent {
+        let key = match (&self.rpc_id, self.place) {
+            (None, Some(place)) => EventKey::Stream { incarnation, offset: place.offset },
+            // Every reader of the stream sees the request under this id.
+            (Some(rpc_id), _) => EventKey::Id { id: key_of(self.kind.as_str(), turn_id, rpc_id) },
+            (None, None) => EventKey::Id { id: random_id() },
+        };
+        let mut event = NewEvent::new(random_id(), now, self.kind, self.payload);
+        event.key = key;
+        event.turn_id = turn_id.map(str::to_owned);
+        event.rpc_id = self.rpc_id;
+        event
+    }
 
-impl Heap {
-    fn put(&mut self, entry: Entry) {
-        let weight = entry.weight;
-        if self.entries.len() < HELD_EVENTS && (self.bytes + weight <= HELD_BYTES || self.entries.is_empty())
-        {
-            self.bytes += weight;
-            self.entries.push(entry);
-        } else {
-            self.missed += 1;
+    /// What it changes in the record of its session.
+    pub(super) fn patch(&self, patch: &mut RecordPatch) {
+        match (&self.kind, self.payload["sessionUpdate"].as_str()) {
+            (StoredEventKind::Update, Some("session_info_update")) => match self.payload.get("title") {
+                Some(Value::String(title)) => patch.title = Change::Set(title.clone()),
+                Some(Value::Null) => patch.title = Change::Clear,
+                _ => {}
+            },
+            (StoredEventKind::Ended, _) => {
+                if let Ok(info) = serde_json::from_value(self.payload.clone()) {
+                    patch.termination_info = Change::Set(info);
+                }
+            }
+            _ => {}
         }
     }
+}
 
-    fn into_entries(mut self) -> Vec<Entry> {
-        self.entries.extend((self.missed > 0).then(|| Entry::lost(self.missed)));
-        self.entries
+/// An agent may use an id again in another turn, and the same events are stored by several programs.
+fn key_of(kind: &str, turn_id: Option<&str>, rpc_id: &str) -> String {
+    let mut key = format!("{kind}:{}:{rpc_id}", turn_id.unwrap_or_default());
+    if key.len() > super::store::MAX_KEY_BYTES {
+        let place = Position::of(0, 0, key.as_bytes());
+        key = format!("{kind}:{:016x}", place.fingerprint);
+    }
+    key
+}
+
+/// Whether requests of this method are stored.
+pub(super) fn is_stored(method: &str) -> bool {
+    matches!(method, REQUEST_PERMISSION | REQUEST_QUESTION | ELICITATION)
+}
+
+/// A JSON-RPC id as JSON text.
+pub(super) fn rpc_id_of(id: &str) -> String {
+    let text = Value::from(id).to_string();
+    match text.len() > super::store::MAX_KEY_BYTES {
+        true => format!("\"{:016x}\"", Position::of(0, 0, text.as_bytes()).fingerprint),
+        false => text,
     }
 }
 
-impl Early {
-    /// Holds back what comes for a session from now on.
-    pub(super) fn hold(&mut self, session: &str) {
-        self.held.entry(session.to_owned()).or_default();
-    }
-
-    /// Gives what was held back of a session, and holds nothing back any more.
-    pub(super) fn release(&mut self, session: &str) -> Vec<Entry> {
-        self.held.remove(session).unwrap_or_default().into_entries()
-    }
-
-    /// Gives what was held back of a session but for what is stored in these places, which are struck out.
-    pub(super) fn release_but(&mut self, session: &str, stored: &mut HashSet<String>) -> Vec<Entry> {
-        let mut entries = self.release(session);
-        entries.retain(|entry| !entry.place.as_ref().is_some_and(|place| stored.remove(place)));
-        entries
-    }
-
-    /// Keeps an event if its session's events are held back.
-    pub(super) fn take(&mut self, session: &str, event: &Event, place: Option<&str>) -> bool {
-        let Some(heap) = self.held.get_mut(session) else { return false };
-        if let Some(entry) = Entry::of(event, place) {
-            heap.put(entry);
-        }
-        true
-    }
-
-    /// Keeps what is no event of the stream, if the session's events are held back.
-    pub(super) fn take_own(&mut self, session: &str, entry: &Entry) -> bool {
-        let Some(heap) = self.held.get_mut(session) else { return false };
-        heap.put(entry.clone());
-        true
-    }
-
-    /// Keeps an event of all sessions for those whose events are held back, but for these.
-    pub(super) fn take_for_all_but(&mut self, sessions: &HashSet<&str>, entry: &Entry) {
-        for (_, heap) in self.held.iter_mut().filter(|(session, _)| !sessions.contains(session.as_str())) {
-            heap.put(entry.clone());
-        }
-    }
+/// The text of a JSON-RPC id that was stored.
+pub(super) fn text_of_rpc_id(rpc_id: &str) -> String {
+    serde_json::from_str(rpc_id).unwrap_or_else(|_| rpc_id.to_owned())
 }

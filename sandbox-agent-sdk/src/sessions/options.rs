@@ -1,52 +1,95 @@
-//! How sessions are kept, among the options of a client.
+//! How sessions are stored.
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use crate::ClientOptions;
-use crate::sessions::{Attachment, RecorderOptions, SessionStore};
+use super::replay::ReplayLimits;
 
-impl ClientOptions {
-    /// Where [sessions](crate::SandboxAgentClient::sessions) are kept. Without one they are kept in memory.
-    pub fn store(self, store: impl SessionStore) -> Self {
-        self.shared_store(Arc::new(store))
+/// How a [`StoredClient`](super::StoredClient) stores sessions.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "options do nothing until a client gets them"]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// How many events of a session may wait to be stored: 8192.
+    pub capacity: usize,
+    /// How many bytes these may take, about: 32 MiB.
+    pub max_bytes: usize,
+    /// How many events are stored in one transaction: 512.
+    pub batch: usize,
+    /// How long a store that fails is tried again, and how long a call waits for it: 30 s.
+    pub retry_for: Duration,
+    /// How much of its history an agent gets as text when it cannot continue a session.
+    pub replay: ReplayLimits,
+    /// Whether a suspended session may be resumed by transcript replay: yes.
+    pub resume_by_replay: bool,
+    /// How long a prompt waits for a turn that another program began, before it cancels that turn: 10 s.
+    pub open_turn_timeout: Duration,
+}
+
+impl StoreOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self {
+            capacity: 8192,
+            max_bytes: 32 << 20,
+            batch: 512,
+            retry_for: Duration::from_secs(30),
+            replay: ReplayLimits::default(),
+            resume_by_replay: true,
+            open_turn_timeout: Duration::from_secs(10),
+        }
     }
 
-    /// Where sessions are kept, for a store that others use too.
-    pub fn shared_store(mut self, store: Arc<dyn SessionStore>) -> Self {
-        self.store = Some(store);
+    /// Sets how many events of a session may wait to be stored; at least one.
+    pub fn capacity(mut self, events: usize) -> Self {
+        self.capacity = events.max(1);
         self
     }
 
-    /// How events get to the store.
-    pub fn recorder(mut self, options: RecorderOptions) -> Self {
-        self.recorder = options;
+    /// Sets how many bytes the waiting events of a session may take. One event may take more.
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
         self
     }
 
-    /// How many messages of its history an agent gets at most that does not know a session. Default 50; the newest are
-    /// kept, and the latest prompts always.
-    pub fn replay_max_events(mut self, events: usize) -> Self {
-        self.replay.max_events = events;
+    /// Sets how many events are stored in one transaction; at least one.
+    pub fn batch(mut self, events: usize) -> Self {
+        self.batch = events.max(1);
         self
     }
 
-    /// How many characters these may have. Default 12,000.
+    /// Sets how long a store that fails is tried again, and how long a call waits for it.
+    pub fn retry_for(mut self, time: Duration) -> Self {
+        self.retry_for = time;
+        self
+    }
+
+    /// Sets how many messages of its history an agent gets at most. Default 50; the newest are kept.
+    pub fn replay_max_messages(mut self, messages: usize) -> Self {
+        self.replay.max_messages = messages;
+        self
+    }
+
+    /// Sets how many characters these may have. Default 12,000.
     pub fn replay_max_chars(mut self, chars: usize) -> Self {
         self.replay.max_chars = chars;
         self
     }
 
-    /// Whether a suspended session may be resumed by transcript replay, with an agent that can neither resume nor load
-    /// it. By default it may.
+    /// Sets whether a suspended session may be resumed by transcript replay.
     pub fn resume_by_replay(mut self, allowed: bool) -> Self {
-        self.replay.resumes = allowed;
+        self.resume_by_replay = allowed;
         self
     }
 
-    /// Goes on where another client left a session: [`StoredSession::detach`](crate::sessions::StoredSession::detach). It takes
-    /// the store, too, that the other one used.
-    pub fn attach(mut self, attachment: Attachment) -> Self {
-        self.attachment = Some(attachment);
+    /// Sets how long a prompt waits for a turn that another program began, before it cancels that turn.
+    pub fn open_turn_timeout(mut self, time: Duration) -> Self {
+        self.open_turn_timeout = time;
         self
+    }
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self::new()
     }
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::sessions::{StoredEvent, StoredEventKind};
+use super::shared::Shared;
+use super::store::{EventQuery, MAX_PAGE, StoredEvent, StoredEventKind};
+use crate::Error;
 
 /// What the history begins with.
 const INTRODUCTION: &str = "This conversation began in another session that you cannot see. What follows is its recent \
@@ -14,21 +16,22 @@ const PROMPTS: usize = 3;
 const SHORTEST: usize = 100;
 /// How many characters one may become when it is written.
 const ESCAPED: usize = 6;
+/// How many pages of events are read at most.
+const PAGES: usize = 64;
+
 /// How much of its history an agent gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplayLimits {
     /// How many messages at most: 50.
-    pub max_events: usize,
+    pub max_messages: usize,
     /// How many characters at most: 12,000.
     pub max_chars: usize,
-    /// Whether a suspended session may be resumed this way: yes.
-    pub resumes: bool,
 }
 
 impl Default for ReplayLimits {
     fn default() -> Self {
-        Self { max_events: 50, max_chars: 12_000, resumes: true }
+        Self { max_messages: 50, max_chars: 12_000 }
     }
 }
 
@@ -53,7 +56,7 @@ impl Message {
     fn text(&self) -> String {
         match &self.content {
             Value::String(text) => text.clone(),
-            Value::Array(_) => prompt_text(&self.content),
+            Value::Array(_) => super::compare::prompt_text(&self.content),
             other => other.to_string(),
         }
     }
@@ -81,20 +84,17 @@ impl Message {
 
 /// Messages, gathered from the newest event to the oldest.
 #[derive(Debug, Default)]
-pub(super) struct Messages {
+struct Messages {
     newest_first: Vec<Message>,
 }
 
 impl Messages {
     /// Takes in the event before all others.
-    pub(super) fn take(&mut self, event: &StoredEvent) {
+    fn take(&mut self, event: &StoredEvent) {
         let payload = &event.payload;
         if event.kind == StoredEventKind::Prompt {
             let content = payload.get("prompt").cloned().unwrap_or_else(|| payload.clone());
             return self.newest_first.push(Message { speaker: "user", content, tool: None });
-        }
-        if event.kind != StoredEventKind::Update {
-            return;
         }
         match payload["sessionUpdate"].as_str() {
             Some("agent_message_chunk") => {
@@ -133,20 +133,20 @@ impl Messages {
         }
     }
 
-    pub(super) fn is_enough(&self, limits: ReplayLimits) -> bool {
+    fn is_enough(&self, limits: ReplayLimits) -> bool {
         // The last one may be the end of a longer message.
-        self.newest_first.len() > limits.max_events
+        self.newest_first.len() > limits.max_messages
             && self.newest_first.iter().filter(|message| message.is_prompt()).count() >= PROMPTS
     }
 
     /// The history as text within the limits. The newest messages and the latest prompts are kept, and what is too
     /// large is shortened.
-    pub(super) fn text(&self, limits: ReplayLimits) -> Option<String> {
+    fn text(&self, limits: ReplayLimits) -> Option<String> {
         let mut room = limits.max_chars.checked_sub(INTRODUCTION.chars().count() + 1)?;
         let messages = &self.newest_first;
         let latest = messages.iter().enumerate().filter(|(_, message)| message.is_prompt());
         let latest: Vec<usize> =
-            latest.map(|(n, _)| n).take(PROMPTS.min(limits.max_events.div_ceil(2))).collect();
+            latest.map(|(n, _)| n).take(PROMPTS.min(limits.max_messages.div_ceil(2))).collect();
         let mut lines: Vec<(usize, String)> = Vec::new();
         let share = room / 2 / PROMPTS;
         for n in &latest {
@@ -157,7 +157,7 @@ impl Messages {
             }
         }
         for (n, message) in messages.iter().enumerate().filter(|(n, _)| !latest.contains(n)) {
-            if lines.len() >= limits.max_events {
+            if lines.len() >= limits.max_messages {
                 break;
             }
             let Some(line) = fitting(message, room, room / 2) else { break };
@@ -182,10 +182,23 @@ fn fitting(message: &Message, room: usize, shortened: usize) -> Option<String> {
     }
 }
 
-/// The text of a prompt.
-fn prompt_text(prompt: &Value) -> String {
-    let blocks = prompt.as_array().into_iter().flatten();
-    blocks.filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n")
+impl Shared {
+    /// The recent history of a session as text for its agent.
+    pub(super) async fn history(&self, id: &str) -> Result<Option<String>, Error> {
+        let limits = self.options.replay;
+        let mut messages = Messages::default();
+        let kinds = [StoredEventKind::Prompt, StoredEventKind::Update];
+        let mut query = EventQuery::of(id).newest_first().kinds(kinds).limit(MAX_PAGE);
+        for _ in 0..PAGES {
+            let page = self.events(&query).await?;
+            page.events.iter().for_each(|event| messages.take(event));
+            match page.next.filter(|_| !messages.is_enough(limits)) {
+                Some(next) => query = query.after(next),
+                None => break,
+            }
+        }
+        Ok(messages.text(limits))
+    }
 }
 
 #[cfg(test)]
@@ -194,7 +207,7 @@ mod tests {
 
     use super::{INTRODUCTION, Messages, ReplayLimits};
     use crate::session::Timestamp;
-    use crate::sessions::NewEvent;
+    use crate::sessions::store::NewEvent;
 
     /// Turns of a prompt and an answer in three chunks, the newest first.
     fn turns(count: u64, said: impl Fn(u64) -> String) -> Messages {
@@ -202,19 +215,19 @@ mod tests {
         for n in (1..=count).rev() {
             let chunk = |text: String| {
                 let payload = json!({"sessionUpdate": "agent_message_chunk", "content": {"text": text}});
-                NewEvent::new("u", "s", Timestamp::from_millis(n), "update", payload).at(1)
+                NewEvent::new("u", Timestamp::from_millis(n), "update", payload).stored("s", n, 1)
             };
             for text in ["!".to_owned(), said(n), format!("answer {n} ")] {
                 messages.take(&chunk(text));
             }
             let prompt = json!({"prompt": [{"type": "text", "text": format!("question {n}")}]});
-            messages.take(&NewEvent::new("p", "s", Timestamp::from_millis(n), "prompt", prompt).at(1));
+            messages.take(&NewEvent::new("p", Timestamp::from_millis(n), "prompt", prompt).stored("s", n, 1));
         }
         messages
     }
 
     fn limits(max_messages: usize, max_chars: usize) -> ReplayLimits {
-        ReplayLimits { max_events: max_messages, max_chars, resumes: true }
+        ReplayLimits { max_messages, max_chars }
     }
 
     #[test]
@@ -249,10 +262,11 @@ mod tests {
         let mut messages = Messages::default();
         for status in ["completed", "in_progress"] {
             let payload = json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "status": status});
-            messages.take(&NewEvent::new("u", "s", Timestamp::from_millis(1), "update", payload).at(1));
+            messages
+                .take(&NewEvent::new("u", Timestamp::from_millis(1), "update", payload).stored("s", 1, 1));
         }
         let payload = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Read"});
-        messages.take(&NewEvent::new("u", "s", Timestamp::from_millis(1), "update", payload).at(1));
+        messages.take(&NewEvent::new("u", Timestamp::from_millis(1), "update", payload).stored("s", 1, 1));
         let text = messages.text(ReplayLimits::default()).unwrap();
         assert_eq!(text.lines().count(), 3);
         assert!(text.contains("Read") && text.contains("completed") && !text.contains("in_progress"));

@@ -1,34 +1,36 @@
-//! One session that is kept.
+//! A stored session.
 
 use std::fmt;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use serde_json::json;
+use serde_json::Value;
+use tokio::time::Instant;
 
-use super::binding::Owed;
-use super::handle::Sessions;
-use super::ledger::Alone;
-use super::restore::{Restored, Wish};
-use crate::sessions::{EventPage, EventQuery, SessionRecord, StoredEventKind, UserAction};
+use super::client::StoredClient;
+use super::restored::Restored;
+use super::store::{Change, EventPage, EventQuery, RecordPatch, SessionRecord};
+use super::tracker::{Ask, Begun, OpenTurn};
+use crate::session::SessionMetadata;
+use crate::sessions::UserAction;
 use crate::turns::TurnState;
-use crate::{Content, Error, Events, NewSession, Prompt, Session, Turn};
+use crate::{Error, Events, NewSession, Prompt, Session, Turn};
 
-/// A session that is kept. It is cheap to clone, and counts as a handle of its client.
+/// A stored session. It is cheap to clone, and counts as a handle of its client.
 ///
-/// Its id never changes, whatever becomes of the agent, the server and this program. What the agent calls the session
+/// Its id never changes, whatever happens to the agent, the server and this program. The agent's own id of the session
 /// may change, and is what [`Update::session_id`](crate::Update::session_id) and the events of the client name.
 #[derive(Clone)]
 pub struct StoredSession {
-    pub(super) sessions: Sessions,
+    client: StoredClient,
     id: Arc<str>,
-    /// What it was made of in this program, with its tool servers.
+    /// What it was created with in this program, with its tool servers.
     new: Option<Arc<NewSession>>,
 }
 
 impl StoredSession {
-    pub(super) fn new(sessions: Sessions, id: String, new: Option<NewSession>) -> Self {
-        Self { sessions, id: id.into(), new: new.map(Arc::new) }
+    pub(super) fn new(client: StoredClient, id: String, new: Option<NewSession>) -> Self {
+        Self { client, id: id.into(), new: new.map(Arc::new) }
     }
 
     /// Its id.
@@ -37,113 +39,131 @@ impl StoredSession {
         &self.id
     }
 
-    /// The sessions it is one of.
+    /// The client that it belongs to.
     #[must_use]
-    pub fn sessions(&self) -> &Sessions {
-        &self.sessions
+    pub fn client(&self) -> &StoredClient {
+        &self.client
     }
 
-    /// What is kept of it.
+    /// Its record.
     ///
     /// # Errors
     /// [`Error::Store`] if there is no such session.
     pub async fn record(&self) -> Result<SessionRecord, Error> {
-        self.sessions.ledger.record(&self.id).await
+        self.client.shared.record(&self.id).await
     }
 
-    /// What happened in it, behind this index.
+    /// A page of its stored events, behind this index.
     ///
     /// # Errors
     /// [`Error::Store`].
     pub async fn stored_events(&self, after: u64) -> Result<EventPage, Error> {
-        self.sessions.events(EventQuery::of(&*self.id).after(after)).await
+        self.client.stored_events(EventQuery::of(&*self.id).after(after)).await
     }
 
-    /// The session of the agent behind it, while the agent has it as far as is known.
+    /// The agent's session, while this process owns the session and the agent has it.
     #[must_use]
     pub fn agent_session(&self) -> Option<Session> {
-        let binding = self.sessions.ledger.binding(&self.id).filter(|binding| binding.live)?;
-        Some(self.sessions.client().session(binding.agent_session))
+        let handle = self.client.shared.tracked(&self.id)?;
+        let agent_session = handle.view.borrow().agent_session.clone()?;
+        Some(self.client.client().session(agent_session))
     }
 
-    /// What happens in it from now on, also when the agent's session becomes another one; `None` while the agent does not
-    /// have it. [`SandboxAgentClient::events`](crate::SandboxAgentClient::events) goes on in any case.
-    pub fn events(&self) -> Option<Events> {
-        let session = self.agent_session()?;
-        let events = session.events();
-        self.sessions.ledger.follow(&self.id, session.id(), &events);
-        Some(events)
+    /// The turn of another program that is running in it, since this process owns the session.
+    #[must_use]
+    pub fn open_turn(&self) -> Option<OpenTurn> {
+        let handle = self.client.shared.tracked(&self.id)?;
+        handle.view.borrow().open_turn.clone()
     }
 
-    /// Has the agent take it up, unless it has: it resumes the session, or else loads it, or else gets a new one that is
-    /// told the recent history with the next prompt. A suspended session becomes active again. Gives how it was done, if
-    /// there was anything to do.
+    /// Waits until no turn of another program is running in it.
+    pub async fn open_turn_ended(&self) {
+        if let Some(mut handle) = self.client.shared.tracked(&self.id) {
+            // A tracker that has ended has no turn.
+            let _ = handle.view.wait_for(|view| view.open_turn.is_none()).await;
+        }
+    }
+
+    /// What happens in it from now on, whatever session of the agent it is.
+    pub fn events(&self) -> Events {
+        self.client.shared.follow(&self.id)
+    }
+
+    /// Acquires it, unless this process owns it and the agent has it: stores what the server has of it and no program
+    /// stored, and has the agent resume it, or load it, or continue it with its recent history in a new session. A
+    /// suspended session becomes active. Returns how it was restored, if it had to be.
     ///
     /// # Errors
-    /// [`Error::Status`] if it is suspended and the agent does not support taking it up, [`Error::NotAllowed`] if it is
-    /// archived or has failed, and what else can go wrong.
+    /// [`Error::Status`] if it is suspended and cannot be resumed, [`Error::NotAllowed`] if it is archived or has
+    /// failed, and what else can go wrong.
     pub async fn resume(&self) -> Result<Option<Restored>, Error> {
-        let alone = self.sessions.ledger.gate(&self.id).lock_owned().await;
-        self.sessions.resume_alone(&self.id, self.new.as_deref(), alone).await
+        let wish = self.client.wish(self.new.as_deref());
+        let shared = &self.client.shared;
+        shared.ask(self.client.client(), &self.id, |answer| Ask::Acquire { wish, answer }).await
     }
 
-    /// Gives the session something to do.
+    /// Begins a turn.
     ///
-    /// If the agent no longer has the session, it takes it up first, as [`resume`](Self::resume) does. The turn starts
-    /// at once then and goes on whether its reports are read or not.
+    /// The session is acquired first if need be, as by [`resume`](Self::resume). The prompt is stored before it is
+    /// sent. If it certainly did not run because the server or the agent was gone, the session is restored and the
+    /// prompt is sent once more. A turn that another program began is waited for, and cancelled after
+    /// [`StoreOptions::open_turn_timeout`](super::StoreOptions::open_turn_timeout).
     ///
     /// # Errors
     /// [`Error::NotAllowed`] if its status takes no input, [`Error::TurnInProgress`] while a turn is running, and what
-    /// else can go wrong before the turn starts; the turn tells what goes wrong in it.
+    /// else can go wrong before the turn starts; the turn reports what goes wrong in it.
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> BoxFuture<'static, Result<Turn, Error>> {
         let (session, prompt) = (self.clone(), prompt.into());
         Box::pin(async move {
             session.refuse_second_turn().await?;
-            let alone = session.sessions.ledger.gate(&session.id).lock_owned().await;
-            session.refuse_second_turn().await?;
-            session.prompt_alone(prompt, alone).await
+            let deadline = Instant::now() + session.client.shared.options.open_turn_timeout;
+            let mut is_cancelled = false;
+            loop {
+                let (text, new) = (prompt.clone(), session.new.as_deref().cloned().map(Box::new));
+                let asking = session.client.shared.ask(session.client.client(), &session.id, |answer| {
+                    Ask::Prompt { prompt: text, new, answer }
+                });
+                match asking.await? {
+                    Begun::Turn(turn) => return Ok(*turn),
+                    Begun::Busy => session.wait_for_open_turn(deadline, &mut is_cancelled).await?,
+                }
+            }
         })
     }
 
-    async fn prompt_alone(&self, prompt: Prompt, mut alone: Alone) -> Result<Turn, Error> {
-        let ledger = &self.sessions.ledger;
-        let record = self.record().await?;
-        if !record.status.accepts_input() {
-            return Err(Error::NotAllowed { action: UserAction::Send, status: record.status });
+    /// Waits for a turn of another program, and cancels it when the time is up.
+    async fn wait_for_open_turn(&self, deadline: Instant, is_cancelled: &mut bool) -> Result<(), Error> {
+        if tokio::time::timeout_at(deadline, self.open_turn_ended()).await.is_ok() {
+            return Ok(());
         }
-        if ledger.current(&record).is_none() {
-            let (id, new) = (self.id.to_string(), self.new.as_deref().cloned());
-            let wish = Wish { id, new, action: UserAction::Send, support: None };
-            let sessions = self.sessions.clone();
-            let restoring = async move { sessions.restore(wish).await };
-            let (restored, gate) = self.sessions.see_through(alone, restoring).await?;
-            restored?;
-            alone = gate;
+        let Some(turn) = self.open_turn() else { return Ok(()) };
+        let in_progress = || Error::TurnInProgress { session_id: self.id.to_string() };
+        if std::mem::replace(is_cancelled, true) {
+            return Err(in_progress());
         }
-        let binding = ledger.binding(&self.id).ok_or(Error::NotConnected)?;
-        let mut told = prompt.clone();
-        if binding.owed != Owed::Nothing {
-            // Everything that happened has to be there to be told.
-            ledger.settle_in_time().await?;
-            if let Some(history) = self.sessions.history(&self.id).await? {
-                told = prompt.clone().after(Content::text_of(history));
+        self.cancel_open_turn().await?;
+        if self.open_turn().is_some() {
+            let turn = turn.turn_id;
+            let shared = &self.client.shared;
+            let asked = shared.ask(self.client.client(), &self.id, |answer| Ask::Interrupt { turn, answer });
+            if !asked.await? {
+                return Err(in_progress());
             }
         }
-        // Nothing waits from here on: what is stored was sent, and what is sent is stored.
-        ledger.begin_turn(&self.id);
-        ledger.recorder().record(&self.id, StoredEventKind::Prompt, json!({"prompt": prompt.to_value()}));
-        let turn = self.sessions.client().session(&binding.agent_session).prompt(told);
-        drop(alone);
-        let refused = match &*turn.watch().borrow() {
-            Some(Err(error @ Error::TurnInProgress { .. })) => Some(error.clone()),
-            _ => None,
+        Ok(())
+    }
+
+    async fn cancel_open_turn(&self) -> Result<(), Error> {
+        let Some(agent_session) = self.agent_session() else { return Ok(()) };
+        let inner = self.client.client().inner();
+        let limit = inner.options.timeouts.cancel;
+        let cancelled = async {
+            let cancelled = agent_session.cancel().await;
+            self.open_turn_ended().await;
+            cancelled
         };
-        if let Some(error) = refused {
-            // Somebody who does not know that the session is kept has begun one.
-            ledger.refuse_turn(&self.id, &error);
-            return Err(Error::TurnInProgress { session_id: self.id.to_string() });
-        }
-        Ok(turn)
+        // A turn that does not stop is still open.
+        tokio::time::timeout(limit, cancelled).await.unwrap_or(Ok(()))
     }
 
     /// Refuses a second turn. One that is being cancelled is waited for, within a bound.
@@ -160,7 +180,7 @@ impl StoredSession {
         }
     }
 
-    /// Cancels the running turn.
+    /// Cancels the running turn, whichever program began it.
     ///
     /// # Errors
     /// [`Error::NotAllowed`] if its status has nothing to cancel, [`Error::Timeout`] if the turn does not stop in time.
@@ -170,25 +190,120 @@ impl StoredSession {
             return Err(Error::NotAllowed { action: UserAction::Cancel, status });
         }
         match self.agent_session() {
+            Some(_) if self.open_turn().is_some() => self.cancel_open_turn().await,
             Some(session) => session.cancel().await,
             None => Ok(()),
         }
     }
 
-    /// Puts it away: [`Sessions::archive`].
+    /// Releases it for another process. On a shared endpoint its agent continues, also with a turn that is running.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if what happened so far cannot be stored; this process owns the session then.
+    pub async fn release(&self) -> Result<SessionRecord, Error> {
+        let shared = &self.client.shared;
+        shared.ask(self.client.client(), &self.id, |answer| Ask::Release { answer }).await
+    }
+
+    /// Its title.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn title(&self) -> Result<Option<String>, Error> {
+        Ok(self.record().await?.details.title)
+    }
+
+    /// Sets its title in the store.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn set_title(&self, title: impl Into<String>) -> Result<(), Error> {
+        let patch = RecordPatch { title: Change::Set(title.into()), ..RecordPatch::default() };
+        self.client.patch(&self.id, patch).await.map(drop)
+    }
+
+    /// What the application stored with it.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn metadata(&self) -> Result<serde_json::Map<String, Value>, Error> {
+        Ok(self.record().await?.details.metadata)
+    }
+
+    /// Stores metadata with it: members are set, or removed by `null`.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn set_metadata(&self, metadata: serde_json::Map<String, Value>) -> Result<(), Error> {
+        let patch = RecordPatch { metadata, ..RecordPatch::default() };
+        self.client.patch(&self.id, patch).await.map(drop)
+    }
+
+    /// Its mode, as the agent reported it last.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn mode(&self) -> Result<Option<String>, Error> {
+        let modes = self.record().await?.details.modes;
+        Ok(modes.and_then(|modes| modes["currentModeId"].as_str().map(str::to_owned)))
+    }
+
+    /// Its model, as the agent reported it last.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn model(&self) -> Result<Option<String>, Error> {
+        let details = self.record().await?.details;
+        let options = details.config_options.as_ref().and_then(Value::as_array);
+        let option = options.into_iter().flatten().find(|option| option["category"] == "model");
+        let by_option = option.and_then(|option| option["currentValue"].as_str());
+        let by_list = details.models.as_ref().and_then(|models| models["currentModelId"].as_str());
+        Ok(by_list.or(by_option).map(str::to_owned))
+    }
+
+    /// Sets its mode. The session is acquired first if need be.
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume) and [`Session::set_mode`].
+    pub async fn set_mode(&self, mode: impl Into<String>) -> Result<(), Error> {
+        self.opened().await?.set_mode(mode).await
+    }
+
+    /// Sets its model. The session is acquired first if need be.
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume) and [`Session::set_model`].
+    pub async fn set_model(&self, model: impl Into<String>) -> Result<(), Error> {
+        self.opened().await?.set_model(model).await
+    }
+
+    /// Changes the metadata that the server has of the agent's session. The session is acquired first if need be.
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume) and [`Session::set_metadata`].
+    pub async fn set_server_metadata(&self, metadata: SessionMetadata) -> Result<(), Error> {
+        self.opened().await?.set_metadata(metadata).await
+    }
+
+    async fn opened(&self) -> Result<Session, Error> {
+        self.resume().await?;
+        self.agent_session().ok_or(Error::NotConnected)
+    }
+
+    /// Archives it: [`StoredClient::archive`].
     ///
     /// # Errors
     /// [`Error::Status`] if it is not active.
     pub async fn archive(&self) -> Result<SessionRecord, Error> {
-        self.sessions.archive(&self.id).await
+        self.client.archive(&self.id).await
     }
 
-    /// Deletes it with everything that happened in it: [`Sessions::delete`].
+    /// Deletes it with its events: [`StoredClient::delete`].
     ///
     /// # Errors
     /// [`Error::Store`].
     pub async fn delete(&self) -> Result<bool, Error> {
-        self.sessions.delete(&self.id).await
+        self.client.delete(&self.id).await
     }
 }
 

@@ -49,8 +49,11 @@ pub enum StatusEvent {
     /// Somebody cleans up by hand. A suspended session stays suspended; what has outlived its time is
     /// deleted instead, see [`RetentionPolicy`].
     ManualCleanup,
-    /// The user archives the session. Nothing else ever does, and only an active session can be archived.
+    /// The user archives the session. Only an active session can be archived, and only a user does it.
     Archive,
+    /// The user cancels the session: its agent ends, and the session is archived. There were cancelled sessions when
+    /// there were five states, and they are archived as well.
+    Cancel,
     /// An error after which the session cannot go on. An agent's crash is none.
     FatalError,
     /// The session is taken up again, with what is there for it.
@@ -65,7 +68,7 @@ pub enum UserAction {
     Send,
     /// Look at its messages.
     View,
-    /// Cancel what it is doing.
+    /// Cancel it, or what it is doing.
     Cancel,
     /// Put it away.
     Archive,
@@ -73,27 +76,27 @@ pub enum UserAction {
     Resume,
 }
 
-/// What is there to take up a suspended session again. All of it is needed.
+/// What is there to resume a suspended session. All of it is needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ResumeSupport {
     /// The agent can resume sessions at all.
     pub by_agent: bool,
-    /// This session was marked as one that can be resumed.
-    pub by_session: bool,
-    /// What the agent needs to resume it was kept and is valid.
+    /// The session's flag `supportsResume` is set.
+    pub supports_resume: bool,
+    /// There is valid `resumeData`: a session of the agent, or events for transcript replay.
     pub resume_data: bool,
 }
 
 impl ResumeSupport {
     /// Everything is there.
-    pub const FULL: Self = Self { by_agent: true, by_session: true, resume_data: true };
+    pub const FULL: Self = Self { by_agent: true, supports_resume: true, resume_data: true };
 
     /// The first thing that is missing.
     #[must_use]
     pub const fn missing(self) -> Option<ResumeRequirement> {
         match self {
             Self { by_agent: false, .. } => Some(ResumeRequirement::Agent),
-            Self { by_session: false, .. } => Some(ResumeRequirement::Session),
+            Self { supports_resume: false, .. } => Some(ResumeRequirement::Session),
             Self { resume_data: false, .. } => Some(ResumeRequirement::ResumeData),
             _ => None,
         }
@@ -136,7 +139,7 @@ impl SessionStatus {
             StatusEvent::AgentExited | StatusEvent::IdleCleanup | StatusEvent::ManualCleanup => Ok(self),
             StatusEvent::Shutdown if self == Self::Active => Ok(Self::Suspended),
             StatusEvent::Shutdown => Ok(self),
-            StatusEvent::Archive => self.to(Self::Archived),
+            StatusEvent::Archive | StatusEvent::Cancel => self.to(Self::Archived),
             StatusEvent::FatalError => self.to(Self::Error),
             StatusEvent::Resume(support) => {
                 let to = self.to(Self::Active)?;

@@ -7,14 +7,14 @@ use futures::stream::{self, BoxStream};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::handle::Sessions;
+use super::client::StoredClient;
+use super::store::{
+    EventKey, EventQuery, MAX_PAGE, NewEvent, SessionRecord, StoreError, StoredEvent, StoredEventKind,
+    read_json,
+};
 use crate::Error;
 use crate::client::random::random_id;
 use crate::session::Timestamp;
-use crate::sessions::{
-    EventQuery, MAX_PAGE, NewEvent, SessionRecord, StoreError, StoredEvent, StoredEventKind,
-};
-use crate::store::read_json;
 
 /// The form of transcripts that this version writes, and the newest one that it reads.
 const VERSION: u64 = 1;
@@ -56,18 +56,18 @@ struct Written {
     count: u64,
 }
 
-impl Sessions {
+impl StoredClient {
     /// A session with everything that happened in it, as lines of JSON without their ends. It is read as it is written
     /// out, page by page.
     ///
     /// The stream ends with the first failure; a transcript without its last line is none. A session that is deleted
     /// meanwhile is a failure, too.
     pub fn export(&self, id: impl Into<String>) -> BoxStream<'static, Result<String, Error>> {
-        let (sessions, id) = (self.clone(), id.into());
+        let (client, id) = (self.clone(), id.into());
         let pages = stream::unfold(Some(Place::Start), move |place| {
-            let (sessions, id) = (sessions.clone(), id.clone());
+            let (client, id) = (client.clone(), id.clone());
             async move {
-                match sessions.export_from(&id, place?).await {
+                match client.export_from(&id, place?).await {
                     Ok((lines, next)) => Some((lines.into_iter().map(Ok).collect::<Vec<_>>(), next)),
                     Err(error) => Some((vec![Err(error)], None)),
                 }
@@ -80,21 +80,20 @@ impl Sessions {
     async fn export_from(&self, id: &str, place: Place) -> Result<(Vec<String>, Option<Place>), Error> {
         match place {
             Place::Start => {
-                self.ledger.settle_in_time().await?;
-                self.ledger.amend_in_time().await?;
-                let record = Box::new(self.ledger.record(id).await?);
+                self.flush_session(id).await;
+                let record = Box::new(self.shared.record(id).await?);
                 let (made_at, goal) = (record.created_at, record.last_index);
                 let line = write(&Line::Session { version: VERSION, record })?;
                 Ok((vec![line], Some(Place::Events(Written { made_at, goal, index: 0, count: 0 }))))
             }
             Place::Events(mut written) => {
                 let query = EventQuery::of(id).after(written.index).limit(MAX_PAGE);
-                let page = self.ledger.store.events(&query).await?;
+                let page = self.shared.events(&query).await?;
                 let mut lines = Vec::with_capacity(page.events.len());
                 for event in page.events {
                     // A store may have forgotten the first ones, but not one in between.
                     if written.count > 0 && event.index != written.index + 1 {
-                        return Err(StoreError::Conflict { id: id.to_owned() }.into());
+                        return Err(changed(id));
                     }
                     (written.index, written.count) = (event.index, written.count + 1);
                     lines.push(write(&Line::Event { event })?);
@@ -103,9 +102,9 @@ impl Sessions {
                 Ok((lines, Some(next)))
             }
             Place::End(written) => {
-                let record = self.ledger.record(id).await?;
+                let record = self.shared.record(id).await?;
                 if record.created_at != written.made_at || written.index < written.goal {
-                    return Err(StoreError::Conflict { id: id.to_owned() }.into());
+                    return Err(changed(id));
                 }
                 Ok((vec![write(&Line::End { events: written.count })?], None))
             }
@@ -126,12 +125,16 @@ impl Sessions {
         lines: impl IntoIterator<Item = impl AsRef<str>> + Send,
     ) -> Result<SessionRecord, Error> {
         let (record, events) = read_all(lines)?;
-        Ok(self.ledger.store.import(record, events).await?)
+        Ok(self.shared.store.create(record, events).await?)
     }
 }
 
 fn write(line: &Line) -> Result<String, Error> {
     serde_json::to_string(line).map_err(|error| StoreError::Invalid(error.to_string()).into())
+}
+
+fn changed(id: &str) -> Error {
+    StoreError::NotFound { id: id.to_owned() }.into()
 }
 
 fn bad(line: usize, reason: impl ToString) -> StoreError {
@@ -167,7 +170,7 @@ pub(crate) fn read_all(
 struct Reading {
     record: SessionRecord,
     events: Vec<NewEvent>,
-    ids: HashSet<String>,
+    keys: HashSet<EventKey>,
     /// The index of the last event.
     index: u64,
     is_whole: bool,
@@ -185,8 +188,9 @@ impl Reading {
         let Line::Session { mut record, .. } = read_json(text).map_err(|error| error.to_string())? else {
             return Err("it does not begin with a session".to_owned());
         };
-        (record.revision, record.last_index) = (0, 0);
-        Ok(Self { record: *record, events: Vec::new(), ids: HashSet::new(), index: 0, is_whole: false })
+        (record.revision, record.last_index, record.epoch) = (0, 0, 0);
+        (record.owner, record.caught_up) = (None, false);
+        Ok(Self { record: *record, events: Vec::new(), keys: HashSet::new(), index: 0, is_whole: false })
     }
 
     /// Reads a later line.
@@ -201,11 +205,13 @@ impl Reading {
             }
             Line::Event { event } if event.index == 0 => refuse("the event has no place"),
             Line::Event { event }
-                if !self.ids.is_empty() && self.index.checked_add(1) != Some(event.index) =>
+                if !self.keys.is_empty() && self.index.checked_add(1) != Some(event.index) =>
             {
                 refuse("an event is missing or out of order")
             }
-            Line::Event { event } if !self.ids.insert(event.id.clone()) => refuse("the event is there twice"),
+            Line::Event { event } if !self.keys.insert(event.key.clone()) => {
+                refuse("the event is there twice")
+            }
             Line::Event { event } => {
                 if self.events.is_empty() && event.index > 1 {
                     self.events.push(forgotten(&event));
@@ -214,7 +220,7 @@ impl Reading {
                 self.events.push(event.into_new());
                 Ok(())
             }
-            Line::End { events } if events != self.ids.len() as u64 => refuse("events are missing"),
+            Line::End { events } if events != self.keys.len() as u64 => refuse("events are missing"),
             Line::End { .. } => {
                 self.is_whole = true;
                 Ok(())
@@ -226,5 +232,5 @@ impl Reading {
 /// What stands for the events before the first one that is there.
 fn forgotten(first: &StoredEvent) -> NewEvent {
     let payload = json!({ "count": first.index - 1 });
-    NewEvent::new(random_id(), &first.session_id, first.recorded_at, StoredEventKind::Lost, payload)
+    NewEvent::new(random_id(), first.recorded_at, StoredEventKind::Lost, payload)
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::session::StoredSession;
+use super::store::{StoredEvent, StoredEventKind};
 use crate::event::Origin;
 use crate::session::Timestamp;
-use crate::sessions::{StoredEvent, StoredEventKind};
 use crate::usage::{Meter, Rules, TurnEnd, UsageTotals};
 use crate::{Error, Update};
 
@@ -19,7 +19,7 @@ impl StoredSession {
     /// # Errors
     /// [`Error::Store`].
     pub async fn usage(&self) -> Result<UsageTotals, Error> {
-        self.sessions.flush().await?;
+        self.client().flush().await?;
         let agent = self.record().await?.agent;
         let mut count = Count::new(&agent);
         let mut after = 0;

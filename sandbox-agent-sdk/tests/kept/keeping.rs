@@ -7,7 +7,7 @@ use sandbox_agent_sdk::sessions::{
 };
 use sandbox_agent_sdk::{Error, Event, NewSession, PermissionPolicy};
 
-use crate::support::{KINDS, client, event, within};
+use crate::support::{KINDS, event, within};
 use crate::world::{Ability, World, agent, kinds, said, stored};
 
 #[tokio::test]
@@ -15,7 +15,7 @@ async fn a_turn_is_stored_with_its_prompt_its_reports_and_its_end() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Resume)).await;
         let (client, sessions) = world.program().await;
-        let session = within(sessions.create(NewSession::in_dir("/").title("build"))).await.unwrap();
+        let session = within(sessions.new_session(NewSession::in_dir("/").title("build"))).await.unwrap();
         let text = within(within(session.prompt("one")).await.unwrap().text()).await.unwrap();
         assert_eq!(text, "re: one; ");
         sessions.flush().await.unwrap();
@@ -30,22 +30,28 @@ async fn a_turn_is_stored_with_its_prompt_its_reports_and_its_end() {
         assert!(events[0].update().is_none());
         assert_eq!(said(&events), ["re: one; "]);
         let record = session.record().await.unwrap();
-        assert_eq!((record.agent.as_str(), record.title.as_deref()), ("mock", Some("build")));
-        assert_eq!((record.status, record.resumable, record.last_index), (SessionStatus::Active, true, 4));
-        assert!(record.modes.is_some() && record.config_options.is_some());
+        assert_eq!((record.agent.as_str(), record.details.title.as_deref()), ("mock", Some("build")));
+        assert_eq!(
+            (record.status, record.details.supports_resume, record.last_index),
+            (SessionStatus::Active, true, 4)
+        );
+        assert!(record.details.modes.is_some() && record.details.config_options.is_some());
         client.disconnect().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn without_a_store_sessions_are_kept_in_memory() {
+async fn a_plain_client_stores_nothing_and_a_stored_one_everything() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
-    let client = client(&world.server, KINDS[0]);
-    let session = within(client.sessions().create(NewSession::in_dir("/"))).await.unwrap();
+    let (client, stored_client) = world.program().await;
+    let plain = within(client.new_session(NewSession::in_dir("/"))).await.unwrap();
+    within(plain.prompt("one").outcome()).await.unwrap();
+    assert_eq!(stored_client.store().count(&RecordQuery::all()).await.unwrap(), 0);
+    let session = within(stored_client.new_session(NewSession::in_dir("/"))).await.unwrap();
     within(within(session.prompt("one")).await.unwrap().outcome()).await.unwrap();
     // A clean end loses nothing.
-    client.disconnect().await.unwrap();
-    let events = stored(&**client.sessions().store(), session.id()).await;
+    within(stored_client.disconnect()).await.unwrap();
+    let events = stored(&**stored_client.store(), session.id()).await;
     assert_eq!(events.iter().filter(|event| event.kind.as_str() == "turn_ended").count(), 1);
 }
 
@@ -56,7 +62,7 @@ async fn a_list_hides_what_is_archived_or_failed_and_a_badge_does_not_count_it()
     for (n, status) in SessionStatus::ALL.iter().chain(SessionStatus::ALL).enumerate() {
         let mut record = SessionRecord::new(format!("s{n}"), "mock", Timestamp::from_millis(n as u64));
         record.status = *status;
-        sessions.store().put(record).await.unwrap();
+        sessions.store().create(record, Vec::new()).await.unwrap();
     }
     let ids = async |query| {
         let page = sessions.list(query).await.unwrap();
@@ -73,7 +79,7 @@ async fn a_list_hides_what_is_archived_or_failed_and_a_badge_does_not_count_it()
 async fn only_an_active_session_takes_input_and_only_a_call_archives_it() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     assert_eq!(session.archive().await.unwrap().status, SessionStatus::Archived);
     let refused = within(session.prompt("more")).await.unwrap_err();
     let archived = SessionStatus::Archived;
@@ -87,7 +93,7 @@ async fn only_an_active_session_takes_input_and_only_a_call_archives_it() {
     assert!(matches!(session.cancel().await, Err(Error::NotAllowed { action: UserAction::Cancel, .. })));
     let again = session.archive().await.unwrap_err();
     assert!(matches!(again, Error::Status(error) if (error.from(), error.to()) == (archived, archived)));
-    let taken = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap_err();
+    let taken = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap_err();
     assert!(matches!(taken, Error::Store(StoreError::Exists { id }) if id == "mine"));
     assert!(session.delete().await.unwrap());
     assert!(!session.delete().await.unwrap());
@@ -103,11 +109,13 @@ async fn what_a_status_does_not_allow_is_a_typed_refusal() {
     let (_client, sessions) = world.program().await;
     for status in [Failed, Suspended, Archived] {
         let id = status.as_str();
-        let session = within(sessions.create_as(id, NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as(id, NewSession::in_dir("/"))).await.unwrap();
         sessions.flush().await.unwrap();
         let mut record = session.record().await.unwrap();
+        // By the back door: another program moved it.
+        assert!(sessions.store().delete(id).await.unwrap());
         record.status = status;
-        let record = sessions.store().put(record).await.unwrap();
+        let record = sessions.store().create(record, Vec::new()).await.unwrap();
         let not_allowed = |error: Error, action: UserAction| {
             let typed = matches!(&error, Error::NotAllowed { action: refused, status: of, .. }
                 if (*refused, *of) == (action, status));
@@ -145,7 +153,7 @@ async fn a_second_turn_is_refused_while_one_is_running() {
     use mock_server::{Script, Step};
     let world = World::new(KINDS[0], Script::steps(vec![Step::WaitForCancel])).await;
     let (_client, sessions) = world.program().await;
-    let session = within(sessions.create_as("s", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
     let mut first = within(session.prompt("one")).await.unwrap();
     let second = within(session.prompt("two")).await.unwrap_err();
     assert!(matches!(second, Error::TurnInProgress { session_id, .. } if session_id == "s"));
@@ -171,8 +179,8 @@ async fn what_the_agent_asks_is_stored_with_what_was_answered_whoever_decides() 
             let world = World::new(kind, ask()).await;
             let client = world.options().await.permissions(policy).build().unwrap();
             let mut events = client.events().deciding();
-            let sessions = client.sessions();
-            let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+            let sessions = client.clone();
+            let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
             let mut turn = within(session.prompt("go")).await.unwrap();
             if is_asked {
                 let request = event(&mut events, |event| match event {

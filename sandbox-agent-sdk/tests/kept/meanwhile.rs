@@ -5,22 +5,22 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Fault, Script, State, Step};
-use sandbox_agent_sdk::sessions::{RecorderOptions, StoreError, StoredEventKind};
-use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
+use sandbox_agent_sdk::sessions::{StoreError, StoreOptions, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, NewSession, ServerKind};
 
 use crate::gated::{Gated, Slowness};
-use crate::support::{KINDS, event, options, within};
-use crate::world::{Ability, World, agent, ask, counting, said, stored};
+use crate::support::{KINDS, event, within};
+use crate::world::{Ability, World, agent, ask, counting, options, said, stored};
 
-fn program(world: &World, store: &Arc<Gated>) -> SandboxAgentClient {
-    let recorder = RecorderOptions::default().patience(Duration::from_millis(300));
-    options(&world.server, world.kind).shared_store(store.clone()).recorder(recorder).build().unwrap()
+fn program(world: &World, store: &Arc<Gated>) -> StoredClient {
+    let recorder = StoreOptions::default().retry_for(Duration::from_millis(1500));
+    options(&world.server, world.kind).shared_store(store.clone()).stored(|_| recorder).build().unwrap()
 }
 
 fn not_stored_so_far(events: &mut Events) -> Vec<(u64, Option<StoreError>)> {
     let mut lost = Vec::new();
     while let Some(event) = events.try_next() {
-        if let Event::Unrecorded(loss) = event {
+        if let Event::EventsLost(loss) = event {
             lost.push((loss.count, loss.error));
         }
     }
@@ -37,22 +37,22 @@ async fn a_session_that_ends_while_it_is_made_is_known_to_have_ended() {
         let server = Arc::new(world);
         let killer = Arc::clone(&server);
         // The agent has answered, and the record is not written yet.
-        *store.before_put.lock().unwrap() = Some(Box::new(move || {
+        *store.before_binding.lock().unwrap() = Some(Box::new(move || {
             Box::pin(async move {
                 killer.kill_agent();
                 event(&mut events, |event| matches!(event, Event::SessionEnded(_)).then_some(())).await;
             })
         }));
-        let sessions = client.sessions();
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let sessions = client.clone();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         assert!(session.agent_session().is_none(), "{kind} {ability:?}: the agent does not have it any more");
         sessions.flush().await.unwrap();
-        assert!(session.record().await.unwrap().termination.is_some(), "{kind} {ability:?}");
+        assert!(session.record().await.unwrap().details.termination_info.is_some(), "{kind} {ability:?}");
         let kept = stored(&**sessions.store(), "mine").await;
         let ends = kept.iter().filter(|event| event.kind == StoredEventKind::Ended).count();
         assert_eq!(ends, 1, "{kind} {ability:?}");
         ask(&session, "one").await;
-        assert!(session.record().await.unwrap().termination.is_none(), "{kind} {ability:?}");
+        assert!(session.record().await.unwrap().details.termination_info.is_none(), "{kind} {ability:?}");
     }
 }
 
@@ -63,7 +63,7 @@ async fn a_connection_that_is_lost_while_a_session_is_made_costs_no_prompt() {
     let client = program(&world, &store);
     let mut events = client.events();
     let restarted = Arc::clone(&world);
-    *store.before_put.lock().unwrap() = Some(Box::new(move || {
+    *store.before_binding.lock().unwrap() = Some(Box::new(move || {
         Box::pin(async move {
             restarted.server.restart(State::Lost).await;
             event(&mut events, |event| match event {
@@ -73,7 +73,7 @@ async fn a_connection_that_is_lost_while_a_session_is_made_costs_no_prompt() {
             .await;
         })
     }));
-    let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     ask(&session, "one").await;
 }
 
@@ -92,7 +92,7 @@ async fn everything_that_comes_while_a_session_is_made_is_stored_or_counted() {
     });
     let world = World::new(ServerKind::PerAgent, script).await;
     let (_client, sessions) = world.program().await;
-    within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     sessions.flush().await.unwrap();
     let kept = stored(&**sessions.store(), "mine").await;
     let lost: u64 = kept.iter().filter_map(|event| event.payload["count"].as_u64()).sum();
@@ -105,8 +105,8 @@ async fn what_waits_to_be_stored_of_a_session_that_is_deleted_is_not_missed() {
     let store = Gated::new(world.store().await);
     let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
     let mut events = client.events();
-    let sessions = client.sessions();
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let sessions = client.clone();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let gate = store.appending.lock().await;
     ask(&session, "one").await;
     assert!(session.delete().await.unwrap());
@@ -114,7 +114,7 @@ async fn what_waits_to_be_stored_of_a_session_that_is_deleted_is_not_missed() {
     within(sessions.flush()).await.unwrap();
     assert!(not_stored_so_far(&mut events).is_empty());
     // Another one of its id is another one.
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     ask(&session, "two").await;
     sessions.flush().await.unwrap();
     assert_eq!(said(&stored(&**sessions.store(), "mine").await), ["re: two; "]);
@@ -126,7 +126,7 @@ async fn a_session_that_another_program_deletes_is_told_of_and_let_go_of() {
     let (client, sessions) = world.program().await;
     let (_other, others) = world.program().await;
     let mut events = client.events();
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let agent_session = session.agent_session().unwrap();
     let mut turn = within(session.prompt("count")).await.unwrap();
     within(turn.next()).await.unwrap();
@@ -139,7 +139,7 @@ async fn a_session_that_another_program_deletes_is_told_of_and_let_go_of() {
     .await;
     within(turn.outcome()).await.unwrap();
     let error = within(sessions.flush()).await.unwrap_err();
-    assert!(matches!(error, Error::Store(StoreError::NotStored { .. })), "{error:?}");
+    assert!(matches!(error, Error::EventsLost(_)), "{error:?}");
     let lost = not_stored_so_far(&mut events);
     assert!(!lost.is_empty());
     assert!(lost.iter().all(|(_, error)| matches!(error, Some(StoreError::NotFound { .. }))), "{lost:?}");
@@ -162,7 +162,7 @@ async fn a_first_connection_that_failed_is_made_by_whoever_needs_it() {
         })
         .await;
         assert_eq!(world.server.fired("PostStatus"), 1, "{kind}");
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         ask(&session, "one").await;
     }
 }
@@ -173,21 +173,21 @@ async fn a_store_that_does_not_answer_fails_what_needs_it_in_time_and_holds_up_n
     let store = Gated::new(world.store().await);
     let client = program(&world, &store);
     let mut events = client.events();
-    let sessions = client.sessions();
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let sessions = client.clone();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let agent_session = session.agent_session().unwrap();
     *store.slowness.lock().unwrap() = Slowness::Stuck;
     let unavailable = |error| matches!(error, Error::Store(StoreError::Unavailable(_)));
     assert!(unavailable(within(session.prompt("one")).await.unwrap_err()));
     assert!(unavailable(within(session.resume()).await.unwrap_err()));
-    let created = within(sessions.create_as("other", NewSession::in_dir("/"))).await;
+    let created = within(sessions.new_session_as("other", NewSession::in_dir("/"))).await;
     assert!(unavailable(created.unwrap_err()));
     // The agent answers whoever asks it, and what the store has not taken is told of.
     assert_eq!(within(agent_session.prompt("two").text()).await.unwrap(), "re: two; ");
     let error = within(sessions.flush()).await.unwrap_err();
-    assert!(matches!(error, Error::Store(StoreError::NotStored { .. })), "{error:?}");
+    assert!(matches!(error, Error::EventsLost(_)) || unavailable(error));
     event(&mut events, |event| match event {
-        Event::Unrecorded(loss) if loss.session_id == "mine" => Some(loss.count),
+        Event::EventsLost(loss) if loss.session_id == "mine" => Some(loss.count),
         _ => None,
     })
     .await;
@@ -207,14 +207,14 @@ async fn a_slow_store_costs_no_event() {
     *store.slowness.lock().unwrap() = Slowness::Slow(Duration::from_millis(200));
     let client = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
     let mut events = client.events();
-    let session = within(client.sessions().create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let mut turn = within(session.prompt("flood")).await.unwrap();
     let mut updates = 0;
     while within(turn.next()).await.is_some() {
         updates += 1;
     }
     assert_eq!(updates, 500);
-    within(client.sessions().flush()).await.unwrap();
+    within(client.flush()).await.unwrap();
     assert!(not_stored_so_far(&mut events).is_empty());
     *store.slowness.lock().unwrap() = Slowness::None;
     let kept = stored(&*store, "mine").await;
@@ -228,9 +228,9 @@ async fn a_record_that_was_written_and_nobody_said_so_is_known_to_be_ones_own() 
         let store = Gated::new(world.store().await);
         let client = program(&world, &store);
         let mut events = client.events();
-        let sessions = client.sessions();
+        let sessions = client.clone();
         store.mute.store(true, Ordering::SeqCst);
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         ask(&session, "one").await;
         within(async { session.prompt("die").await?.text().await }).await.unwrap_err();
         sessions.flush().await.unwrap();
@@ -238,13 +238,16 @@ async fn a_record_that_was_written_and_nobody_said_so_is_known_to_be_ones_own() 
         ask(&session, "two").await;
         sessions.flush().await.unwrap();
         store.mute.store(true, Ordering::SeqCst);
-        within(session.clone().detach()).await.unwrap();
+        within(session.release()).await.unwrap();
         ask(&session, "three").await;
         sessions.flush().await.unwrap();
         let kept = stored(&**sessions.store(), "mine").await;
         assert_eq!(said(&kept), ["re: one; ", "dying; ", "re: two; ", "re: three; "], "{kind}");
         while let Some(event) = events.try_next() {
-            assert!(!matches!(event, Event::TakenOver { .. } | Event::Unrecorded(_)), "{kind}: {event:?}");
+            assert!(
+                !matches!(event, Event::OwnershipLost { .. } | Event::EventsLost(_)),
+                "{kind}: {event:?}"
+            );
         }
     }
 }

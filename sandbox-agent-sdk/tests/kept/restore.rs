@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use mock_server::{Fault, State};
 use sandbox_agent_sdk::event::Origin;
-use sandbox_agent_sdk::sessions::{Restored, SessionStatus, StoredSession, Suspend, TransitionError};
-use sandbox_agent_sdk::{Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
+use sandbox_agent_sdk::sessions::{RestoredBy, SessionStatus, StoredSession, Suspend, TransitionError};
+use sandbox_agent_sdk::{Error, Event, Events, NewSession, ServerKind};
 
 use crate::support::{KINDS, within};
 use crate::world::{Ability, World, agent, said, stored};
@@ -60,7 +60,7 @@ async fn survives(kind: ServerKind, ability: Ability, blow: Blow) {
     let (mut client, mut sessions) = world.program().await;
     let mut events = client.events();
     let mut delivered = Delivered::default();
-    let mut session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     assert_eq!(prompt(&session, "one").await, 0, "{case}");
     sessions.flush().await.unwrap();
 
@@ -161,7 +161,7 @@ async fn an_agent_that_crashes_is_survived() {
 async fn a_connection_that_could_not_be_made_again_is_tried_again() {
     let world = World::new(ServerKind::PerAgent, agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     prompt(&session, "one").await;
     world.server.restart(State::Lost).await;
     world.server.inject(Fault::post_status(500).on_method("initialize").times(1));
@@ -183,7 +183,7 @@ async fn history_that_is_not_stored_yet_is_told_too() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Neither)).await;
         let (_client, sessions) = world.program().await;
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         prompt(&session, "one").await;
         within(within(session.prompt("die")).await.unwrap().text()).await.unwrap_err();
         prompt(&session, "two").await;
@@ -202,15 +202,22 @@ async fn an_agent_that_forgot_the_session_gets_a_new_one_with_its_history() {
         });
         let world = World::new(KINDS[0], forgetful).await;
         let (_client, sessions) = world.program().await;
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         prompt(&session, "one").await;
-        let before = session.record().await.unwrap().agent_session_id;
+        let before = session.record().await.unwrap().agent_session;
         sessions.flush().await.unwrap();
         let (_client, sessions) = world.program().await;
         let session = sessions.session("mine");
-        assert_eq!(within(session.resume()).await.unwrap(), Some(Restored::Replayed));
-        assert_eq!(within(session.resume()).await.unwrap(), None, "there is nothing to do");
-        assert_ne!(session.record().await.unwrap().agent_session_id, before);
+        assert_eq!(
+            within(session.resume()).await.unwrap().map(|restored| restored.by),
+            Some(RestoredBy::Replay)
+        );
+        assert_eq!(
+            within(session.resume()).await.unwrap().map(|restored| restored.by),
+            None,
+            "there is nothing to do"
+        );
+        assert_ne!(session.record().await.unwrap().agent_session, before);
         prompt(&session, "two").await;
         told_what_went_before(&world, Ability::Neither, true, "forgetful");
     }
@@ -221,7 +228,7 @@ async fn a_suspended_session_becomes_active_again_with_every_agent_unless_replay
     for ability in Ability::ALL {
         let world = World::new(KINDS[0], agent(ability)).await;
         let (_client, sessions) = world.program().await;
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         prompt(&session, "one").await;
         assert_eq!(within(sessions.shut_down(Suspend::All)).await.unwrap(), 1);
         assert_eq!(session.record().await.unwrap().status, SessionStatus::Suspended);
@@ -232,8 +239,9 @@ async fn a_suspended_session_becomes_active_again_with_every_agent_unless_replay
         let suspended = SessionStatus::Suspended;
         assert!(matches!(refused, Error::NotAllowed { status, .. } if status == suspended), "{refused:?}");
         if ability == Ability::Neither {
-            let client: SandboxAgentClient = world.options().await.resume_by_replay(false).build().unwrap();
-            let error = within(client.sessions().resume("mine")).await.unwrap_err();
+            let client =
+                world.options().await.stored(|options| options.resume_by_replay(false)).build().unwrap();
+            let error = within(client.resume("mine")).await.unwrap_err();
             assert!(matches!(error, Error::Status(TransitionError::NotResumable { .. })), "{error:?}");
             assert_eq!(session.record().await.unwrap().status, SessionStatus::Suspended);
         }
@@ -247,16 +255,17 @@ async fn a_suspended_session_becomes_active_again_with_every_agent_unless_replay
 async fn the_history_that_is_told_keeps_within_its_limits_and_ends_with_the_newest() {
     let world = World::new(KINDS[0], agent(Ability::Neither)).await;
     let (_client, sessions) = world.program().await;
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     for n in 0..10 {
         prompt(&session, &format!("question {n}")).await;
     }
     sessions.flush().await.unwrap();
     for (events, chars, first) in [(4, 12_000, Some(8)), (50, 1_200, None)] {
         world.server.forget_requests();
-        let options = world.options().await.replay_max_events(events).replay_max_chars(chars);
+        let options = world.options().await;
+        let options = options.stored(|options| options.replay_max_messages(events).replay_max_chars(chars));
         let client = options.build().unwrap();
-        let session = client.sessions().session("mine");
+        let session = client.session("mine");
         prompt(&session, &format!("again {events}")).await;
         let prompts = world.server.messages("session/prompt");
         let told = prompts[0]["params"]["prompt"][0]["text"].as_str().unwrap();
@@ -271,6 +280,6 @@ async fn the_history_that_is_told_keeps_within_its_limits_and_ends_with_the_newe
             assert!(told.contains(&format!("question {first}")) && told.contains("question 9"), "{told}");
             assert!(!told.contains(&format!("question {}", first - 1)), "{told}");
         }
-        client.sessions().flush().await.unwrap();
+        client.flush().await.unwrap();
     }
 }

@@ -6,12 +6,12 @@ use mock_server::{Cut, Fault, MockServer, State, Step};
 use sandbox_agent_sdk::connection::ReconnectPolicy;
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::sessions::{
-    Restored, SessionStatus, Sessions, StoredEventKind, StoredSession, Suspend, TransitionError,
+    RestoredBy, SessionStatus, StoredClient, StoredEventKind, StoredSession, Suspend, TransitionError,
 };
 use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, ServerKind};
 
-use crate::support::{KINDS, event, options, within};
-use crate::world::{Ability, World, agent, ask, counted, counting, delivered, said, stored};
+use crate::support::{KINDS, event, within};
+use crate::world::{Ability, World, agent, ask, counted, counting, delivered, options, said, stored};
 
 /// A step that refuses a request.
 fn refusal(code: i64) -> Vec<Step> {
@@ -23,14 +23,18 @@ async fn an_agent_that_tells_its_history_when_it_resumes_tells_nothing_new() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Resume).replays_on_resume(true)).await;
         let (_client, sessions) = world.program().await;
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         ask(&session, "one").await;
         sessions.flush().await.unwrap();
         for round in 0..3 {
             let (client, sessions) = world.program().await;
             let mut events = client.events();
             let session = sessions.session("mine");
-            assert_eq!(within(session.resume()).await.unwrap(), Some(Restored::Loaded), "{kind}");
+            assert_eq!(
+                within(session.resume()).await.unwrap().map(|restored| restored.by),
+                Some(RestoredBy::Load),
+                "{kind}"
+            );
             ask(&session, &format!("after {round}")).await;
             sessions.flush().await.unwrap();
             let (mut old, mut new) = (Vec::new(), Vec::new());
@@ -52,7 +56,7 @@ async fn an_agent_that_tells_its_history_when_it_resumes_tells_nothing_new() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_from_the_history_is_missed_by_name() {
+async fn nothing_is_missed_of_a_turn_because_nothing_is_loaded_during_it() {
     const COUNT: usize = 80;
     // The agent takes its time to load, and the turn goes on meanwhile.
     let script = counting(Ability::Load, COUNT).on_request(|method, _| {
@@ -61,7 +65,7 @@ async fn what_cannot_be_told_from_the_history_is_missed_by_name() {
     });
     let world = World::new(ServerKind::Shared, script).await;
     let (_one, here) = world.program().await;
-    let session = within(here.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let session = within(here.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let mut turn = within(session.prompt("count")).await.unwrap();
     for _ in 0..20 {
         within(turn.next()).await.unwrap();
@@ -85,18 +89,16 @@ async fn what_cannot_be_told_from_the_history_is_missed_by_name() {
     let mut numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
     numbers.sort_unstable();
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "nothing is there twice: {numbers:?}");
-    assert!(numbers.len() < COUNT, "some were told with the history");
-    let gaps: Vec<_> = kept.iter().filter(|event| event.kind == StoredEventKind::Gap).collect();
-    let [gap] = gaps[..] else { panic!("{gaps:?}") };
-    let bound = |name: &str| gap.payload[name].as_u64().unwrap();
-    assert!(bound("to") - bound("from") + 1 >= (COUNT - numbers.len()) as u64, "{gap:?}");
+    assert_eq!(numbers.len(), COUNT, "nothing is missing");
+    assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap));
+    assert!(world.server.messages("session/load").is_empty());
 
     // Without a turn there is nothing to miss.
     let (_third, third) = world.program().await;
     within(third.resume("mine")).await.unwrap();
     third.flush().await.unwrap();
     let kept = stored(&**there.store(), "mine").await;
-    assert_eq!(kept.iter().filter(|event| event.kind == StoredEventKind::Gap).count(), 1);
+    assert_eq!(kept.iter().filter(|event| event.kind == StoredEventKind::Gap).count(), 0);
 }
 
 #[tokio::test]
@@ -107,19 +109,19 @@ async fn a_suspended_session_that_the_agent_forgot_gets_another_one_only_where_r
         });
         let world = World::new(kind, forgetful).await;
         let (_client, sessions) = world.program().await;
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         ask(&session, "one").await;
         within(sessions.shut_down(Suspend::All)).await.unwrap();
 
-        let client = world.options().await.resume_by_replay(false).build().unwrap();
-        let sessions = client.sessions();
+        let sessions =
+            world.options().await.stored(|options| options.resume_by_replay(false)).build().unwrap();
         let refused = within(sessions.resume("mine")).await.unwrap_err();
         assert!(matches!(refused, Error::Status(TransitionError::NotResumable { .. })), "{refused:?}");
         assert_eq!(sessions.session("mine").record().await.unwrap().status, SessionStatus::Suspended);
         assert_eq!(world.server.messages("session/new").len(), 1, "{kind}");
 
-        let client = world.options().await.build().unwrap();
-        let session = within(client.sessions().resume("mine")).await.unwrap();
+        let client = world.options().await.stored(|options| options.resume_by_replay(true)).build().unwrap();
+        let session = within(client.resume("mine")).await.unwrap();
         assert_eq!(session.record().await.unwrap().status, SessionStatus::Active);
         ask(&session, "two").await;
     }
@@ -135,13 +137,13 @@ async fn resuming_comes_first_and_loading_where_that_is_refused() {
             script.on_request(move |method, _| code.filter(|_| method == "session/resume").map(refusal));
         let world = World::new(kind, script).await;
         let (_client, sessions) = world.program().await;
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         ask(&session, "one").await;
         sessions.flush().await.unwrap();
         let (_client, sessions) = world.program().await;
         let session = sessions.session("mine");
-        let restored = within(session.resume()).await.unwrap();
-        let expected = if code.is_some() { Restored::Loaded } else { Restored::Resumed };
+        let restored = within(session.resume()).await.unwrap().map(|restored| restored.by);
+        let expected = if code.is_some() { RestoredBy::Load } else { RestoredBy::Resume };
         assert_eq!(restored, Some(expected), "{kind} {code:?}");
         let sent = |method| world.server.messages(method).len();
         assert_eq!(sent("session/resume"), 1, "{kind} {code:?}");
@@ -174,27 +176,32 @@ async fn two_agents(first: Ability, second: Ability) -> World {
 #[tokio::test]
 async fn what_one_agent_can_do_says_nothing_of_another() {
     let cases = [
-        (Ability::Neither, Ability::Resume, Restored::Resumed),
-        (Ability::Neither, Ability::Load, Restored::Loaded),
-        (Ability::Resume, Ability::Load, Restored::Loaded),
-        (Ability::Both, Ability::Neither, Restored::Replayed),
+        (Ability::Neither, Ability::Resume, RestoredBy::Resume),
+        (Ability::Neither, Ability::Load, RestoredBy::Load),
+        (Ability::Resume, Ability::Load, RestoredBy::Load),
+        (Ability::Both, Ability::Neither, RestoredBy::Replay),
     ];
     for (first, second, expected) in cases {
         let world = two_agents(first, second).await;
         let (_client, sessions) = world.program().await;
         let new = NewSession::in_dir("/").agent("other");
-        let session = within(sessions.create_as("mine", new)).await.unwrap();
+        let session = within(sessions.new_session_as("mine", new)).await.unwrap();
         ask(&session, "one").await;
         sessions.flush().await.unwrap();
         let (_client, sessions) = world.program().await;
         let session = sessions.session("mine");
-        assert_eq!(within(session.resume()).await.unwrap(), Some(expected), "{first:?} {second:?}");
+        assert_eq!(
+            within(session.resume()).await.unwrap().map(|restored| restored.by),
+            Some(expected),
+            "{first:?} {second:?}"
+        );
         ask(&session, "two").await;
         within(sessions.shut_down(Suspend::All)).await.unwrap();
 
         let (_client, sessions) = world.program().await;
         let session = sessions.session("mine");
-        assert_eq!(within(session.resume()).await.unwrap(), Some(expected), "{first:?} {second:?}");
+        let restored = within(session.resume()).await.unwrap();
+        assert_eq!(restored.map(|restored| restored.by), Some(expected), "{first:?} {second:?}");
         ask(&session, "three").await;
     }
 }
@@ -206,7 +213,7 @@ async fn an_agent_that_dies_while_nothing_goes_on_is_survived() {
             let world = World::new(kind, agent(ability)).await;
             let (client, sessions) = world.program().await;
             let mut events = client.events();
-            let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+            let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
             ask(&session, "one").await;
             world.kill_agent();
             if is_noticed {
@@ -223,8 +230,8 @@ async fn whoever_listens_to_a_session_hears_of_it_whatever_the_agent_calls_it() 
     for (kind, ability) in KINDS.into_iter().flat_map(|kind| Ability::ALL.map(|ability| (kind, ability))) {
         let world = World::new(kind, agent(ability)).await;
         let (_client, sessions) = world.program().await;
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
-        let mut events = session.events().unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let mut events = session.events();
         let mut of_agent = session.agent_session().unwrap().events();
         ask(&session, "one").await;
         for round in 0..2 {
@@ -240,7 +247,7 @@ async fn whoever_listens_to_a_session_hears_of_it_whatever_the_agent_calls_it() 
 }
 
 /// A prompt works, or has failed with the agent first, because nobody had told that it is dead.
-async fn survives(sessions: &Sessions, session: &StoredSession, case: &str) {
+async fn survives(sessions: &StoredClient, session: &StoredSession, case: &str) {
     let first = within(async { session.prompt("two").await?.text().await }).await;
     if let Err(error) = first {
         assert!(error.termination().is_some() || matches!(error, Error::Http(_)), "{case}: {error:?}");
@@ -252,7 +259,7 @@ async fn survives(sessions: &Sessions, session: &StoredSession, case: &str) {
 }
 
 /// Waits until a session holds so many numbers, of which none is missing or there twice.
-async fn all_counted(sessions: &Sessions, count: usize) {
+async fn all_counted(sessions: &StoredClient, count: usize) {
     assert_eq!(counted(sessions, count).await, (1..=count).collect::<Vec<_>>());
     let kept = stored(&**sessions.store(), "mine").await;
     assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "nothing is missing");
@@ -269,14 +276,14 @@ async fn what_comes_while_there_is_no_connection_is_stored_in_its_place() {
     let policy = ReconnectPolicy::default().base(Duration::from_millis(5)).max_attempts(3);
     let client = world.options().await.reconnect(policy).build().unwrap();
     let mut events = client.events();
-    let sessions = client.sessions();
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let sessions = client.clone();
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let mut turn = within(session.prompt("count")).await.unwrap();
     within(turn.outcome()).await.unwrap_err();
     let is_lost = |event: &Event| matches!(event, Event::Connection(ConnectionState::Lost(_)));
     event(&mut events, |event| is_lost(&event).then_some(())).await;
     // Some of it is older than the new connection, and some is not.
-    within(client.connect()).await.unwrap();
+    within(client.client().connect()).await.unwrap();
     let is_live = |event: &Event| matches!(event, Event::Update(update) if update.origin() == Origin::Live);
     event(&mut events, |event| is_live(&event).then_some(())).await;
     within(session.resume()).await.unwrap();
@@ -284,16 +291,11 @@ async fn what_comes_while_there_is_no_connection_is_stored_in_its_place() {
 }
 
 #[tokio::test]
-async fn an_attached_program_that_connects_again_stores_nothing_twice() {
+async fn a_program_that_connects_again_stores_nothing_twice() {
     const COUNT: usize = 40;
     let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
-    let (first, sessions) = world.program().await;
-    let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
-    let attachment = within(session.detach()).await.unwrap();
-    drop((first, sessions));
-    let client = world.options().await.attach(attachment).build().unwrap();
-    let sessions = client.sessions();
-    let session = within(sessions.attached()).await.unwrap();
+    let (client, sessions) = world.program().await;
+    let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     within(async { session.prompt("count").await?.outcome().await }).await.unwrap();
     sessions.flush().await.unwrap();
     for _ in 0..2 {
@@ -309,8 +311,8 @@ async fn while_the_server_stays_away_prompts_fail_typed_and_in_time() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Resume)).await;
         let client = options(&world.server, kind).store(world.store().await).build().unwrap();
-        let sessions = client.sessions();
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let sessions = client.clone();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         ask(&session, "one").await;
         world.server.stop().await;
         for _ in 0..2 {
@@ -347,9 +349,9 @@ async fn an_error_that_does_not_say_that_the_session_is_gone_leaves_it_as_it_is(
             });
             let world = World::new(kind, script).await;
             let (_client, sessions) = world.program().await;
-            let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+            let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
             ask(&session, "one").await;
-            let before = session.record().await.unwrap().agent_session_id;
+            let before = session.record().await.unwrap().agent_session;
             sessions.flush().await.unwrap();
 
             let (client, sessions) = world.program().await;
@@ -357,17 +359,17 @@ async fn an_error_that_does_not_say_that_the_session_is_gone_leaves_it_as_it_is(
             let error = within(session.resume()).await.unwrap_err();
             assert!(matches!(error, Error::Rpc { .. }), "{kind} {ability:?}: {error:?}");
             let record = session.record().await.unwrap();
-            assert_eq!(record.agent_session_id, before, "{kind} {ability:?}");
+            assert_eq!(record.agent_session, before, "{kind} {ability:?}");
             assert_eq!(world.server.messages("session/new").len(), 1, "{kind} {ability:?}");
 
             refuses.store(false, std::sync::atomic::Ordering::SeqCst);
             let mut events = client.events();
             ask(&session, "two").await;
             let how = event(&mut events, |event| match event {
-                Event::Restored { session_id, how, .. } if session_id == "mine" => Some(how),
+                Event::Restored { session_id, restored, .. } if session_id == "mine" => Some(restored.by),
                 _ => None,
             });
-            let expected = if ability == Ability::Load { Restored::Loaded } else { Restored::Resumed };
+            let expected = if ability == Ability::Load { RestoredBy::Load } else { RestoredBy::Resume };
             assert_eq!(how.await, expected, "{kind}");
         }
     }
@@ -383,8 +385,8 @@ async fn what_one_session_says_is_never_stored_in_another_although_the_agent_reu
         });
         let world = World::new(kind, script).await;
         let (_client, sessions) = world.program().await;
-        let one = within(sessions.create_as("one", NewSession::in_dir("/"))).await.unwrap();
-        let two = within(sessions.create_as("two", NewSession::in_dir("/"))).await.unwrap();
+        let one = within(sessions.new_session_as("one", NewSession::in_dir("/"))).await.unwrap();
+        let two = within(sessions.new_session_as("two", NewSession::in_dir("/"))).await.unwrap();
         ask(&one, "first of one").await;
         ask(&two, "first of two").await;
         sessions.flush().await.unwrap();
@@ -411,7 +413,7 @@ async fn what_one_session_says_is_never_stored_in_another_although_the_agent_reu
                 "{kind} {name}"
             );
             let record = sessions.get(name).await.unwrap().unwrap();
-            assert_eq!(record.earlier_agent_session_ids.len(), 1, "{kind} {name}");
+            assert_eq!(record.details.earlier_agent_sessions.len(), 1, "{kind} {name}");
         }
     }
 }

@@ -38,7 +38,7 @@ async fn a_stored_session_adds_up_over_crashes_and_programs_and_counts_nothing_t
             costly().initialize(json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
         let world = World::new(kind, script).await;
         let (client, sessions) = world.program().await;
-        let session = within(sessions.create_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         within(async { session.prompt("one").await?.text().await }).await.unwrap();
         within(async { session.prompt("die").await?.text().await }).await.unwrap_err();
         within(client.disconnect()).await.unwrap();

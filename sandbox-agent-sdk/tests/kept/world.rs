@@ -4,14 +4,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
+use sandbox_agent_sdk::connection::ReconnectPolicy;
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::sessions::{
-    EventQuery, SessionStore, Sessions, SqliteStore, StoredEvent, StoredEventKind, StoredSession,
+    EventQuery, SessionStore, SqliteStore, StoreOptions, StoredClient, StoredEvent, StoredEventKind,
+    StoredSession,
 };
-use sandbox_agent_sdk::{ClientOptions, Event, Events, SandboxAgentClient, ServerKind};
+use sandbox_agent_sdk::{
+    ClientOptions, DropPolicy, Error, Event, Events, PermissionPolicy, SandboxAgentClient, ServerKind,
+};
 use serde_json::{Value, json};
 
-use crate::support::{options, within};
+use crate::support::{self, within};
 
 /// What an agent can do with sessions that it had before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +94,7 @@ impl World {
         SqliteStore::open(self.directory.path().join("sessions.db")).await.unwrap()
     }
 
-    pub(crate) async fn options(&self) -> ClientOptions {
+    pub(crate) async fn options(&self) -> ProgramOptions {
         options(&self.server, self.kind).store(self.store().await)
     }
 
@@ -109,10 +113,58 @@ impl World {
     }
 
     /// A program that has just started.
-    pub(crate) async fn program(&self) -> (SandboxAgentClient, Sessions) {
-        let client = self.options().await.build().unwrap();
-        let sessions = client.sessions();
-        (client, sessions)
+    pub(crate) async fn program(&self) -> (SandboxAgentClient, StoredClient) {
+        let program = self.options().await.build().unwrap();
+        (program.client().clone(), program)
+    }
+}
+
+/// How a program is set up.
+pub(crate) struct ProgramOptions {
+    options: ClientOptions,
+    store: Option<Arc<dyn SessionStore>>,
+    stored: StoreOptions,
+}
+
+/// A program that uses this server, without a store yet.
+pub(crate) fn options(server: &MockServer, kind: ServerKind) -> ProgramOptions {
+    ProgramOptions { options: support::options(server, kind), store: None, stored: StoreOptions::default() }
+}
+
+impl ProgramOptions {
+    pub(crate) fn store(self, store: impl SessionStore) -> Self {
+        self.shared_store(Arc::new(store))
+    }
+
+    pub(crate) fn shared_store(mut self, store: Arc<dyn SessionStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// How the sessions are stored.
+    pub(crate) fn stored(mut self, change: impl FnOnce(StoreOptions) -> StoreOptions) -> Self {
+        self.stored = change(self.stored);
+        self
+    }
+
+    pub(crate) fn on_turn_drop(mut self, policy: DropPolicy) -> Self {
+        self.options = self.options.on_turn_drop(policy);
+        self
+    }
+
+    pub(crate) fn permissions(mut self, policy: PermissionPolicy) -> Self {
+        self.options = self.options.permissions(policy);
+        self
+    }
+
+    pub(crate) fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
+        self.options = self.options.reconnect(policy);
+        self
+    }
+
+    pub(crate) fn build(self) -> Result<StoredClient, Error> {
+        let client = self.options.build()?;
+        Ok(client.with_store_options(self.store.unwrap(), self.stored))
     }
 }
 
@@ -131,9 +183,8 @@ pub(crate) async fn stored(store: &dyn SessionStore, id: &str) -> Vec<StoredEven
     for (index, event) in (1..).zip(&all) {
         assert_eq!(event.index, index, "the index has no holes");
     }
-    let mut ids: Vec<&str> = all.iter().map(|event| event.id.as_str()).collect();
-    ids.sort_unstable();
-    assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "an event is stored twice");
+    let keys: std::collections::HashSet<_> = all.iter().map(|event| &event.key).collect();
+    assert_eq!(keys.len(), all.len(), "an event is stored twice");
     all
 }
 
@@ -169,7 +220,7 @@ pub(crate) fn delivered(events: &mut Events) -> Vec<String> {
 }
 
 /// Waits until the session `mine` holds this number, and gives all it holds in their order.
-pub(crate) async fn counted(sessions: &Sessions, last: usize) -> Vec<usize> {
+pub(crate) async fn counted(sessions: &StoredClient, last: usize) -> Vec<usize> {
     let text = format!("{last} ");
     within(async {
         loop {

@@ -4,7 +4,7 @@
 //! `store-process STORE write SESSION BATCHES SIZE` writes batches of events and tells the last index of each.
 //! `store-process STORE repeat SESSION BATCHES SIZE` does so too, with the same events each time it is run.
 //! `store-process STORE create SESSION` makes a session and tells whether it was the first to do so.
-//! `store-process STORE change SESSION TIMES` counts in the record of a session.
+//! `store-process STORE change SESSION TIMES` changes the record of a session so many times.
 //! `store-process STORE import SESSION EVENTS` tells when it begins to import a session.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -13,8 +13,8 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use sandbox_agent_sdk::session::Timestamp;
-use sandbox_agent_sdk::sessions::{
-    NewEvent, PostgresStore, SessionRecord, SessionStore, SqliteStore, StoreError,
+use sandbox_agent_sdk::sessions::store::{
+    Append, NewEvent, PostgresStore, RecordPatch, SessionRecord, SessionStore, SqliteStore, StoreError,
 };
 
 async fn open(store: &str) -> Result<Arc<dyn SessionStore>, StoreError> {
@@ -25,22 +25,17 @@ async fn open(store: &str) -> Result<Arc<dyn SessionStore>, StoreError> {
 }
 
 async fn write(store: &dyn SessionStore, writer: u32, session: &str, batches: usize, size: usize) {
-    match store.put(SessionRecord::new(session, "mock", Timestamp::from_millis(1))).await {
+    match store.create(SessionRecord::new(session, "mock", Timestamp::from_millis(1)), Vec::new()).await {
         Ok(_) | Err(StoreError::Exists { .. }) => {}
         Err(error) => panic!("{error:?}"),
     }
     for batch in 0..batches {
         let event = |n| {
             let payload = serde_json::json!({"writer": writer, "batch": batch, "n": n});
-            NewEvent::new(
-                format!("{writer}-{batch}-{n}"),
-                session,
-                Timestamp::from_millis(2),
-                "update",
-                payload,
-            )
+            NewEvent::new(format!("{writer}-{batch}-{n}"), Timestamp::from_millis(2), "update", payload)
         };
-        let indexes = store.append((0..size).map(event).collect()).await.expect("the batch is written");
+        let append = Append::to(session).events((0..size).map(event));
+        let indexes = store.append(append).await.expect("the batch is written").indexes;
         // What is told here was acknowledged by the store.
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", indexes.last().expect("a batch has events")).and_then(|()| out.flush()).unwrap();
@@ -48,7 +43,7 @@ async fn write(store: &dyn SessionStore, writer: u32, session: &str, batches: us
 }
 
 async fn create(store: &dyn SessionStore, session: &str) {
-    match store.put(SessionRecord::new(session, "mock", Timestamp::from_millis(1))).await {
+    match store.create(SessionRecord::new(session, "mock", Timestamp::from_millis(1)), Vec::new()).await {
         Ok(_) => println!("created"),
         Err(StoreError::Exists { .. }) => println!("exists"),
         Err(error) => panic!("{error:?}"),
@@ -56,25 +51,18 @@ async fn create(store: &dyn SessionStore, session: &str) {
 }
 
 async fn change(store: &dyn SessionStore, session: &str, times: usize) {
-    for _ in 0..times {
-        loop {
-            let mut record = store.get(session).await.unwrap().expect("the session is there");
-            let count = record.metadata.get("n").and_then(|n| n.as_u64()).unwrap_or_default();
-            record.metadata.insert("n".to_owned(), (count + 1).into());
-            match store.put(record).await {
-                Ok(_) => break,
-                Err(StoreError::Conflict { .. }) => {}
-                Err(error) => panic!("{error:?}"),
-            }
-        }
+    for n in 0..times {
+        let mut patch = RecordPatch::default();
+        patch.metadata.insert(format!("{}-{n}", std::process::id()), n.into());
+        store.append(Append::to(session).patch(patch)).await.expect("the record is changed");
     }
 }
 
 async fn import(store: &dyn SessionStore, session: &str, events: usize) {
-    let event = |n| NewEvent::new(format!("e{n}"), session, Timestamp::from_millis(2), "update", n);
+    let event = |n| NewEvent::new(format!("e{n}"), Timestamp::from_millis(2), "update", n);
     let record = SessionRecord::new(session, "mock", Timestamp::from_millis(1));
     println!("importing");
-    store.import(record, (0..events).map(event).collect()).await.expect("the session is imported");
+    store.create(record, (0..events).map(event).collect()).await.expect("the session is imported");
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -10,10 +10,11 @@ use sandbox_agent_sdk::{NewSession, PermissionPolicy, SandboxAgentClient};
 pub(crate) async fn run(arguments: &[String]) -> ExitCode {
     let [url, agent, directory, store, session, prompts @ ..] = arguments else { return ExitCode::FAILURE };
     let store = SqliteStore::open(store).await.expect("a store");
-    let options = SandboxAgentClient::builder(url).agent(agent).store(store);
-    let client = options.permissions(PermissionPolicy::BypassPermissions).build().expect("a client");
+    let options = SandboxAgentClient::builder(url).agent(agent);
+    let client =
+        options.permissions(PermissionPolicy::BypassPermissions).build().expect("a client").with_store(store);
     let new = NewSession::in_dir(directory);
-    let session = client.sessions().resume_or_create(session, new).await.expect("a stored session");
+    let session = client.resume_or_create(session, new).await.expect("a stored session");
     for (index, prompt) in prompts.iter().enumerate() {
         let mut turn = session.prompt(prompt.as_str()).await.expect("a turn");
         while let Some(update) = turn.next().await {
@@ -22,7 +23,7 @@ pub(crate) async fn run(arguments: &[String]) -> ExitCode {
             }
         }
         turn.outcome().await.expect("the turn ends");
-        client.sessions().flush().await.expect("everything is stored");
+        client.flush().await.expect("everything is stored");
         say(&format!("done {index}"));
     }
     ExitCode::SUCCESS

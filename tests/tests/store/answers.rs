@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sandbox_agent_sdk::sessions::{PostgresOptions, PostgresStore, SessionStore, StoreError};
+use sandbox_agent_sdk::sessions::store::{Acquire, PostgresOptions, PostgresStore, SessionStore, StoreError};
 use sdk_tests::{Cluster, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::support::{event, record};
+use crate::support::{append, create, event, record};
 
 /// What stands between a program and its database, and can swallow what passes without closing anything.
 struct Between {
@@ -102,18 +102,18 @@ async fn a_statement_that_takes_too_long_is_given_up_by_the_database() {
     let options = PostgresOptions::new(&schema.url).max_connections(1);
     let store = PostgresStore::open_with(options.statement_timeout(Some(Duration::from_millis(100)))).await;
     let store = store.unwrap();
-    let kept = store.put(record("s", 5)).await.unwrap();
+    let kept = create(&store, "s").await;
     let pool = schema.pool().await;
     let mut holder = pool.begin().await.unwrap();
     let hold = "SELECT 1 FROM sandbox_agent_sessions WHERE id = 's' FOR UPDATE";
     sqlx::query(hold).execute(&mut *holder).await.unwrap();
-    unavailable(&within("an answer", store.append(vec![event("s", 1, 1)])).await.unwrap_err());
-    unavailable(&within("an answer", store.put(kept.clone())).await.unwrap_err());
+    unavailable(&within("an answer", append(&store, "s", [event(1, 1)])).await.unwrap_err());
+    unavailable(&within("an answer", store.acquire("s", Acquire::by("p"))).await.unwrap_err());
     unavailable(&within("an answer", store.delete("s")).await.unwrap_err());
     // Everything else goes on, and so does this in its time.
     assert_eq!(within("an answer", store.get("s")).await.unwrap(), Some(kept));
     holder.rollback().await.unwrap();
-    assert_eq!(within("an answer", store.append(vec![event("s", 1, 1)])).await.unwrap(), [1]);
+    assert_eq!(within("an answer", append(&store, "s", [event(1, 1)])).await.unwrap(), [1]);
     store.close().await;
     pool.close().await;
     schema.remove().await;
@@ -129,7 +129,7 @@ async fn a_statement_may_take_thirty_seconds_unless_another_time_is_asked_for() 
     for asked in [Some(Duration::MAX), None] {
         let options = PostgresOptions::new(&schema.url).statement_timeout(asked);
         let store = PostgresStore::open_with(options).await.unwrap();
-        store.put(record(&format!("{asked:?}"), 5)).await.unwrap();
+        store.create(record(&format!("{asked:?}"), 5), Vec::new()).await.unwrap();
         store.close().await;
     }
     schema.remove().await;
@@ -145,22 +145,22 @@ async fn a_connection_that_is_silently_dropped_is_a_typed_error_in_time_and_repl
         .acquire_timeout(Duration::from_secs(3))
         .statement_timeout(Some(Duration::from_millis(200)));
     let store = PostgresStore::open_with(options).await.unwrap();
-    store.put(record("s", 5)).await.unwrap();
+    create(&store, "s").await;
 
     // In the middle of a call.
     between.swallows.store(true, Ordering::SeqCst);
-    unavailable(&within("an answer", store.append(vec![event("s", 1, 1)])).await.unwrap_err());
+    unavailable(&within("an answer", append(&store, "s", [event(1, 1)])).await.unwrap_err());
     between.swallows.store(false, Ordering::SeqCst);
-    assert_eq!(within("a new connection", store.append(vec![event("s", 1, 1)])).await.unwrap(), [1]);
+    assert_eq!(within("a new connection", append(&store, "s", [event(1, 1)])).await.unwrap(), [1]);
 
     // In the middle of a call that is given up.
     between.hush.send_replace(());
     heals(&store).await;
     between.swallows.store(true, Ordering::SeqCst);
-    let waits = tokio::time::timeout(Duration::from_millis(500), store.append(vec![event("s", 2, 2)])).await;
+    let waits = tokio::time::timeout(Duration::from_millis(500), append(&store, "s", [event(2, 2)])).await;
     assert!(waits.is_err(), "it waits");
     between.swallows.store(false, Ordering::SeqCst);
-    assert_eq!(within("a new connection", store.append(vec![event("s", 2, 2)])).await.unwrap(), [2]);
+    assert_eq!(within("a new connection", append(&store, "s", [event(2, 2)])).await.unwrap(), [2]);
 
     // As it goes back to the pool, or while it is there.
     between.hush.send_replace(());

@@ -3,16 +3,14 @@
 use std::process::Command;
 use std::time::Duration;
 
-use sandbox_agent_sdk::sessions::{
-    Cursor, InactiveQuery, PostgresOptions, PostgresStore, RecordQuery, SessionStatus, SessionStore,
-    StoreError, StoredEventKind,
+use sandbox_agent_sdk::sessions::SessionStatus;
+use sandbox_agent_sdk::sessions::store::{
+    Acquire, Append, Cursor, InactiveQuery, PostgresOptions, PostgresStore, RecordPatch, RecordQuery,
+    ScannedTo, SessionStore, StoreError, StreamPosition, Suspend,
 };
 use sdk_tests::{Cluster, within};
 
-use crate::support::{
-    all_events, all_ids, assert_gap_free, assert_repeats_have_ids_of_their_own, at, event, record,
-};
-use crate::suspending::{assert_suspended_documents, hard_to_change};
+use crate::support::{all_events, all_ids, append, assert_gap_free, at, create, event, record};
 
 const PROCESS: &str = env!("CARGO_BIN_EXE_store-process");
 
@@ -71,90 +69,7 @@ async fn migrations_run_once_however_many_open_the_store_at_once() {
         .fetch_all(&pool)
         .await
         .unwrap();
-    assert_eq!(applied, [(1,), (2,), (3,)]);
-    pool.close().await;
-    schema.remove().await;
-}
-
-#[tokio::test]
-async fn a_newer_schema_is_refused_and_five_states_become_four() {
-    let Some(cluster) = Cluster::find().await else { return };
-    let schema = cluster.schema().await;
-    let store = PostgresStore::open(&schema.url).await.unwrap();
-    for id in ["completed", "cancelled", "suspended"] {
-        store.put(record(id, 5)).await.unwrap();
-    }
-    store.close().await;
-    let pool = schema.pool().await;
-    let old = "UPDATE sandbox_agent_sessions SET status = id; DROP INDEX sandbox_agent_events_by_id; \
-               DELETE FROM sandbox_agent_schema WHERE version > 1";
-    sqlx::raw_sql(old).execute(&pool).await.unwrap();
-    let store = PostgresStore::open(&schema.url).await.unwrap();
-    for (status, id) in [
-        (SessionStatus::Active, "completed"),
-        (SessionStatus::Archived, "cancelled"),
-        (SessionStatus::Suspended, "suspended"),
-    ] {
-        assert_eq!(all_ids(&store, RecordQuery::all().statuses([status])).await, [id]);
-    }
-    store.close().await;
-    sqlx::raw_sql("INSERT INTO sandbox_agent_schema (version) VALUES (9)").execute(&pool).await.unwrap();
-    let error = PostgresStore::open(&schema.url).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 9, known: 3 }), "{error:?}");
-    pool.close().await;
-    schema.remove().await;
-}
-
-#[tokio::test]
-async fn old_tables_with_repeated_events_keep_them_all_at_their_places() {
-    let Some(cluster) = Cluster::find().await else { return };
-    let schema = cluster.schema().await;
-    let store = PostgresStore::open(&schema.url).await.unwrap();
-    store.put(record("s", 5)).await.unwrap();
-    store.append((1..=6).map(|n| event("s", n, n)).collect()).await.unwrap();
-    store.close().await;
-    let pool = schema.pool().await;
-    let old = "DROP INDEX sandbox_agent_events_by_id; UPDATE sandbox_agent_events SET id = position % 2; \
-               DELETE FROM sandbox_agent_schema WHERE version > 2";
-    sqlx::raw_sql(old).execute(&pool).await.unwrap();
-    let store = PostgresStore::open(&schema.url).await.unwrap();
-    assert_repeats_have_ids_of_their_own(&store).await;
-    // What somebody else spoilt hides nothing else.
-    store.put(record("bad", 6)).await.unwrap();
-    let spoil = "UPDATE sandbox_agent_events SET payload = '{' WHERE position = 2; \
-                 UPDATE sandbox_agent_sessions SET document = '{' WHERE id = 'bad'";
-    sqlx::raw_sql(spoil).execute(&pool).await.unwrap();
-    let events = all_events(&store, "s").await;
-    assert_eq!((events.len(), &events[1].kind), (7, &StoredEventKind::Unreadable));
-    let page = store.list(&RecordQuery::all()).await.unwrap();
-    assert_eq!((page.records.len(), page.unreadable), (1, vec!["bad".to_owned()]));
-    store.close().await;
-    pool.close().await;
-    schema.remove().await;
-}
-
-#[tokio::test]
-async fn a_document_says_that_its_session_is_suspended_and_is_otherwise_as_it_was() {
-    let Some(cluster) = Cluster::find().await else { return };
-    let schema = cluster.schema().await;
-    let store = PostgresStore::open(&schema.url).await.unwrap();
-    for id in ["\"\\", "plain", "spoilt"] {
-        store.put(hard_to_change(id, SessionStatus::Active)).await.unwrap();
-    }
-    let pool = schema.pool().await;
-    // One was migrated from the time when there were five states.
-    let spoil = "UPDATE sandbox_agent_sessions SET document = '{' WHERE id = 'spoilt'; UPDATE sandbox_agent_sessions \
-                 SET document = replace(document, ',\"status\":\"active\",', ',\"status\":\"completed\",') \
-                 WHERE id = 'plain'";
-    sqlx::raw_sql(spoil).execute(&pool).await.unwrap();
-    let documents = async || -> Vec<(String, String, i64, String)> {
-        let select = "SELECT id, status, last_active, document FROM sandbox_agent_sessions ORDER BY id";
-        sqlx::query_as(select).fetch_all(&pool).await.unwrap()
-    };
-    let before = documents().await;
-    assert_eq!(store.suspend_active(at(150)).await.unwrap(), 3, "what is spoilt stops nothing");
-    assert_suspended_documents(&before, &documents().await);
-    store.close().await;
+    assert_eq!(applied, [(1,), (2,), (3,), (4,)]);
     pool.close().await;
     schema.remove().await;
 }
@@ -167,10 +82,13 @@ async fn moments_are_the_same_in_every_time_zone() {
     for zone in zones {
         let url = format!("{}%20-cTimeZone%3D{zone}", schema.url);
         let store = PostgresStore::open(&url).await.unwrap();
-        store.put(record(zone, 1_794_790_579_671)).await.unwrap();
+        store.create(record(zone, 1_794_790_579_671), Vec::new()).await.unwrap();
         for written in zones.into_iter().take_while(|written| *written != zone) {
             let read = store.get(written).await.unwrap().unwrap();
-            assert_eq!((read.created_at, read.last_active), (at(1_794_790_579_671), at(1_794_790_579_671)));
+            assert_eq!(
+                (read.created_at, read.last_active_at),
+                (at(1_794_790_579_671), at(1_794_790_579_671))
+            );
         }
         store.close().await;
     }
@@ -184,7 +102,7 @@ async fn a_pool_that_is_used_up_says_so_in_time() {
     let options =
         PostgresOptions::new(&schema.url).max_connections(1).acquire_timeout(Duration::from_millis(300));
     let store = PostgresStore::open_with(options).await.unwrap();
-    store.put(record("s", 5)).await.unwrap();
+    create(&store, "s").await;
     // Somebody else holds the session, so that the only connection waits for it.
     let pool = schema.pool().await;
     let mut holder = pool.begin().await.unwrap();
@@ -192,7 +110,7 @@ async fn a_pool_that_is_used_up_says_so_in_time() {
         .execute(&mut *holder)
         .await
         .unwrap();
-    let waits = store.append(vec![event("s", 1, 1)]);
+    let waits = append(&store, "s", [event(1, 1)]);
     let mut waits = std::pin::pin!(waits);
     assert!(tokio::time::timeout(Duration::from_millis(100), &mut waits).await.is_err(), "it waits");
     let error = within("the pool's timeout", store.get("s")).await.unwrap_err();
@@ -210,9 +128,9 @@ async fn a_server_that_goes_away_is_a_typed_error_in_time() {
     let url = cluster.url().to_owned();
     let options = || PostgresOptions::new(&url).acquire_timeout(Duration::from_secs(2));
     let store = PostgresStore::open_with(options()).await.unwrap();
-    store.put(record("s", 5)).await.unwrap();
+    create(&store, "s").await;
     tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();
-    let error = within("an answer", store.append(vec![event("s", 1, 1)])).await.unwrap_err();
+    let error = within("an answer", append(&store, "s", [event(1, 1)])).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     let error = within("an answer", PostgresStore::open_with(options())).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
@@ -239,23 +157,40 @@ async fn every_query_has_an_index_to_use() {
     let url = format!("{}%20-cenable_seqscan%3Doff", schema.url);
     let store = PostgresStore::open_with(PostgresOptions::new(url).max_connections(1)).await.unwrap();
     for n in 0..20 {
-        store.put(record(&format!("s{n}"), n)).await.unwrap();
+        let mut record = record(&format!("s{n}"), n).owned_by("p");
+        record.endpoint = Some("e".to_owned());
+        store.create(record, vec![event(1, 1)]).await.unwrap();
     }
-    let kept = store.get("s3").await.unwrap().unwrap();
-    store.put(kept).await.unwrap();
+    let position = StreamPosition { incarnation: 1, offset: 1, fingerprint: Default::default() };
+    let mut patch = RecordPatch::default();
+    patch.caught_up = true;
     for _ in 0..2 {
-        store.append(vec![event("s1", 1, 1), event("s2", 1, 1)]).await.unwrap();
+        let scanned_to = ScannedTo { owner: "p".to_owned(), endpoint: "e".to_owned(), position };
+        let ended = event(2, 1).turn_id("t").rpc_id("r");
+        let append = Append::to("s1").events([event(1, 1), ended]).patch(patch.clone());
+        store.append(append.scanned_to(scanned_to)).await.unwrap();
     }
-    store.import(record("i", 5), vec![event("i", 1, 1)]).await.unwrap();
+    let acquired = store.acquire("s1", Acquire::by("q")).await.unwrap();
+    store.release("s1", acquired.fence()).await.unwrap();
+    store.raise_incarnation("e", 1).await.unwrap();
+    store.open("s1").await.unwrap();
     all_events(&store, "s1").await;
-    for query in [RecordQuery::all(), RecordQuery::counted(), RecordQuery::all().agent("mock")] {
+    let all = RecordQuery::all();
+    for query in [
+        all.clone(),
+        RecordQuery::counted(),
+        all.clone().agent("mock"),
+        all.clone().user_key("u"),
+        all.owner("p"),
+    ] {
         all_ids(&store, query.clone().limit(3)).await;
         store.count(&query).await.unwrap();
     }
     let inactive = InactiveQuery::new(SessionStatus::Active, at(9)).limit(2);
-    let page = store.inactive(&inactive).await.unwrap();
-    store.inactive(&inactive.after(page.next.unwrap())).await.unwrap();
-    store.suspend_active(at(30)).await.unwrap();
+    store.inactive(&inactive).await.unwrap();
+    store.inactive(&inactive.after(Cursor::behind(at(2), "s2"))).await.unwrap();
+    store.suspend(Suspend::Own("p".to_owned()), at(30)).await.unwrap();
+    store.suspend(Suspend::All, at(30)).await.unwrap();
     store.delete("s1").await.unwrap();
     store.close().await;
 
@@ -298,9 +233,9 @@ async fn a_page_of_a_hundred_thousand_sessions_reads_no_more_than_it_gives() {
     let schema = cluster.schema().await;
     PostgresStore::open(&schema.url).await.unwrap().close().await;
     let pool = schema.pool().await;
-    let fill = "INSERT INTO sandbox_agent_sessions SELECT 'session-' || n, 'agent-' || (n % 2), \
-                CASE n % 4 WHEN 0 THEN 'suspended' WHEN 1 THEN 'archived' ELSE 'active' END, n / 3, n, 0, 1, \
-                '{\"id\":\"x\",\"agent\":\"x\",\"status\":\"active\",\"createdAt\":0,\"lastActive\":0}' \
+    let fill = "INSERT INTO sandbox_agent_sessions (id, agent, status, created_at, last_active_at, last_index, revision, document) \
+                SELECT 'session-' || n, 'agent-' || (n % 2), \
+                CASE n % 4 WHEN 0 THEN 'suspended' WHEN 1 THEN 'archived' ELSE 'active' END, n / 3, n, 0, 1, '{}' \
                 FROM generate_series(1, 100000) AS n; ANALYZE sandbox_agent_sessions";
     sqlx::raw_sql(fill).execute(&pool).await.unwrap();
     let before = stable(async || sessions_read(&pool).await).await;

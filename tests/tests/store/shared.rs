@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use sandbox_agent_sdk::sessions::{PostgresStore, SessionStore, SqliteStore};
+use sandbox_agent_sdk::sessions::store::{PostgresStore, SessionStore, SqliteStore};
 use sdk_tests::Cluster;
 
 use crate::support::{all_events, assert_gap_free};
@@ -29,7 +29,7 @@ async fn no_change_is_lost(url: &str, store: &dyn SessionStore) {
     let change: &[&str] = &["change", "s", "40"];
     futures::future::join_all((0..2).map(|_| run(url, change))).await;
     let record = store.get("s").await.unwrap().unwrap();
-    assert_eq!((record.metadata["n"].as_u64(), record.revision), (Some(80), 81));
+    assert_eq!((record.details.metadata.len(), record.revision), (80, 81));
 }
 
 /// A program is killed at any moment of an import.

@@ -4,18 +4,15 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use sandbox_agent_sdk::session::Timestamp;
-use sandbox_agent_sdk::sessions::{
-    InactiveQuery, RecordQuery, SessionRecord, SessionStatus, SessionStore, SqliteOptions, SqliteStore,
-    StoreError, StoredEventKind,
+use sandbox_agent_sdk::sessions::SessionStatus;
+use sandbox_agent_sdk::sessions::store::{
+    Acquire, InactiveQuery, RecordQuery, SessionStore, SqliteOptions, SqliteStore, StoreError,
+    StoredEventKind, Suspend,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use crate::support::{
-    all_events, all_ids, assert_gap_free, assert_repeats_have_ids_of_their_own, at, event, record,
-};
-use crate::suspending::{assert_suspended_documents, hard_to_change};
+use crate::support::{all_events, append, assert_gap_free, at, create, event, record};
 
 const PROCESS: &str = env!("CARGO_BIN_EXE_store-process");
 
@@ -112,7 +109,7 @@ async fn processes_and_tasks_that_open_and_write_at_once_share_the_file() {
     }
     store.close().await;
     assert_eq!(pragma(&path, "journal_mode").await, "wal");
-    assert_eq!(pragma(&path, "user_version").await, "3");
+    assert_eq!(pragma(&path, "user_version").await, "4");
 }
 
 #[tokio::test]
@@ -120,35 +117,13 @@ async fn a_file_of_a_newer_version_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions.db");
     let store = SqliteStore::open(&path).await.unwrap();
-    store.put(record("s", 5)).await.unwrap();
+    create(&store, "s").await;
     store.close().await;
-    execute(&path, "PRAGMA user_version = 41; ALTER TABLE sessions ADD COLUMN future TEXT").await;
+    execute(&path, "PRAGMA user_version = 41; ALTER TABLE sandbox_agent_sessions ADD COLUMN future TEXT")
+        .await;
     let error = SqliteStore::open(&path).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 41, known: 3 }), "{error:?}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 41, known: 4 }), "{error:?}");
     assert_eq!(pragma(&path, "user_version").await, "41");
-}
-
-#[tokio::test]
-async fn old_files_with_five_states_become_files_with_four() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("sessions.db");
-    let store = SqliteStore::open(&path).await.unwrap();
-    for status in ["completed", "cancelled", "active", "suspended", "archived", "error"] {
-        store.put(SessionRecord::new(status, "mock", Timestamp::from_millis(1))).await.unwrap();
-        store.append(vec![event(status, 1, 1)]).await.unwrap();
-    }
-    store.close().await;
-    execute(&path, "UPDATE sessions SET status = id; DROP INDEX events_by_id; PRAGMA user_version = 1").await;
-    let store = SqliteStore::open(&path).await.unwrap();
-    for (status, ids) in [
-        (SessionStatus::Active, &["completed", "active"][..]),
-        (SessionStatus::Archived, &["cancelled", "archived"]),
-        (SessionStatus::Suspended, &["suspended"]),
-        (SessionStatus::Error, &["error"]),
-    ] {
-        assert_eq!(all_ids(&store, RecordQuery::all().statuses([status])).await, ids);
-    }
-    assert_eq!(all_events(&store, "completed").await.len(), 1);
 }
 
 #[tokio::test]
@@ -205,42 +180,23 @@ async fn what_is_no_database_says_so() {
 }
 
 #[tokio::test]
-async fn old_files_with_repeated_events_keep_them_all_at_their_places() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("sessions.db");
-    let store = SqliteStore::open(&path).await.unwrap();
-    for id in ["s", "t"] {
-        store.put(record(id, 5)).await.unwrap();
-        store.append((1..=6).map(|n| event(id, n, n)).collect()).await.unwrap();
-    }
-    store.close().await;
-    let old = "DROP INDEX events_by_id; UPDATE events SET id = position % 2 WHERE session_id = 's'; PRAGMA user_version = 2";
-    execute(&path, old).await;
-    let store = SqliteStore::open(&path).await.unwrap();
-    assert_repeats_have_ids_of_their_own(&store).await;
-    assert_eq!(all_events(&store, "t").await.len(), 6);
-    store.close().await;
-    assert_eq!(pragma(&path, "user_version").await, "3");
-}
-
-#[tokio::test]
 async fn what_somebody_else_spoilt_hides_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions.db");
     let store = SqliteStore::open(&path).await.unwrap();
     for (n, id) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
-        store.put(record(id, n as u64)).await.unwrap();
+        store.create(record(id, n as u64), Vec::new()).await.unwrap();
     }
-    store.append((1..=5).map(|n| event("a", n, n)).collect()).await.unwrap();
+    append(&store, "a", (1..=5).map(|n| event(n, n))).await.unwrap();
     let deep = "[".repeat(100_000);
     execute(
         &path,
         &format!(
-            "UPDATE sessions SET document = '{{\"id\":' WHERE id = 'b'; \
-             UPDATE sessions SET document = CAST(x'ff7b' AS TEXT) WHERE id = 'd'; \
-             UPDATE events SET payload = '{{\"half' WHERE position = 2; \
-             UPDATE events SET payload = x'22ff22' WHERE position = 3; \
-             UPDATE events SET payload = '{deep}', kind = 'prompt' WHERE position = 4"
+            "UPDATE sandbox_agent_sessions SET document = '{{\"id\":' WHERE id = 'b'; \
+             UPDATE sandbox_agent_sessions SET document = CAST(x'ff7b' AS TEXT) WHERE id = 'd'; \
+             UPDATE sandbox_agent_events SET payload = '{{\"half' WHERE position = 2; \
+             UPDATE sandbox_agent_events SET payload = x'22ff22' WHERE position = 3; \
+             UPDATE sandbox_agent_events SET payload = '{deep}', kind = 'prompt' WHERE position = 4"
         ),
     )
     .await;
@@ -274,36 +230,16 @@ async fn what_somebody_else_spoilt_hides_nothing_else() {
     }
     // What is spoilt can be deleted, and what happens next is kept.
     assert!(store.delete("b").await.unwrap());
-    assert_eq!(store.append(vec![event("a", 6, 6)]).await.unwrap(), [6]);
-    execute(&path, "UPDATE sessions SET status = 'elsewhere' WHERE id = 'a'").await;
+    assert_eq!(append(&store, "a", [event(6, 6)]).await.unwrap(), [6]);
+    let error = store.acquire("d", Acquire::by("p")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unreadable { .. }), "{error:?}");
+    assert_eq!(
+        store.suspend(Suspend::All, at(9)).await.unwrap(),
+        4,
+        "a damaged record is suspended like any other"
+    );
+    execute(&path, "UPDATE sandbox_agent_sessions SET status = 'elsewhere' WHERE id = 'a'").await;
     assert!(matches!(store.get("a").await, Err(StoreError::Unreadable { .. })));
-}
-
-#[tokio::test]
-async fn a_document_says_that_its_session_is_suspended_and_is_otherwise_as_it_was() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("sessions.db");
-    let store = SqliteStore::open(&path).await.unwrap();
-    for id in ["\"\\", "blob", "plain", "spoilt"] {
-        store.put(hard_to_change(id, SessionStatus::Active)).await.unwrap();
-    }
-    let spoil = "UPDATE sessions SET document = '{' WHERE id = 'spoilt'; \
-                 UPDATE sessions SET document = x'ff7b' WHERE id = 'blob'; \
-                 UPDATE sessions SET document = replace(document, ',\"status\":\"active\",', ',\"status\":\"completed\",') \
-                 WHERE id = 'plain'";
-    execute(&path, spoil).await;
-    let documents = async || -> Vec<(String, String, i64, String)> {
-        let select = "SELECT id, status, last_active, CASE WHEN id = 'blob' THEN hex(document) ELSE document END \
-                      FROM sessions ORDER BY id";
-        let mut connection = raw(&path).await;
-        let rows = sqlx::query_as(select).fetch_all(&mut connection).await.unwrap();
-        connection.close().await.unwrap();
-        rows
-    };
-    let before = documents().await;
-    assert_eq!(store.suspend_active(at(150)).await.unwrap(), 4, "what is spoilt stops nothing");
-    assert_suspended_documents(&before, &documents().await);
-    store.close().await;
 }
 
 /// The permissions of a file or directory.
@@ -323,7 +259,7 @@ async fn other_users_cannot_read_what_is_stored() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("new/deep/sessions.db");
     let store = SqliteStore::open(&path).await.unwrap();
-    store.put(record("s", 1)).await.unwrap();
+    create(&store, "s").await;
     for suffix in ["", "-wal", "-shm"] {
         assert_eq!(mode(&beside(&path, suffix)), 0o600, "sessions.db{suffix}");
     }
@@ -341,7 +277,7 @@ async fn a_store_that_other_users_could_read_is_made_private_unless_it_is_shared
     SqliteStore::open(&path).await.unwrap().close().await;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
     let shared = SqliteStore::open_with(&path, SqliteOptions::default().keep_permissions()).await.unwrap();
-    shared.put(record("s", 1)).await.unwrap();
+    create(&shared, "s").await;
     for suffix in ["", "-wal", "-shm"] {
         assert_eq!(mode(&beside(&path, suffix)), 0o664, "sessions.db{suffix}");
     }

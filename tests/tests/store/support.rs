@@ -1,55 +1,35 @@
-//! The stores to test.
-
-use std::collections::HashSet;
-use std::sync::Arc;
+//! What the tests of stores share.
 
 use sandbox_agent_sdk::session::Timestamp;
-use sandbox_agent_sdk::sessions::{
-    EventQuery, MemoryStore, NewEvent, PostgresStore, RecordQuery, SessionRecord, SessionStore, SqliteStore,
-    StoredEvent,
+use sandbox_agent_sdk::sessions::store::{
+    Append, EventQuery, NewEvent, RecordQuery, SessionRecord, SessionStore, StoreError, StoredEvent,
 };
-use sdk_tests::Cluster;
 use serde_json::Value;
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
-    Memory,
-    Sqlite,
-    Postgres,
-}
-
-impl Kind {
-    /// Runs a check with a new store of this kind.
-    pub(crate) async fn run(self, check: impl AsyncFnOnce(Arc<dyn SessionStore>)) {
-        match self {
-            Self::Memory => check(Arc::new(MemoryStore::with_bounds(10_000, 100_000))).await,
-            Self::Sqlite => {
-                let directory = tempfile::tempdir().unwrap();
-                let store = SqliteStore::open(directory.path().join("sessions.db")).await.unwrap();
-                check(Arc::new(store)).await;
-            }
-            Self::Postgres => {
-                let Some(cluster) = Cluster::find().await else { return };
-                let schema = cluster.schema().await;
-                let store = Arc::new(PostgresStore::open(&schema.url).await.unwrap());
-                check(store.clone()).await;
-                store.close().await;
-                schema.remove().await;
-            }
-        }
-    }
-}
 
 pub(crate) fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-pub(crate) fn record(id: &str, made: u64) -> SessionRecord {
-    SessionRecord::new(id, "mock", at(made))
+pub(crate) fn record(id: &str, created: u64) -> SessionRecord {
+    SessionRecord::new(id, "mock", at(created))
 }
 
-pub(crate) fn event(session: &str, id: impl ToString, payload: impl Into<Value>) -> NewEvent {
-    NewEvent::new(id.to_string(), session, at(1_000), "update", payload)
+/// Creates a session of this id at the time 5.
+pub(crate) async fn create(store: &dyn SessionStore, id: &str) -> SessionRecord {
+    store.create(record(id, 5), Vec::new()).await.unwrap()
+}
+
+pub(crate) fn event(id: impl ToString, payload: impl Into<Value>) -> NewEvent {
+    NewEvent::new(id.to_string(), at(1_000), "update", payload)
+}
+
+/// Appends events, and returns their indexes.
+pub(crate) async fn append(
+    store: &dyn SessionStore,
+    id: &str,
+    events: impl IntoIterator<Item = NewEvent>,
+) -> Result<Vec<u64>, StoreError> {
+    store.append(Append::to(id).events(events)).await.map(|appended| appended.indexes)
 }
 
 /// All events of a session, by small pages.
@@ -66,7 +46,7 @@ pub(crate) async fn all_events(store: &dyn SessionStore, session: &str) -> Vec<S
     }
 }
 
-/// The ids of all sessions that fit, by pages.
+/// The ids of all sessions that match, by pages.
 pub(crate) async fn all_ids(store: &dyn SessionStore, mut query: RecordQuery) -> Vec<String> {
     let mut all = Vec::new();
     loop {
@@ -84,19 +64,4 @@ pub(crate) fn assert_gap_free(events: &[StoredEvent]) {
     for (expected, event) in (1..).zip(events) {
         assert_eq!(event.index, expected, "a hole, or one out of order");
     }
-}
-
-/// Checks the session `s` of an old store, whose six events had the ids 1 and 0 in turn when it was opened.
-pub(crate) async fn assert_repeats_have_ids_of_their_own(store: &dyn SessionStore) {
-    let events = all_events(store, "s").await;
-    assert_gap_free(&events);
-    let payloads: Vec<u64> = events.iter().filter_map(|event| event.payload.as_u64()).collect();
-    assert_eq!(payloads, [1, 2, 3, 4, 5, 6], "nothing is lost or moved");
-    let ids: HashSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
-    assert_eq!(
-        (ids.len(), events[0].id.as_str(), events[1].id.as_str()),
-        (6, "1", "0"),
-        "the first keeps its id"
-    );
-    assert_eq!(store.append(vec![event("s", 0, 9), event("s", "new", 9)]).await.unwrap(), [2, 7]);
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use sandbox_agent_sdk::sessions::{
+use sandbox_agent_sdk::sessions::store::{
     PostgresOptions, PostgresStore, PostgresTls, SessionStore as _, StoreError,
 };
 use sdk_tests::Cluster;

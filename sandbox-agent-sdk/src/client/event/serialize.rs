@@ -50,12 +50,12 @@ impl Event {
             Self::Gap(gap) => ("gap", serde_json::to_value(gap)?),
             Self::Lagged(count) => ("lagged", json!({ "count": count })),
             #[cfg(feature = "sessions")]
-            Self::Unrecorded(unrecorded) => ("unrecorded", json!({"sessionId": unrecorded.session_id})),
+            Self::EventsLost(lost) => ("eventsLost", serde_json::to_value(lost)?),
             #[cfg(feature = "sessions")]
-            Self::TakenOver { session_id } => ("takenOver", json!({ "sessionId": session_id })),
+            Self::OwnershipLost { session_id } => ("ownershipLost", json!({ "sessionId": session_id })),
             #[cfg(feature = "sessions")]
-            Self::Restored { session_id, how } => {
-                ("restored", json!({"sessionId": session_id, "how": how.as_str()}))
+            Self::Restored { session_id, restored } => {
+                ("restored", json!({"sessionId": session_id, "restored": restored}))
             }
             Self::Budget(budget) => ("budget", serde_json::to_value(budget)?),
             Self::Malformed { reason, start, lost } => {

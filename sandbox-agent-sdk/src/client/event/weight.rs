@@ -54,9 +54,9 @@ impl Weight for Event {
             }
             Self::Connection(ConnectionState::AgentEnded(info)) => end_size(info),
             #[cfg(feature = "sessions")]
-            Self::Unrecorded(unrecorded) => unrecorded.session_id.len(),
+            Self::EventsLost(lost) => lost.session_id.len(),
             #[cfg(feature = "sessions")]
-            Self::TakenOver { session_id } | Self::Restored { session_id, .. } => session_id.len(),
+            Self::OwnershipLost { session_id } | Self::Restored { session_id, .. } => session_id.len(),
             Self::Budget(budget) => budget.session_id.as_ref().map_or(0, String::len),
             Self::Malformed { reason, start, .. } => reason.len() + start.len(),
             Self::AnswerLost { method, error } => method.len() + error_size(error),
@@ -76,7 +76,7 @@ impl Weight for Event {
             Self::UnclaimedRequest(_) => Class::Unclaimed,
             Self::Connection(_) | Self::SessionEnded(_) | Self::Budget(_) => Class::News,
             #[cfg(feature = "sessions")]
-            Self::Unrecorded(_) | Self::TakenOver { .. } | Self::Restored { .. } => Class::News,
+            Self::EventsLost(_) | Self::OwnershipLost { .. } | Self::Restored { .. } => Class::News,
             _ => Class::Report,
         }
     }

@@ -72,6 +72,11 @@ pub(super) struct SessionBook {
 }
 
 impl SessionBook {
+    #[cfg(feature = "sessions")]
+    pub(super) fn is_followed_by(&self, queue: &Arc<Queue<Event>>) -> bool {
+        self.subscribers.iter().any(|known| Arc::ptr_eq(known, queue))
+    }
+
     pub(super) fn new(is_named: bool) -> Self {
         Self {
             subscribers: Vec::new(),

@@ -3,10 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use super::EndListener;
 use super::book::SessionBook;
+use super::{EndListener, LogSink};
 use crate::client::event::Queue;
-use crate::client::log::LogQueue;
 use crate::client::stream::LogEntry;
 use crate::{ConnectionState, Event};
 
@@ -19,7 +18,7 @@ pub(super) const BOOKS: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
-    pub(super) logs: Vec<Arc<LogQueue>>,
+    pub(super) logs: Vec<Arc<dyn LogSink>>,
     pub(super) sessions: HashMap<Arc<str>, SessionBook>,
     pub(super) listeners: Vec<Weak<dyn EndListener>>,
     /// The state of the connection that was published last.
@@ -39,8 +38,8 @@ pub(super) struct State {
 impl State {
     /// Adds an entry to the logs that are read.
     pub(super) fn log(&mut self, entry: &LogEntry) {
-        self.logs.retain(LogQueue::is_read);
-        self.logs.iter().for_each(|queue| queue.push(entry));
+        self.logs.retain(|log| log.is_read());
+        self.logs.iter().for_each(|log| log.push(entry));
     }
 
     /// Returns the state of a session that this client names.

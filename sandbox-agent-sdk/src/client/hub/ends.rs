@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::book::SessionBook;
 use super::taking_up::TakingUp;
-use super::{At, Hub};
+use super::{Hub, Numbered};
 use crate::event::{Origin, SessionEnded};
 use crate::termination::TerminationReport;
 use crate::{Event, TerminationInfo};
@@ -83,11 +83,16 @@ impl Hub {
 
     /// Ends a session. Only the first end counts and is published.
     pub(crate) fn end_session(&self, id: &str, report: TerminationReport) -> TerminationInfo {
-        self.end_session_at(id, report, At::default())
+        self.end_session_at(id, report, None)
     }
 
     /// Ends a session by a notification of the stream.
-    pub(crate) fn end_session_at(&self, id: &str, report: TerminationReport, at: At<'_>) -> TerminationInfo {
+    pub(crate) fn end_session_at(
+        &self,
+        id: &str,
+        report: TerminationReport,
+        at: Option<Numbered<'_>>,
+    ) -> TerminationInfo {
         let (info, deserted) = {
             let mut state = self.lock();
             if !state.sessions.contains_key(id) {
@@ -103,9 +108,6 @@ impl Hub {
             }
             let book = state.known_or_unnamed(id);
             if let Some(info) = &*book.ended.borrow() {
-                if let (Some(observer), Some(place)) = (self.observer.get(), at.place) {
-                    observer.passed(place);
-                }
                 return info.clone();
             }
             let requested = book.stop_requested;

@@ -15,9 +15,6 @@ impl Hub {
 
     /// Applies the response to a call about a session; `began` is when the call began.
     pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
-        if let Some(observer) = self.observer.get() {
-            observer.answered(id, &patch);
-        }
         self.adopt(id).answer(patch, began, self.tick());
     }
 
@@ -78,6 +75,7 @@ impl Hub {
 
     /// Whether other clients have sessions on the stream of the connection.
     pub(in crate::client) fn set_shared(&self, shared: bool) {
+        self.is_shared.store(shared, std::sync::atomic::Ordering::Release);
         self.lock().shared = shared;
     }
 

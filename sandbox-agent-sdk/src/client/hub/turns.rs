@@ -53,6 +53,11 @@ impl Hub {
         self.lock().book(id).is_prompted = true;
     }
 
+    /// The prompt of the turn was not executed: updates do not belong to the turn until it is sent again.
+    pub(in crate::client) fn prompt_withdrawn(&self, id: &str) {
+        self.lock().book(id).is_prompted = false;
+    }
+
     /// Returns what is missing in the running turn.
     pub(in crate::client) fn turn_missed(&self, id: &str) -> Vec<Missed> {
         self.lock().book(id).turn_missed.clone()
@@ -96,6 +101,27 @@ impl Hub {
         self.lock().book(id).turn = None;
     }
 
+    /// The running turn moves to the session that took the place of its own; `false` if another turn runs there.
+    pub(in crate::client) fn move_turn(&self, from: &str, to: &str, queue: &Arc<Queue<TurnItem>>) -> bool {
+        let mut state = self.lock();
+        if from == to {
+            return true;
+        }
+        let old = state.book(from);
+        let turn = old.turn.take();
+        let before = old.turn_state.send_replace(TurnState::Idle);
+        let new = state.book(to);
+        if *new.turn_state.borrow() != TurnState::Idle {
+            return false;
+        }
+        new.turn = turn.filter(|turn| Arc::ptr_eq(turn, queue));
+        new.turn_missed.clear();
+        new.is_prompted = false;
+        new.progress.send_modify(Progress::begin);
+        new.turn_state.send_replace(before);
+        true
+    }
+
     /// Publishes the outcome of a turn, after all its updates.
     pub(crate) fn turn_outcome(
         &self,
@@ -108,9 +134,6 @@ impl Hub {
             let (session_id, outcome) = (id.to_owned(), outcome.clone());
             let ended = LogRecord::TurnEnded { session_id, request_id, outcome };
             state.log(&LogEntry::new(ended, None, Origin::Live));
-        }
-        if let Some(observer) = self.observer.get() {
-            observer.turn_ended(id, outcome);
         }
     }
 

@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::client::hub::{At, Hub};
+use crate::client::hub::Hub;
 use crate::error::RpcError;
 use crate::requests::QuestionRequest;
 use crate::requests::{DecidedBy, PermissionDecided};
 use crate::requests::{
-    ELICITATION, Fallback, Params, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, ReplyListener,
-    Responder, Response,
+    ELICITATION, Fallback, Held, Params, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, Responder,
+    Response,
 };
 use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest};
 
@@ -47,38 +47,36 @@ impl Decisions {
         &self,
         request: Undecided<'_>,
         responder: impl Into<Responder>,
-        place: Option<&str>,
     ) -> Option<BoxFuture<'static, ()>> {
-        let Undecided { method, session, params, listener } = request;
+        let Undecided { method, session, params, held } = request;
         if method != REQUEST_PERMISSION {
-            let request = QuestionRequest::new(method, params, responder, listener);
+            let request = QuestionRequest::new(method, params, responder, held);
             // One that has no subscriber is dropped here, which cancels it.
-            if self.hub.publish_at(&Event::Question(request), At { position: None, place }) == 0 {
+            if self.hub.publish(&Event::Question(request)) == 0 {
                 self.warn(session.cloned());
             }
             return None;
         }
         let call = params.pointer("/toolCall/toolCallId").and_then(Value::as_str);
         let reported = session.zip(call).and_then(|(session, call)| self.hub.tool_call(session, call));
-        let request = PermissionRequest::new(params, responder, listener, reported);
-        self.permission(request, place)
+        let request = PermissionRequest::new(params, responder, held, reported);
+        self.permission(request)
     }
 
     /// Has a permission decided: by the policy, by the handler, by those who read requests, or refuses it.
-    fn permission(&self, request: PermissionRequest, place: Option<&str>) -> Option<BoxFuture<'static, ()>> {
+    fn permission(&self, request: PermissionRequest) -> Option<BoxFuture<'static, ()>> {
         let decision = self.policy.decide(&request);
         if decision != PermissionDecision::Ask {
-            self.hub.note(&Event::Permission(request.observed()), place);
             request.obey(&decision);
             decided(&self.hub, &request, DecidedBy::Policy);
             return None;
         }
         if let Some(handler) = self.handler.clone() {
-            self.hub.publish_at(&Event::Permission(request.observed()), At { position: None, place });
+            self.hub.publish(&Event::Permission(request.observed()));
             let hub = Arc::clone(&self.hub);
             return Some(Box::pin(async move { ask_handler(&hub, &handler, request).await }));
         }
-        if self.hub.publish_at(&Event::Permission(request.clone()), At { position: None, place }) > 0 {
+        if self.hub.publish(&Event::Permission(request.clone())) > 0 {
             return None;
         }
         // The agent may have taken it back meanwhile.
@@ -103,30 +101,6 @@ impl Decisions {
             );
         }
     }
-
-    /// Has the observer see the response to a request.
-    pub(super) fn reply_listener(
-        &self,
-        method: &str,
-        params: Option<&Value>,
-        session: Option<&str>,
-    ) -> ReplyListener {
-        let (Some(session), Some(params)) = (session.map(str::to_owned), params) else {
-            return Box::new(|_| ());
-        };
-        let tool_call = params.pointer("/toolCall/toolCallId").or_else(|| params.get("toolCallId"));
-        let mut payload = json!({ "method": method });
-        if let Some(tool_call) = tool_call {
-            payload["toolCallId"] = tool_call.clone();
-        }
-        let hub = Arc::downgrade(&self.hub);
-        Box::new(move |response| {
-            if let (Some(hub), Some(response)) = (hub.upgrade(), response.as_object()) {
-                response.iter().for_each(|(name, value)| payload[name] = value.clone());
-                hub.replied(&session, payload);
-            }
-        })
-    }
 }
 
 /// A permission request or a question.
@@ -134,7 +108,8 @@ pub(super) struct Undecided<'a> {
     pub(super) method: &'a str,
     pub(super) session: Option<&'a Arc<str>>,
     pub(super) params: Arc<Params>,
-    pub(super) listener: ReplyListener,
+    /// What is held until the request is answered.
+    pub(super) held: Held,
 }
 
 /// Requests that their handler forwarded.
@@ -149,10 +124,9 @@ impl Fallback for Decisions {
         if !Self::decides(&method) {
             return Box::pin(std::future::ready(Err(unknown)));
         }
-        let listener = self.reply_listener(&method, Some(&params), session.as_deref());
         let (sender, mut decided) = oneshot::channel();
-        let request = Undecided { method: &method, session: session.as_ref(), params, listener };
-        let deciding = self.decide(request, Responder::Handler(sender), None);
+        let request = Undecided { method: &method, session: session.as_ref(), params, held: Box::new(()) };
+        let deciding = self.decide(request, Responder::Handler(sender));
         Box::pin(async move {
             let mut deciding = deciding.unwrap_or_else(|| Box::pin(std::future::pending()));
             let response = tokio::select! {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::client::pump::{Shared, place};
+use crate::client::pump::Shared;
 use crate::convert::decoded::decoded_size;
 use crate::requests::{Params, REQUEST_PERMISSION};
 
@@ -20,8 +20,6 @@ pub(super) struct Incoming {
     /// The parameters, or why they cannot be decoded.
     pub(super) params: Result<Arc<Params>, Undecodable>,
     pub(super) responder: wire::Responder,
-    /// What every client that sees it identifies it by: its id and its content.
-    pub(super) place: String,
 }
 
 /// Why parameters cannot be decoded.
@@ -64,12 +62,11 @@ fn read_session(params: &[u8], limit: usize) -> Option<String> {
 
 impl Incoming {
     pub(super) fn read(request: &wire::AgentRequest, responder: wire::Responder, shared: &Shared) -> Self {
-        let (id, content) = (request.id().as_json().as_bytes(), request.params().as_bytes());
-        let place = format!("{}-{}", place(0, id), place(0, content));
+        let content = request.params().as_bytes();
         let method = request.method().to_owned();
         let params = decode(request, shared);
         let session = read_session(content, shared.limits.session_id);
-        Self { method, session, params, responder, place }
+        Self { method, session, params, responder }
     }
 }
 

@@ -123,19 +123,6 @@ impl Patch {
         Self { options: Some(options), ..Self::default() }
     }
 
-    #[cfg(feature = "sessions")]
-    /// The options it tells of, as they came.
-    pub(crate) fn options_as_sent(&self) -> Option<Value> {
-        let options = self.options.as_ref()?;
-        Some(options.iter().map(|option| option.raw.clone()).collect())
-    }
-
-    #[cfg(feature = "sessions")]
-    /// The mode it tells of.
-    pub(crate) fn mode(&self) -> Option<&str> {
-        self.mode.as_deref()
-    }
-
     /// The metadata was given or changed; it is told before whatever else the patch says of title, mode and model.
     pub(crate) fn with_metadata(mut self, metadata: SessionMetadata) -> Self {
         let answered = std::mem::replace(&mut self.metadata, metadata);

@@ -4,13 +4,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use acp_http_client::RequestOptions;
-use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 
 use super::limits::{TurnLimits, reached};
-use super::{Outcome, TurnItem, TurnOutcome};
+use super::{Current, Outcome, TurnItem, TurnOutcome};
 use crate::client::connection::Connection;
 use crate::client::event::Queue;
 use crate::client::lifecycle::Inner;
@@ -19,6 +18,7 @@ use crate::client::metering::metered;
 use crate::client::names::PROMPT;
 use crate::client::reading::id_text;
 use crate::client::session::TurnState;
+use crate::client::stream::PromptLayer;
 use crate::client::snapshot::Patch;
 use crate::error::Timeout;
 use crate::session::SessionInfo;
@@ -29,30 +29,27 @@ use crate::{DropPolicy, Error};
 /// The error of servers for a prompt to a session that has ended.
 const ALREADY_ENDED: &str = "session already ended";
 
-/// Runs with the id of a prompt before it is sent.
-pub(in crate::client) type BeforeSend =
-    Box<dyn FnOnce(String) -> BoxFuture<'static, Result<(), Error>> + Send>;
-
 /// Runs a turn, from its prompt to its end.
 pub(super) struct Driver {
     pub(super) inner: Arc<Inner>,
     pub(super) session: String,
-    pub(super) params: Value,
+    pub(super) current: Current,
+    pub(super) prompt: Value,
     pub(super) queue: Arc<Queue<TurnItem>>,
     pub(super) outcome: watch::Sender<Option<Outcome>>,
-    /// Guards what runs before the prompt is sent; held to take it.
-    pub(super) before_send: Mutex<Option<BeforeSend>>,
+    /// What stores the prompt before it is sent. The lock makes the driver shareable; it is never waited for.
+    pub(super) layer: Option<Mutex<Box<dyn PromptLayer>>>,
     /// The id of the prompt, once it is known.
     pub(super) request_id: Option<String>,
     pub(super) limits: watch::Receiver<TurnLimits>,
 }
 
 /// Frees the session for the next turn, also when the task is ended from outside.
-struct Free<'a>(&'a Inner, &'a str);
+struct Free(Arc<Inner>, Current);
 
-impl Drop for Free<'_> {
+impl Drop for Free {
     fn drop(&mut self) {
-        self.0.hub.end_turn(self.1);
+        self.0.hub.end_turn(&self.1.id());
     }
 }
 
@@ -85,26 +82,43 @@ impl Driver {
 
     /// Ends the turn for its reader, unless it has ended for it before.
     fn settle(&self, outcome: Outcome) {
-        self.queue.end();
-        self.outcome.send_if_modified(|settled| {
-            let first = settled.is_none();
-            if first {
-                *settled = Some(outcome);
-            }
-            first
-        });
+        settle(&self.queue, &self.outcome, outcome);
     }
 
-    async fn turn(&mut self, dropped: oneshot::Receiver<()>) -> Outcome {
+    async fn turn(&mut self, mut dropped: oneshot::Receiver<()>) -> Outcome {
         let inner = Arc::clone(&self.inner);
+        let _free = Free(Arc::clone(&inner), self.current.clone());
         let session = self.session.clone();
-        let _free = Free(&inner, &session);
-        let outcome = metered(&inner, &session, self.finished(dropped)).await;
+        let mut outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
+        if let Err(error) = &outcome
+            && !error.maybe_executed()
+            && dropped.try_recv() != Err(TryRecvError::Closed)
+            && self.is_sent_again(error).await
+        {
+            let session = self.session.clone();
+            outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
+        }
         self.inner.hub.turn_outcome(&self.session, self.request_id.clone(), &outcome);
         outcome
     }
 
-    async fn finished(&mut self, dropped: oneshot::Receiver<()>) -> Outcome {
+    /// Asks the layer where a prompt that was not executed is sent again, and moves the turn there.
+    async fn is_sent_again(&mut self, error: &Error) -> bool {
+        let Some(layer) = &mut self.layer else { return false };
+        // What the agent reports until the prompt is sent again does not belong to the turn.
+        self.inner.hub.prompt_withdrawn(&self.session);
+        let resend = layer.get_mut().unwrap_or_else(PoisonError::into_inner).not_executed(error);
+        let Some(resend) = resend.await else { return false };
+        if !self.inner.hub.move_turn(&self.session, &resend.session_id, &self.queue) {
+            return false;
+        }
+        *self.current.lock() = resend.session_id.as_str().into();
+        self.session = resend.session_id;
+        self.prompt = resend.prompt.to_value();
+        true
+    }
+
+    async fn finished(&mut self, dropped: &mut oneshot::Receiver<()>) -> Outcome {
         let connection = self.inner.connection().await?;
         let began = self.inner.hub.now();
         let outcome = self.prompt(&connection, dropped).await;
@@ -134,10 +148,6 @@ impl Driver {
         }
     }
 
-    fn take_before_send(&self) -> Option<BeforeSend> {
-        self.before_send.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
     /// Returns what is missing in the turn: lost on the connection, or not read in time.
     fn missing(&self) -> Vec<Missed> {
         let mut missing = self.inner.hub.turn_missed(&self.session);
@@ -161,16 +171,17 @@ impl Driver {
     async fn prompt(
         &mut self,
         connection: &Connection,
-        mut dropped: oneshot::Receiver<()>,
+        dropped: &mut oneshot::Receiver<()>,
     ) -> Result<Value, Error> {
         // Turns are cancelled by a message of their own.
         let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
-        let params = std::mem::take(&mut self.params);
         let session = self.session.clone();
+        let params = json!({"sessionId": session, "prompt": self.prompt});
         let request = connection.wire.request_raw(PROMPT, &params).options(options);
         self.request_id = request.id().map(|id| id_text(&id));
-        if let (Some(before), Some(id)) = (self.take_before_send(), self.request_id.clone()) {
-            before(id).await?;
+        if let (Some(layer), Some(id)) = (&mut self.layer, self.request_id.clone()) {
+            let stored = layer.get_mut().unwrap_or_else(PoisonError::into_inner).before_send(id);
+            stored.await?;
         }
         let call = connection.prompt(&session, request);
         let mut call = std::pin::pin!(call);
@@ -191,7 +202,7 @@ impl Driver {
             () = async { drop(state.wait_for(|state| *state == TurnState::Cancelling).await) } => {
                 stop(connection, &self.session, call).await
             }
-            _ = dropped => {
+            _ = &mut *dropped => {
                 self.inner.hub.leave_turn(&self.session);
                 match policy {
                     DropPolicy::Detach => call.await,
@@ -208,13 +219,24 @@ impl Driver {
                 let mut stopped = std::pin::pin!(stop(connection, &self.session, call));
                 if tokio::time::timeout(limit, &mut stopped).await.is_err() {
                     // Its reader does not wait for an agent that does not stop; the session does.
-                    self.settle(Err(late()));
+                    settle(&self.queue, &self.outcome, Err(late()));
                     let _ = stopped.await;
                 }
                 Err(late())
             }
         }
     }
+}
+
+fn settle(queue: &Queue<TurnItem>, settled: &watch::Sender<Option<Outcome>>, outcome: Outcome) {
+    queue.end();
+    settled.send_if_modified(|settled| {
+        let first = settled.is_none();
+        if first {
+            *settled = Some(outcome);
+        }
+        first
+    });
 }
 
 /// Cancels a turn and waits until it has stopped. The prompt is sent, or at least queued, before its cancel.

@@ -7,7 +7,7 @@ use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::{oneshot, watch};
 
 use super::limits::{TurnLimits, reached};
-use super::{Outcome, Reading, Turn, TurnEvent, TurnItem};
+use super::{Current, Outcome, Reading, Turn, TurnEvent, TurnItem};
 use crate::Error;
 use crate::client::event::Queue;
 use crate::client::session::Session;
@@ -41,7 +41,8 @@ impl Turn {
         if !inner.spawn(feed) {
             queue.end();
         }
-        Self { session, queue, outcome, limits, reading: Reading::NotYet, _held: held }
+        let current = Current::new(session.id());
+        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, _held: held }
     }
 }
 

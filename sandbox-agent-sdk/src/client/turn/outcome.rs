@@ -45,7 +45,7 @@ pub struct TurnOutcome {
 
 impl TurnOutcome {
     /// Parses the response to a prompt.
-    pub(super) fn read(raw: Value, missing: Vec<Missed>) -> Self {
+    pub(crate) fn read(raw: Value, missing: Vec<Missed>) -> Self {
         let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
         let stop_reason = StopReason::from(reason);
         Self { stop_reason, missing, raw, usage: Box::default(), budget: None }

@@ -35,9 +35,33 @@ pub struct RetentionPolicy {
     pub idle: Duration,
     /// How often to look for idle agents: every 5 minutes.
     pub idle_check: Duration,
+    /// How often to look for sessions that have expired: daily.
+    pub expiry_check: Duration,
 }
 
 impl RetentionPolicy {
+    /// The environment variable for [`idle`](Self::idle), in whole minutes.
+    pub const IDLE_TIMEOUT_VARIABLE: &'static str = "AGENT_SESSION_IDLE_TIMEOUT";
+
+    /// The default policy, with the idle timeout of the environment variable `AGENT_SESSION_IDLE_TIMEOUT`.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let minutes = std::env::var_os(Self::IDLE_TIMEOUT_VARIABLE);
+        Self::default().with_idle_minutes(minutes.as_deref().and_then(std::ffi::OsStr::to_str))
+    }
+
+    /// Sets the idle timeout from the text of a number of minutes. The timeout stays as it is without a text, and if the
+    /// text is not a number of at least one.
+    #[must_use]
+    pub fn with_idle_minutes(mut self, minutes: Option<&str>) -> Self {
+        let Some(text) = minutes.map(str::trim).filter(|text| !text.is_empty()) else { return self };
+        match text.parse::<u64>().ok().filter(|minutes| *minutes > 0) {
+            Some(minutes) => self.idle = Duration::from_secs(minutes.saturating_mul(60)),
+            None => tracing::warn!(minutes = text, "the idle timeout is not a number of minutes"),
+        }
+        self
+    }
+
     /// How long a session is kept after it was last active; `None` when it is kept until somebody deletes
     /// it.
     ///
@@ -47,7 +71,7 @@ impl RetentionPolicy {
     pub const fn period(&self, status: SessionStatus, support: ResumeSupport) -> Option<Duration> {
         match status {
             SessionStatus::Active | SessionStatus::Archived => None,
-            SessionStatus::Suspended if support.by_session => Some(self.resumable),
+            SessionStatus::Suspended if support.supports_resume => Some(self.resumable),
             SessionStatus::Suspended => Some(self.suspended),
             SessionStatus::Error => Some(self.error),
         }
@@ -88,6 +112,13 @@ impl RetentionPolicy {
 
 impl Default for RetentionPolicy {
     fn default() -> Self {
-        Self { suspended: DAY * 7, resumable: DAY * 30, error: DAY, idle: HOUR / 2, idle_check: HOUR / 12 }
+        Self {
+            suspended: DAY * 7,
+            resumable: DAY * 30,
+            error: DAY,
+            idle: HOUR / 2,
+            idle_check: HOUR / 12,
+            expiry_check: DAY,
+        }
     }
 }

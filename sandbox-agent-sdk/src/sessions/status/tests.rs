@@ -7,15 +7,16 @@ use super::{
 };
 use crate::session::Timestamp;
 
-const NO_SUPPORT: ResumeSupport = ResumeSupport { by_agent: false, by_session: false, resume_data: false };
+const NO_SUPPORT: ResumeSupport =
+    ResumeSupport { by_agent: false, supports_resume: false, resume_data: false };
 
 fn every_support() -> Vec<ResumeSupport> {
     let each = [false, true];
     let mut all = Vec::new();
     for by_agent in each {
-        for by_session in each {
+        for supports_resume in each {
             for resume_data in each {
-                all.push(ResumeSupport { by_agent, by_session, resume_data });
+                all.push(ResumeSupport { by_agent, supports_resume, resume_data });
             }
         }
     }
@@ -25,13 +26,22 @@ fn every_support() -> Vec<ResumeSupport> {
 #[test]
 fn every_event_in_every_status_does_what_is_specified() {
     let forbidden = |from, to| Err(TransitionError::Forbidden { from, to });
-    let table: [(StatusEvent, [Result<SessionStatus, TransitionError>; 4]); 7] = [
+    let table: [(StatusEvent, [Result<SessionStatus, TransitionError>; 4]); 8] = [
         (StatusEvent::AgentExited, [Ok(Active), Ok(Suspended), Ok(Archived), Ok(Error)]),
         (StatusEvent::IdleCleanup, [Ok(Active), Ok(Suspended), Ok(Archived), Ok(Error)]),
         (StatusEvent::ManualCleanup, [Ok(Active), Ok(Suspended), Ok(Archived), Ok(Error)]),
         (StatusEvent::Shutdown, [Ok(Suspended), Ok(Suspended), Ok(Archived), Ok(Error)]),
         (
             StatusEvent::Archive,
+            [
+                Ok(Archived),
+                forbidden(Suspended, Archived),
+                forbidden(Archived, Archived),
+                forbidden(Error, Archived),
+            ],
+        ),
+        (
+            StatusEvent::Cancel,
             [
                 Ok(Archived),
                 forbidden(Suspended, Archived),
@@ -74,7 +84,7 @@ fn a_new_session_is_active() {
 #[test]
 fn resuming_needs_everything_there_is_to_need() {
     for support in every_support() {
-        let missing = match (support.by_agent, support.by_session, support.resume_data) {
+        let missing = match (support.by_agent, support.supports_resume, support.resume_data) {
             (false, _, _) => Some(ResumeRequirement::Agent),
             (true, false, _) => Some(ResumeRequirement::Session),
             (true, true, false) => Some(ResumeRequirement::ResumeData),
@@ -124,6 +134,7 @@ fn users_may_do_what_is_specified() {
         }
         // What a user may do and what the state machine lets happen are the same thing.
         assert_eq!(status.allows(UserAction::Archive), status.after(StatusEvent::Archive).is_ok());
+        assert_eq!(status.allows(UserAction::Cancel), status.after(StatusEvent::Cancel).is_ok());
         let resumed = status.after(StatusEvent::Resume(ResumeSupport::FULL));
         assert_eq!(status.allows(UserAction::Resume), resumed.is_ok());
     }
@@ -182,7 +193,7 @@ fn every_session_is_kept_as_long_as_specified() {
     let last_active = Timestamp::from_millis(1_794_790_579_671);
     let tick = Duration::from_millis(1);
     for support in every_support() {
-        let suspended = if support.by_session { day * 30 } else { day * 7 };
+        let suspended = if support.supports_resume { day * 30 } else { day * 7 };
         for (status, period) in
             [(Active, None), (Suspended, Some(suspended)), (Archived, None), (Error, Some(hour * 24))]
         {
@@ -207,6 +218,7 @@ fn every_session_is_kept_as_long_as_specified() {
 fn an_idle_agent_goes_and_its_session_stays() {
     let policy = RetentionPolicy::default();
     assert_eq!(policy.idle_check, Duration::from_secs(5 * 60));
+    assert_eq!(policy.expiry_check, Duration::from_secs(24 * 60 * 60));
     let start = Timestamp::from_millis(1_000);
     let limit = start.saturating_add(Duration::from_secs(30 * 60));
     let before = Timestamp::from_millis(limit.as_millis() - 1);
@@ -217,4 +229,28 @@ fn an_idle_agent_goes_and_its_session_stays() {
         assert!(!policy.is_agent_idle(status, start, Timestamp::from_millis(u64::MAX)), "{status}");
     }
     assert!(!policy.is_agent_idle(Active, start, Timestamp::from_millis(0)));
+}
+
+#[test]
+fn the_idle_timeout_comes_from_a_number_of_minutes() {
+    for (text, minutes) in [
+        (None, 30),
+        (Some(""), 30),
+        (Some("45"), 45),
+        (Some(" 1 "), 1),
+        (Some("0"), 30),
+        (Some("-5"), 30),
+        (Some("soon"), 30),
+        (Some("1.5"), 30),
+    ] {
+        let policy = RetentionPolicy::default().with_idle_minutes(text);
+        assert_eq!(policy.idle, Duration::from_secs(minutes * 60), "{text:?}");
+        assert_eq!(
+            RetentionPolicy { idle: RetentionPolicy::default().idle, ..policy },
+            RetentionPolicy::default()
+        );
+    }
+    let longest = RetentionPolicy::default().with_idle_minutes(Some("18446744073709551615"));
+    assert_eq!(longest.idle, Duration::from_secs(u64::MAX));
+    assert_eq!(RetentionPolicy::IDLE_TIMEOUT_VARIABLE, "AGENT_SESSION_IDLE_TIMEOUT");
 }

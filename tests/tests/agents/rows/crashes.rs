@@ -40,11 +40,13 @@ pub(super) async fn a_killed_agent_is_reported_and_loads_its_session_again(cell:
 
 async fn stored(bench: &Bench) -> (SandboxAgentClient, sandbox_agent_sdk::sessions::StoredSession) {
     let store = SqliteStore::open(bench.home.folder().join("sessions.sqlite")).await.expect("a store");
-    let options = bench.options().store(store).permissions(PermissionPolicy::BypassPermissions);
+    let options = bench.options().permissions(PermissionPolicy::BypassPermissions);
     let connected = bench.connect(options).await;
-    let session =
-        patiently("a session", connected.client.sessions().resume_or_create("kept", bench.new_session()))
-            .await;
+    let session = patiently(
+        "a session",
+        connected.client.with_store(store).resume_or_create("kept", bench.new_session()),
+    )
+    .await;
     (connected.client, session.unwrap_or_else(|error| panic!("{}", chain(&error))))
 }
 

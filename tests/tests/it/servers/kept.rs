@@ -5,10 +5,10 @@ use std::sync::Arc;
 use sandbox_agent_sdk::connection::Capabilities;
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::sessions::{
-    EventQuery, MemoryStore, PostgresStore, SessionStatus, SessionStore, SqliteStore, StoredEvent,
-    StoredSession,
+    EventQuery, MemoryStore, PostgresStore, SessionStatus, SessionStore, SqliteStore, StoreOptions,
+    StoredClient, StoredEvent, StoredSession,
 };
-use sandbox_agent_sdk::{Error, Event, Events, NewSession, SandboxAgentClient};
+use sandbox_agent_sdk::{Error, Event, Events, NewSession};
 use sdk_tests::{Cluster, Schema, within};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -119,10 +119,10 @@ struct Life {
 impl Life {
     async fn go_on(mut self, way: Option<TakesUp>) -> Store {
         let (mut client, mut events) = self.program().await;
-        let mut session = within("a session", client.sessions().create_as("mine", NewSession::in_dir("/")))
+        let mut session = within("a session", client.new_session_as("mine", NewSession::in_dir("/")))
             .await
             .expect("a session can be made");
-        let known = client.capabilities().expect("it is connected");
+        let known = client.client().capabilities().expect("it is connected");
         if let Some(way) = way {
             let able = (known.resume_session, known.load_session);
             assert_eq!(
@@ -134,11 +134,11 @@ impl Life {
         assert_eq!(told(&session, "say one").await.expect("a turn"), ["one"]);
         match self.blow {
             Blow::ProgramRestarts => {
-                within("storing", client.sessions().flush()).await.expect("everything is stored");
+                within("storing", client.flush()).await.expect("everything is stored");
                 self.hear(&mut events);
                 drop((client, session, events));
                 (client, events) = self.program().await;
-                session = client.sessions().session("mine");
+                session = client.session("mine");
             }
             Blow::ServerIsKilled => self.server.kill_and_restart().await,
             Blow::AgentCrashes => {
@@ -166,7 +166,7 @@ impl Life {
                 "it is the same conversation"
             );
         }
-        within("storing", client.sessions().flush()).await.expect("everything is stored");
+        within("storing", client.flush()).await.expect("everything is stored");
         self.hear(&mut events);
         self.check(&client, &known, way.is_some(), failures).await;
         within("disconnecting", client.disconnect()).await.expect("disconnecting does not fail");
@@ -174,11 +174,11 @@ impl Life {
     }
 
     /// A program that has just started.
-    async fn program(&self) -> (SandboxAgentClient, Events) {
-        let options = options(&self.server, &Knobs::default()).shared_store(self.store.open().await);
-        let client = options.build().expect("options that can be used");
+    async fn program(&self) -> (StoredClient, Events) {
+        let client = options(&self.server, &Knobs::default()).build().expect("options that can be used");
+        let client = client.with_store_options(self.store.open().await, StoreOptions::default());
         let events = client.events();
-        within("connect", client.connect()).await.expect("the handshake succeeds");
+        within("connect", client.client().connect()).await.expect("the handshake succeeds");
         (client, events)
     }
 
@@ -213,8 +213,8 @@ impl Life {
     }
 
     /// Everything is stored once and told once, in its order.
-    async fn check(&self, client: &SandboxAgentClient, known: &Capabilities, ours: bool, failures: usize) {
-        let stored = stored(&**client.sessions().store()).await;
+    async fn check(&self, client: &StoredClient, known: &Capabilities, ours: bool, failures: usize) {
+        let stored = stored(&**client.store()).await;
         let kinds =
             |kind: &str| stored.iter().filter(|event| event.kind.as_str() == kind).collect::<Vec<_>>();
         // The agent says back the history that it is told, and on a shared endpoint others are heard, too.
@@ -295,9 +295,7 @@ async fn stored(store: &dyn SessionStore) -> Vec<StoredEvent> {
     for (index, event) in (1..).zip(&page.events) {
         assert_eq!(event.index, index, "the index has no holes");
     }
-    let mut ids: Vec<&str> = page.events.iter().map(|event| event.id.as_str()).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    assert_eq!(ids.len(), page.events.len(), "an event is stored twice");
+    let keys: std::collections::HashSet<_> = page.events.iter().map(|event| &event.key).collect();
+    assert_eq!(keys.len(), page.events.len(), "an event is stored twice");
     page.events
 }

@@ -1,0 +1,267 @@
+//! A client whose sessions are stored.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures::future::BoxFuture;
+use tokio::sync::oneshot;
+
+use super::options::StoreOptions;
+use super::session::StoredSession;
+use super::shared::Shared;
+use super::store::{
+    Append, EventPage, EventQuery, RecordPage, RecordPatch, RecordQuery, SessionRecord, SessionStore,
+    StoreError,
+};
+use super::tracker::{Ask, Command, Wish};
+use crate::client::random::random_id;
+use crate::sessions::{StatusEvent, UserAction};
+use crate::{Error, Events, NewSession, SandboxAgentClient};
+
+impl SandboxAgentClient {
+    /// A client whose sessions are stored in this store. This client itself stores nothing.
+    #[must_use]
+    pub fn with_store(&self, store: impl SessionStore) -> StoredClient {
+        self.with_store_options(Arc::new(store), StoreOptions::default())
+    }
+
+    /// A client whose sessions are stored, for a store that is used elsewhere too, and with other options.
+    #[must_use]
+    pub fn with_store_options(&self, store: Arc<dyn SessionStore>, options: StoreOptions) -> StoredClient {
+        StoredClient { shared: Shared::new(self, store, options), client: self.clone() }
+    }
+}
+
+/// A client whose sessions are all stored: [`SandboxAgentClient::with_store`].
+///
+/// It is cheap to clone, and counts as a handle of its client.
+#[derive(Clone)]
+pub struct StoredClient {
+    client: SandboxAgentClient,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl StoredClient {
+    /// The client below, which stores nothing.
+    #[must_use]
+    pub fn client(&self) -> &SandboxAgentClient {
+        &self.client
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn SessionStore> {
+        &self.shared.store
+    }
+
+    /// The name under which this process owns sessions.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        &self.shared.owner
+    }
+
+    /// Everything that happens from now on: to the connection, and in all sessions, stored or not.
+    pub fn events(&self) -> Events {
+        self.client.events()
+    }
+
+    /// Creates a session under an id of its own.
+    ///
+    /// # Errors
+    /// As [`SandboxAgentClient::new_session`], and [`Error::Store`].
+    pub async fn new_session(&self, new: NewSession) -> Result<StoredSession, Error> {
+        self.new_session_as(format!("ses_{}", random_id()), new).await
+    }
+
+    /// Creates a session under this id.
+    ///
+    /// # Errors
+    /// As [`new_session`](Self::new_session); [`StoreError::Exists`] if there is one of this id.
+    pub async fn new_session_as(
+        &self,
+        id: impl Into<String>,
+        new: NewSession,
+    ) -> Result<StoredSession, Error> {
+        let id = id.into();
+        let boxed = Box::new(new.clone());
+        self.shared.ask(&self.client, &id, |answer| Ask::Create { new: boxed, answer }).await?;
+        Ok(StoredSession::new(self.clone(), id, Some(new)))
+    }
+
+    /// A handle of a session by its id. Nothing is looked up, and the session need not exist.
+    #[must_use]
+    pub fn session(&self, id: impl Into<String>) -> StoredSession {
+        StoredSession::new(self.clone(), id.into(), None)
+    }
+
+    /// Acquires a session: [`StoredSession::resume`].
+    ///
+    /// # Errors
+    /// As [`StoredSession::resume`].
+    pub async fn resume(&self, id: impl Into<String>) -> Result<StoredSession, Error> {
+        let session = self.session(id);
+        session.resume().await?;
+        Ok(session)
+    }
+
+    /// Acquires the session of this id, or creates it.
+    ///
+    /// Tool servers are not stored, so that they come from here also when the session is restored.
+    ///
+    /// # Errors
+    /// As [`new_session`](Self::new_session) and [`StoredSession::resume`].
+    pub async fn resume_or_create(
+        &self,
+        id: impl Into<String>,
+        new: NewSession,
+    ) -> Result<StoredSession, Error> {
+        let id = id.into();
+        let is_there = self.shared.in_time(self.shared.store.get(&id)).await?.is_some();
+        if !is_there {
+            match self.new_session_as(&id, new.clone()).await {
+                // Another call, or another process, was first.
+                Err(Error::Store(StoreError::Exists { .. } | StoreError::OwnershipLost { .. })) => {}
+                created => return created,
+            }
+        }
+        let session = StoredSession::new(self.clone(), id, Some(new));
+        session.resume().await?;
+        Ok(session)
+    }
+
+    /// A page of sessions, the newest first. By default archived and failed ones are left out.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn list(&self, query: RecordQuery) -> Result<RecordPage, Error> {
+        Ok(self.shared.in_time(self.shared.store.list(&query)).await?)
+    }
+
+    /// How many sessions a badge shows: those that are active or suspended.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn badge_count(&self) -> Result<u64, Error> {
+        Ok(self.shared.in_time(self.shared.store.count(&RecordQuery::counted())).await?)
+    }
+
+    /// The record of a session, if there is one of this id.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn get(&self, id: &str) -> Result<Option<SessionRecord>, Error> {
+        Ok(self.shared.in_time(self.shared.store.get(id)).await?)
+    }
+
+    /// A page of the stored events of a session.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn stored_events(&self, query: EventQuery) -> Result<EventPage, Error> {
+        self.shared.events(&query).await
+    }
+
+    /// Archives a session. Nothing else ever does, and there is no way back.
+    ///
+    /// # Errors
+    /// [`Error::Status`] if it is not active.
+    pub async fn archive(&self, id: &str) -> Result<SessionRecord, Error> {
+        self.transition(id, StatusEvent::Archive).await
+    }
+
+    /// Marks a session as one that cannot continue. An agent's end is no reason for that.
+    ///
+    /// # Errors
+    /// [`Error::Status`] if it is not active.
+    pub async fn fail(&self, id: &str) -> Result<SessionRecord, Error> {
+        self.transition(id, StatusEvent::FatalError).await
+    }
+
+    async fn transition(&self, id: &str, event: StatusEvent) -> Result<SessionRecord, Error> {
+        let mut patch = RecordPatch::status(event);
+        patch.last_active_at = (event == StatusEvent::FatalError).then(|| SystemTime::now().into());
+        let record = self.patch(id, patch).await?;
+        self.flush_session(id).await;
+        self.shared.untrack(id);
+        Ok(record)
+    }
+
+    /// Changes the record of a session.
+    pub(super) async fn patch(&self, id: &str, patch: RecordPatch) -> Result<SessionRecord, Error> {
+        let append = Append::to(id).patch(patch);
+        let appended = match self.shared.in_time(self.shared.store.append(append)).await {
+            Err(StoreError::Status(error)) => return Err(error.into()),
+            appended => appended?,
+        };
+        match appended.record {
+            Some(record) => Ok(record),
+            None => self.shared.record(id).await,
+        }
+    }
+
+    /// Deletes a session with its events, and returns whether there was one. Its agent is not ended.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn delete(&self, id: &str) -> Result<bool, Error> {
+        self.shared.untrack(id);
+        Ok(self.shared.in_time(self.shared.store.delete(id)).await?)
+    }
+
+    /// Waits until everything that happened so far is stored, or given up, within twice [`StoreOptions::retry_for`].
+    ///
+    /// # Errors
+    /// [`Error::EventsLost`] and [`Error::Store`] if something was not stored since the last call.
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.flush_until(self.shared.flush_deadline()).await
+    }
+
+    pub(super) async fn flush_until(&self, deadline: tokio::time::Instant) -> Result<(), Error> {
+        let waits = self.shared.all_tracked().into_iter().map(|(_, handle)| async move {
+            let (done, flushed) = oneshot::channel();
+            handle.inbox.note(Command::Flush(done));
+            // A tracker that has ended has nothing to store.
+            let _ = flushed.await;
+        });
+        let all = futures::future::join_all(waits);
+        if tokio::time::timeout_at(deadline, all).await.is_err() {
+            self.shared.take_losses()?;
+            return Err(StoreError::timed_out("flush").into());
+        }
+        self.shared.take_losses()
+    }
+
+    /// Waits until everything that happened so far in a session is stored, or given up.
+    pub(super) async fn flush_session(&self, id: &str) {
+        if let Some(handle) = self.shared.tracked(id) {
+            let (done, flushed) = oneshot::channel();
+            handle.inbox.note(Command::Flush(done));
+            let _ = tokio::time::timeout_at(self.shared.deadline(), flushed).await;
+        }
+    }
+
+    /// Ends the connection, and stores what happened until then, within one deadline.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush). The client is disconnected all the same.
+    pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
+        let client = self.clone();
+        Box::pin(async move {
+            let deadline = client.shared.flush_deadline();
+            client.shared.feed.set_asleep(false);
+            client.client.disconnect().await?;
+            client.flush_until(deadline).await
+        })
+    }
+
+    pub(super) fn wish(&self, new: Option<&NewSession>) -> Wish {
+        Wish { action: UserAction::Resume, new: new.cloned().map(Box::new) }
+    }
+}
+
+impl fmt::Debug for StoredClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredClient").field("store", &self.shared.store).finish_non_exhaustive()
+    }
+}

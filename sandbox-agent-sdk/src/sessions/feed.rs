@@ -1,0 +1,486 @@
+//! Brings what the client sees to the trackers of stored sessions.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, oneshot};
+
+use super::entry::{Entry, is_stored, rpc_id_of};
+use super::inbox::Inbox;
+use super::store::StoredEventKind;
+use super::tracker::Command;
+use crate::client::{Hub, LogSink};
+use crate::error::RpcError;
+use crate::event::Origin;
+use crate::requests::{AgentRequest, RequestHandler, Response};
+use crate::session::Timestamp;
+use crate::stream::{LogEntry, LogRecord, StreamPosition as Position};
+use crate::{ConnectionState, Error, Event, TurnOutcome};
+
+/// How many bytes are held for sessions that are being created, and how many events of each.
+const EARLY_BYTES: usize = 32 << 20;
+const EARLY_EVENTS: usize = 8192;
+/// How many places of the stream are remembered, to know how far it is stored.
+const POSITIONS: usize = 4096;
+
+type Mailbox = Arc<Inbox<Command>>;
+
+/// Sees everything, in the order of the stream, and gives each tracker what belongs to its session.
+#[derive(Debug)]
+pub(super) struct Feed {
+    /// Guards the routes; held for a look-up and a push. The hub's lock may be held around it, never the other way.
+    state: Mutex<State>,
+    /// Whether other clients see the same stream, so that positions in it mean something to them.
+    is_shared: Arc<AtomicBool>,
+    /// Whether there is no connection although the application did not disconnect: what needs one connects.
+    asleep: AtomicBool,
+    /// Whether the connection is being ended because nothing happens.
+    falling_asleep: AtomicBool,
+    /// Events that did not fit, by session, until they are reported.
+    lost: Mutex<BTreeMap<String, u64>>,
+    pub(super) losing: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the id of the agent's session.
+    routes: HashMap<String, Route>,
+    /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
+    gone: HashMap<String, Route>,
+    /// The turns of this process, by the id of the agent's session: their end is told even after the route is gone.
+    turns: HashMap<String, Mailbox>,
+    /// Turns of other programs, by the JSON-RPC id of their prompt.
+    foreign: HashMap<String, Mailbox>,
+    /// How many sessions are being created, and what came for sessions that are not known meanwhile.
+    creating: usize,
+    early: HashMap<String, Early>,
+    early_bytes: usize,
+    /// The latest places of the stream.
+    places: VecDeque<Position>,
+    /// The offsets that trackers have not stored yet.
+    unstored: BTreeMap<u64, usize>,
+    clock: u64,
+    /// The clock when the stream was lost last.
+    lost_at: Option<u64>,
+    away: bool,
+    /// What was bound before is gone with the agent, the server or the connection.
+    ended_before: u64,
+    /// Incremented with every connection and every restart of the server: offsets of different streams do not compare.
+    stream: u64,
+    last_active: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Route {
+    session: String,
+    inbox: Mailbox,
+    bound_at: u64,
+}
+
+#[derive(Debug, Default)]
+struct Early {
+    entries: Vec<Entry>,
+    lost: u64,
+}
+
+/// A moment: what was bound before a later loss of the agent is gone with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) clock: u64,
+    pub(super) stream: u64,
+}
+
+impl Feed {
+    /// A feed that sees everything from now on.
+    pub(super) fn attached(hub: &Hub) -> Arc<Self> {
+        let feed = Arc::new(Self {
+            state: Mutex::default(),
+            is_shared: Arc::clone(hub.is_shared()),
+            asleep: AtomicBool::new(false),
+            falling_asleep: AtomicBool::new(false),
+            lost: Mutex::default(),
+            losing: Notify::new(),
+        });
+        hub.attach(Arc::<Self>::clone(&feed));
+        feed
+    }
+
+    /// Whether there is no connection although the application did not disconnect.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Acquire) || self.falling_asleep.load(Ordering::Acquire)
+    }
+
+    /// The connection is being ended because nothing happens, or this is over.
+    pub(super) fn set_falling_asleep(&self, falling: bool) {
+        self.falling_asleep.store(falling, Ordering::Release);
+    }
+
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::Release);
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        let state = self.lock();
+        Moment { clock: state.clock, stream: state.stream }
+    }
+
+    /// Another reader of the stream found that the server has restarted. What is bound from now on was bound on the new
+    /// server, although this stream has not reported the restart yet.
+    pub(super) fn restart_found(&self, since: Moment) -> Moment {
+        let mut state = self.lock();
+        if state.stream == since.stream && state.lost_at.is_none() {
+            state.clock += 1;
+            state.lost_at = Some(state.clock);
+        }
+        Moment { clock: state.clock, stream: state.stream }
+    }
+
+    /// Gives events of an agent's session to a tracker from now on. A tracker that had them before loses the session.
+    ///
+    /// Returns `false` if the agent was lost since that moment.
+    pub(super) fn route(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) -> bool {
+        let mut state = self.lock();
+        let route = Route { session: session.to_owned(), inbox: Arc::clone(inbox), bound_at: since.clock };
+        let is_live = !state.is_gone(since.clock);
+        let before = state.routes.insert(agent_session.to_owned(), route);
+        if let Some(before) = before.filter(|before| !Arc::ptr_eq(&before.inbox, inbox)) {
+            // The agent gave its id to another session.
+            before.inbox.note(Command::Gone);
+        }
+        is_live
+    }
+
+    /// Like [`route`](Self::route), unless the agent has given the id to another session.
+    pub(super) fn route_if_free(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) {
+        let is_free = {
+            let state = self.lock();
+            state.routes.get(agent_session).is_none_or(|route| Arc::ptr_eq(&route.inbox, inbox))
+        };
+        if is_free {
+            self.route(agent_session, session, inbox, since);
+        }
+    }
+
+    /// Ends the routes of a tracker, but for this agent's session.
+    pub(super) fn unroute(&self, inbox: &Mailbox, but: Option<&str>) {
+        let mut state = self.lock();
+        state.routes.retain(|id, route| !Arc::ptr_eq(&route.inbox, inbox) || Some(id.as_str()) == but);
+        state.gone.retain(|_, route| !Arc::ptr_eq(&route.inbox, inbox));
+        if but.is_none() {
+            state.foreign.retain(|_, turn| !Arc::ptr_eq(turn, inbox));
+        }
+    }
+
+    /// A session is being created: what comes for unknown sessions is held until the guard is dropped.
+    pub(super) fn creating(self: &Arc<Self>) -> Creating {
+        self.lock().creating += 1;
+        Creating(Arc::clone(self))
+    }
+
+    /// Gives what came for a session while it was created to its tracker.
+    pub(super) fn claim_early(&self, agent_session: &str, inbox: &Mailbox) {
+        let mut state = self.lock();
+        let Some(early) = state.early.remove(agent_session) else { return };
+        for mut entry in early.entries {
+            entry.stream = state.stream;
+            state.early_bytes = state.early_bytes.saturating_sub(entry.weight);
+            state.pending(&entry);
+            inbox.push(entry);
+        }
+        inbox.lose(early.lost);
+    }
+
+    /// A turn of this process runs in an agent's session.
+    pub(super) fn begin_turn(&self, agent_session: &str, inbox: &Mailbox) {
+        let mut state = self.lock();
+        state.last_active = Some(SystemTime::now().into());
+        state.turns.insert(agent_session.to_owned(), Arc::clone(inbox));
+    }
+
+    /// Waits for the response to a prompt of another program.
+    pub(super) fn expect_response(&self, request: &str, inbox: &Mailbox) {
+        self.lock().foreign.insert(request.to_owned(), Arc::clone(inbox));
+    }
+
+    /// Events at these offsets of these streams are stored, or given up.
+    pub(super) fn settled(&self, places: impl IntoIterator<Item = (u64, u64)>) {
+        let mut state = self.lock();
+        for (stream, offset) in places {
+            if stream != state.stream {
+                continue;
+            }
+            if let Some(count) = state.unstored.get_mut(&offset) {
+                *count -= 1;
+                if *count == 0 {
+                    state.unstored.remove(&offset);
+                }
+            }
+        }
+    }
+
+    /// The latest place of the stream.
+    pub(super) fn place(&self) -> Option<Position> {
+        self.lock().places.back().copied()
+    }
+
+    /// Up to where everything of every session is stored.
+    pub(super) fn scanned_to(&self) -> Option<(u64, Position)> {
+        let state = self.lock();
+        let first = state.unstored.keys().next().copied().unwrap_or(u64::MAX);
+        let place = state.places.iter().rev().find(|place| place.offset < first)?;
+        Some((state.stream, *place))
+    }
+
+    /// When something last happened in any session, stored or not.
+    pub(super) fn last_active(&self) -> Option<Timestamp> {
+        self.lock().last_active
+    }
+
+    /// Events that were lost since the last call, by session.
+    pub(super) fn take_lost(&self) -> BTreeMap<String, u64> {
+        std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn lose(&self, session: &str) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        *lost.entry(session.to_owned()).or_default() += 1;
+        drop(lost);
+        self.losing.notify_one();
+    }
+
+    fn deliver(&self, state: &mut State, session: &str, mut entry: Entry) {
+        entry.stream = state.stream;
+        if let Some(route) = state.routes.get(session) {
+            let (inbox, id) = (Arc::clone(&route.inbox), route.session.clone());
+            let offset = entry.place.map(|place| place.offset);
+            if inbox.push(entry) {
+                offset.into_iter().for_each(|offset| *state.unstored.entry(offset).or_default() += 1);
+            } else {
+                self.lose(&id);
+            }
+        } else if let Some(gone) = state.gone.remove(session).filter(|_| entry.kind == StoredEventKind::Ended)
+        {
+            let _ = gone.inbox.push(entry);
+        } else if state.creating > 0 {
+            state.hold(session, entry);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn pass(&mut self, place: Position) {
+        if self.places.len() == POSITIONS {
+            self.places.pop_front();
+        }
+        self.places.push_back(place);
+    }
+
+    fn pending(&mut self, entry: &Entry) {
+        if let Some(place) = entry.place {
+            *self.unstored.entry(place.offset).or_default() += 1;
+        }
+    }
+
+    fn hold(&mut self, session: &str, entry: Entry) {
+        let fits = self.early_bytes + entry.weight <= EARLY_BYTES;
+        let early = self.early.entry(session.to_owned()).or_default();
+        if fits && early.entries.len() < EARLY_EVENTS {
+            self.early_bytes += entry.weight;
+            early.entries.push(entry);
+        } else {
+            early.lost += 1;
+        }
+    }
+
+    /// Whether what was bound then is gone.
+    fn is_gone(&self, bound_at: u64) -> bool {
+        bound_at < self.ended_before
+    }
+
+    /// Ends every binding that is older than this, and begins another stream.
+    fn end_before(&mut self, before: u64) {
+        self.ended_before = before;
+        self.stream += 1;
+        self.places.clear();
+        self.unstored.clear();
+        self.foreign.clear();
+        let gone = self.routes.extract_if(|_, route| route.bound_at < before);
+        for (id, route) in gone {
+            route.inbox.note(Command::Gone);
+            self.gone.insert(id, route);
+        }
+    }
+
+    /// Something happened that is not of one session.
+    fn happened_to_all(&mut self, event: &Event) {
+        match event {
+            Event::Connection(ConnectionState::Reconnecting { .. }) if self.away => {}
+            Event::Connection(ConnectionState::Reconnecting { .. }) => {
+                self.away = true;
+                self.clock += 1;
+                self.lost_at = Some(self.clock);
+            }
+            Event::Reconnected { .. } => self.away = false,
+            Event::ServerRestarted => {
+                self.clock += 1;
+                // What was bound since the stream was lost was bound on the new server.
+                let before = self.lost_at.take().unwrap_or(self.clock);
+                self.end_before(before);
+            }
+            Event::Connection(
+                ConnectionState::AgentEnded(_) | ConnectionState::Disconnected | ConnectionState::Lost(_),
+            ) => {
+                self.clock += 1;
+                (self.away, self.lost_at) = (false, None);
+                self.end_before(self.clock);
+            }
+            Event::Gap(_) | Event::Lagged(_) => {
+                let Some(entry) = Entry::of(event, None) else { return };
+                for route in self.routes.values() {
+                    // What does not fit is counted in its place.
+                    let _ = route.inbox.push(entry.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl LogSink for Feed {
+    fn push(&self, entry: &LogEntry) {
+        let position = entry.position.filter(|_| self.is_shared.load(Ordering::Acquire));
+        let mut state = self.lock();
+        if let Some(position) = position {
+            state.pass(position);
+        }
+        match &entry.record {
+            LogRecord::Response { request_id, result } => state.responded(request_id, result),
+            LogRecord::TurnEnded { session_id, outcome, .. } => state.turn_ended(session_id, outcome),
+            LogRecord::Settled(settlement) => {
+                if let Some(route) = state.routes.get(&settlement.session_id) {
+                    route.inbox.note(Command::Described);
+                }
+            }
+            record => self.happened(&mut state, record, entry, position),
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        true
+    }
+}
+
+impl Feed {
+    fn happened(&self, state: &mut State, record: &LogRecord, entry: &LogEntry, position: Option<Position>) {
+        let Some(session) = entry.session_id() else {
+            if let LogRecord::Event(event) = record {
+                if let Event::Connection(connection) = event
+                    && !matches!(connection, ConnectionState::Connecting)
+                {
+                    self.set_asleep(self.falling_asleep.load(Ordering::Acquire));
+                }
+                state.happened_to_all(event);
+            }
+            return;
+        };
+        if entry.origin != Origin::Live {
+            return;
+        }
+        state.last_active = Some(SystemTime::now().into());
+        if let Some(entry) = Entry::of_record(record, position) {
+            self.deliver(state, session, entry);
+        }
+    }
+
+    /// The tracker that stores what is answered in a session.
+    fn answering(&self, session: &str) -> Option<Mailbox> {
+        let state = self.lock();
+        let route = state.routes.get(session).map(|route| &route.inbox);
+        route.or_else(|| state.turns.get(session)).map(Arc::clone)
+    }
+}
+
+impl State {
+    fn responded(&mut self, request: &str, response: &Result<Value, RpcError>) {
+        if let Some(inbox) = self.foreign.remove(request) {
+            inbox.note(Command::ForeignTurnEnded(response.clone()));
+        }
+    }
+
+    fn turn_ended(&mut self, session: &str, outcome: &Result<TurnOutcome, Error>) {
+        self.last_active = Some(SystemTime::now().into());
+        let turn = self.turns.remove(session);
+        let inbox = turn.or_else(|| self.routes.get(session).map(|route| Arc::clone(&route.inbox)));
+        if let Some(inbox) = inbox {
+            inbox.note(Command::TurnEnded(session.to_owned(), Box::new(outcome.clone())));
+        }
+    }
+}
+
+/// Stores the answers to permission requests and questions of stored sessions before they are sent.
+#[derive(Debug)]
+pub(super) struct Answers(pub(super) Weak<Feed>);
+
+impl Answers {
+    /// Whether an answer to this request is stored.
+    pub(super) fn selects(&self, request: &AgentRequest) -> bool {
+        let answering = |session: &str| self.0.upgrade()?.answering(session);
+        is_stored(request.method()) && request.session_id().and_then(answering).is_some()
+    }
+}
+
+impl RequestHandler for Answers {
+    fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response> {
+        let params = request.params();
+        let tool_call = params.pointer("/toolCall/toolCallId").or_else(|| params.get("toolCallId"));
+        let mut payload = json!({ "method": request.method(), "requestId": request.id() });
+        if let Some(tool_call) = tool_call {
+            payload["toolCallId"] = tool_call.clone();
+        }
+        let inbox = request.session_id().and_then(|session| self.0.upgrade()?.answering(session));
+        // It is published now, in its place between the updates.
+        let response = request.forward();
+        Box::pin(async move {
+            let response = response.await;
+            match &response {
+                Ok(result) => payload["result"] = result.clone(),
+                Err(error) => payload["error"] = json!({"code": error.code, "message": error.message}),
+            }
+            let Some(inbox) = inbox else { return response };
+            if inbox.is_busy() {
+                // The tracker may wait for the agent, which waits for this answer.
+                let rpc_id = payload["requestId"].as_str().map(rpc_id_of);
+                inbox.push(Entry::own(StoredEventKind::Answered, payload).about(rpc_id));
+                return response;
+            }
+            let (stored, is_stored) = oneshot::channel();
+            inbox.note(Command::Answered { payload, stored });
+            // A tracker that has ended stores nothing, and the agent gets its answer all the same.
+            let _ = is_stored.await;
+            response
+        })
+    }
+}
+
+/// Holds what comes for unknown sessions.
+#[derive(Debug)]
+pub(super) struct Creating(Arc<Feed>);
+
+impl Drop for Creating {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.creating -= 1;
+        if state.creating == 0 {
+            state.early.clear();
+            state.early_bytes = 0;
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The mailbox of a tracker: what happened, and what is asked of it, in one order.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::entry::Entry;
+
+/// The mailbox of one tracker. Events are bounded in number and bytes, what does not fit is counted in its place.
+#[derive(Debug)]
+pub(super) struct Inbox<C> {
+    capacity: usize,
+    max_bytes: usize,
+    /// Guards what waits; held for a push or a take.
+    state: Mutex<State<C>>,
+    filled: Notify,
+    /// Whether the tracker is doing something that may wait for the agent.
+    busy: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State<C> {
+    items: VecDeque<Item<C>>,
+    events: usize,
+    bytes: usize,
+    closed: bool,
+}
+
+/// What a tracker is told.
+#[derive(Debug)]
+pub(super) enum Item<C> {
+    /// Something happened in the session.
+    Event(Entry),
+    /// So many events did not fit.
+    Lost(u64),
+    /// Something is asked of the tracker, or has to be noticed in order.
+    Command(C),
+}
+
+impl<C> Inbox<C> {
+    pub(super) fn new(capacity: usize, max_bytes: usize) -> Self {
+        let state = State { items: VecDeque::new(), events: 0, bytes: 0, closed: false };
+        Self {
+            capacity: capacity.max(1),
+            max_bytes,
+            state: Mutex::new(state),
+            filled: Notify::new(),
+            busy: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn set_busy(&self, busy: bool) {
+        self.busy.store(busy, Ordering::Release);
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Adds an event; `false` if it does not fit and is counted as lost.
+    pub(super) fn push(&self, entry: Entry) -> bool {
+        let mut state = self.lock();
+        if state.closed {
+            return true;
+        }
+        let fits = state.events < self.capacity
+            && (state.bytes + entry.weight <= self.max_bytes || state.events == 0);
+        if fits {
+            state.events += 1;
+            state.bytes += entry.weight;
+            state.items.push_back(Item::Event(entry));
+        } else {
+            state.lose(1);
+        }
+        drop(state);
+        self.filled.notify_one();
+        fits
+    }
+
+    /// Counts events as lost in this place.
+    pub(super) fn lose(&self, count: u64) {
+        if count > 0 {
+            self.lock().lose(count);
+            self.filled.notify_one();
+        }
+    }
+
+    /// Adds a command. Gives it back if the tracker has ended.
+    pub(super) fn command(&self, command: C) -> Result<(), C> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(command);
+        }
+        state.items.push_back(Item::Command(command));
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Adds a command that need not be heard.
+    pub(super) fn note(&self, command: C) {
+        // A tracker that has ended has nothing to notice.
+        let _ = self.command(command);
+    }
+
+    /// Waits until there is something; `false` if the mailbox was closed.
+    pub(super) async fn filled(&self) -> bool {
+        loop {
+            let filled = self.filled.notified();
+            {
+                let state = self.lock();
+                if state.closed || !state.items.is_empty() {
+                    return !state.closed;
+                }
+            }
+            filled.await;
+        }
+    }
+
+    /// Whether a command waits, or a whole batch of events.
+    pub(super) fn is_urgent(&self, batch: usize) -> bool {
+        let state = self.lock();
+        state.events >= batch || state.items.iter().any(|item| matches!(item, Item::Command(_)))
+    }
+
+    /// Waits for the next thing that comes.
+    pub(super) async fn more(&self) {
+        self.filled.notified().await;
+    }
+
+    /// Takes the events before the first command, up to this many, or the command.
+    pub(super) fn take(&self, batch: usize) -> Vec<Item<C>> {
+        let mut state = self.lock();
+        let mut taken = Vec::new();
+        while taken.len() < batch {
+            match state.items.front() {
+                Some(Item::Command(_)) if taken.is_empty() => {
+                    taken.extend(state.items.pop_front());
+                    return taken;
+                }
+                None | Some(Item::Command(_)) => break,
+                Some(Item::Event(entry)) => {
+                    let weight = entry.weight;
+                    state.events -= 1;
+                    state.bytes -= weight;
+                }
+                Some(Item::Lost(_)) => {}
+            }
+            taken.extend(state.items.pop_front());
+        }
+        taken
+    }
+
+    /// Takes everything but the commands that `waits` selects, which stay in their order.
+    pub(super) fn take_all_but(&self, waits: impl Fn(&C) -> bool) -> Vec<Item<C>> {
+        let mut state = self.lock();
+        let items = std::mem::take(&mut state.items);
+        let stays = |item: &Item<C>| matches!(item, Item::Command(command) if waits(command));
+        let (stay, taken): (VecDeque<_>, VecDeque<_>) = items.into_iter().partition(stays);
+        state.items = stay;
+        (state.events, state.bytes) = (0, 0);
+        drop(state);
+        self.filled.notify_one();
+        taken.into()
+    }
+
+    /// Ends the mailbox, and gives what is left in it.
+    pub(super) fn close(&self) -> VecDeque<Item<C>> {
+        let mut state = self.lock();
+        state.closed = true;
+        (state.events, state.bytes) = (0, 0);
+        let items = std::mem::take(&mut state.items);
+        drop(state);
+        self.filled.notify_one();
+        items
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<C>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C> State<C> {
+    fn lose(&mut self, count: u64) {
+        match self.items.back_mut() {
+            Some(Item::Lost(lost)) => *lost = lost.saturating_add(count),
+            _ => self.items.push_back(Item::Lost(count)),
+        }
+    }
+}

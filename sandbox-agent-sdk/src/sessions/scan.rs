@@ -1,0 +1,124 @@
+//! Reads a part of the server's stream a second time.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::entry::Entry;
+use super::store::StoredEventKind;
+use crate::error::RpcError;
+use crate::stream::{LogEntry, LogRecord, StreamPosition as Position, StreamReader};
+use crate::{Error, Event, SandboxAgentClient};
+
+/// How many bytes of a session's messages are read at most.
+const MAX_BYTES: usize = 256 << 20;
+
+/// The response to a prompt.
+pub(super) type Response = Result<Value, RpcError>;
+
+/// What is looked for in the stream.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// The id of the agent's session.
+    pub(super) agent_session: String,
+    /// The last message that is stored.
+    pub(super) behind: Position,
+    /// Where to begin, at or before that message: behind it agent requests are received again.
+    pub(super) from: Position,
+    /// The ids of prompts whose responses are looked for.
+    pub(super) responses: Vec<String>,
+}
+
+/// What the server's stream has behind a position, up to the response to a request that was sent after it.
+#[derive(Debug)]
+pub(super) struct Scan {
+    /// Whether the message at the position is still the same one: the server has not restarted since.
+    pub(super) is_proven: bool,
+    /// Whether the server is known to have restarted.
+    pub(super) is_other: bool,
+    /// What belongs to the session.
+    pub(super) entries: Vec<Entry>,
+    /// The responses that were looked for, by the id of their request, with how many entries precede each.
+    pub(super) responses: HashMap<String, (usize, Response)>,
+    /// Whether there are messages that the server no longer has. Each gap is in its place among the entries.
+    pub(super) has_gaps: bool,
+    /// The last message.
+    pub(super) end: Option<Position>,
+    /// The ids of agent requests of the session. They are answered or offered through the reader.
+    pub(super) requests: Vec<String>,
+    pub(super) reader: StreamReader,
+}
+
+impl Scan {
+    /// Reads the stream.
+    ///
+    /// # Errors
+    /// If the server cannot be read a second time.
+    pub(super) async fn run(client: &SandboxAgentClient, wanted: &Wanted) -> Result<Self, Error> {
+        let mut scan = Self {
+            is_proven: false,
+            is_other: false,
+            entries: Vec::new(),
+            responses: HashMap::new(),
+            has_gaps: false,
+            end: None,
+            requests: Vec::new(),
+            reader: client.read(wanted.from, None),
+        };
+        let (mut bytes, mut is_incomplete) = (0, false);
+        while let Some(entry) = scan.reader.next().await {
+            let entry = entry?;
+            is_incomplete |=
+                matches!(entry.record, LogRecord::Missing(_) | LogRecord::Event(Event::Lagged(_)));
+            scan.take(entry, wanted, &mut bytes);
+        }
+        let is_same = scan.reader.is_same_stream();
+        scan.is_other |= is_same == Some(false);
+        scan.is_proven |= is_same == Some(true) && wanted.from.is_same_event(&wanted.behind);
+        // A server that is the same has the message at the position, or says that it does not have it any more.
+        scan.is_other |= !scan.is_proven && !is_incomplete && wanted.behind.offset > 0;
+        scan.is_proven &= !scan.is_other;
+        if bytes > MAX_BYTES
+            && let Some(end) = scan.end
+        {
+            scan.has_gaps = true;
+            scan.entries.push(Entry::gap(Some(wanted.behind.offset + 1), Some(end.offset)));
+        }
+        Ok(scan)
+    }
+
+    fn take(&mut self, entry: LogEntry, wanted: &Wanted, bytes: &mut usize) {
+        if let Some(position) = entry.position {
+            if position.offset == wanted.behind.offset {
+                self.is_proven = position.is_same_event(&wanted.behind);
+                self.is_other |= !self.is_proven;
+            }
+            if self.end.is_none_or(|end| end.offset < position.offset) {
+                self.end = Some(position);
+            }
+        }
+        match &entry.record {
+            LogRecord::Event(Event::ServerRestarted) => self.is_other = true,
+            LogRecord::Missing(gap) if gap.to > wanted.behind.offset => {
+                self.has_gaps = true;
+                self.entries.push(Entry::gap(Some(gap.from.max(wanted.behind.offset + 1)), Some(gap.to)));
+            }
+            LogRecord::Response { request_id, result } if wanted.responses.contains(request_id) => {
+                self.responses.insert(request_id.clone(), (self.entries.len(), result.clone()));
+            }
+            _ => {}
+        }
+        if entry.session_id() != Some(&wanted.agent_session) {
+            return;
+        }
+        if let LogRecord::AgentRequest { request_id, .. } = &entry.record {
+            self.requests.push(request_id.clone());
+        }
+        let is_new = entry.position.is_none_or(|position| position.offset > wanted.behind.offset);
+        let Some(read) = Entry::of_record(&entry.record, entry.position).filter(|_| is_new) else { return };
+        *bytes += read.weight;
+        if *bytes <= MAX_BYTES || read.kind == StoredEventKind::Ended {
+            self.entries.push(read);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! What is stored of what happened.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::limits::{check_key, check_moment, check_number, check_value};
+use super::{StoreError, TurnEnd};
+use crate::convert::open_enum::open_enum;
+use crate::event::Origin;
+use crate::session::Timestamp;
+use crate::{TerminationInfo, Update};
+
+open_enum! {
+    /// What a stored event is about.
+    pub enum StoredEventKind {
+        /// A prompt, stored before it is sent: `{"prompt": [content]}`. Opens the turn of its turn id.
+        Prompt = "prompt",
+        /// The prompt of the turn id is sent again, under another JSON-RPC id.
+        PromptResent = "prompt_resent",
+        /// An update of the agent: [`NewEvent::update_payload`]. [`StoredEvent::update`] reads it.
+        Update = "update",
+        /// A turn ended. [`StoredEvent::turn_end`] reads it. Closes the turn of its turn id.
+        TurnEnded = "turn_ended",
+        /// The agent, and the session with it, ended: a termination.
+        Ended = "ended",
+        /// The agent requests a permission, as it came. Open until it is closed.
+        Permission = "permission",
+        /// The agent asks a question, as it came. Open until it is closed.
+        Question = "question",
+        /// Another agent request: `{"method": text, "params": value}`. Open until it is closed.
+        AgentRequest = "agent_request",
+        /// The answer to an agent request, stored before it is sent: `{"method": text, "toolCallId": id, "result": value}`,
+        /// or `"error"` in place of the result.
+        Answered = "answered",
+        /// An agent request needs no answer any more: `{"reason": "delivered" | "expired" | …}`.
+        RequestClosed = "request_closed",
+        /// The session was restored: `{"by": "resume" | "load" | "replay" | "attach" | "none", "agentSessionId": id}`.
+        Restored = "restored",
+        /// The session was released for another program.
+        Detached = "detached",
+        /// Messages of the stream that are not stored: `{"from": number, "to": number}` as far as these are known.
+        Gap = "gap",
+        /// Events that could not be stored in time: `{"count": number}`.
+        Lost = "lost",
+        /// A notification of another kind: `{"method": text, "params": value}`.
+        Notification = "notification",
+        /// An event whose stored payload is damaged: `{"kind": text, "text": text}`.
+        Unreadable = "unreadable",
+    }
+}
+
+/// What an event closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Closes<'a> {
+    /// The prompts of a turn, by its id.
+    Turn(&'a str),
+    /// An agent request and its answer, by the JSON-RPC id.
+    Request(&'a str),
+}
+
+impl Closes<'_> {
+    /// Whether it closes this event.
+    #[must_use]
+    pub fn matches(&self, event: &StoredEvent) -> bool {
+        match self {
+            Self::Turn(id) => opens_turn(&event.kind) && event.turn_id.as_deref() == Some(*id),
+            Self::Request(id) => opens_request(&event.kind) && event.rpc_id.as_deref() == Some(*id),
+        }
+    }
+}
+
+fn opens_turn(kind: &StoredEventKind) -> bool {
+    matches!(kind, StoredEventKind::Prompt | StoredEventKind::PromptResent)
+}
+
+pub(super) fn opens_request(kind: &StoredEventKind) -> bool {
+    matches!(
+        kind,
+        StoredEventKind::Permission
+            | StoredEventKind::Question
+            | StoredEventKind::AgentRequest
+            | StoredEventKind::Answered
+    )
+}
+
+/// The idempotency key of an event within its session.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum EventKey {
+    /// The message of the server's stream that the event came from.
+    Stream {
+        /// The run of the server.
+        incarnation: u64,
+        /// The number of the message.
+        offset: u64,
+    },
+    /// An id that no other event of the session has.
+    Id {
+        /// The id.
+        id: String,
+    },
+}
+
+impl EventKey {
+    fn check(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Id { id } => check_key("the id of an event", id),
+            Self::Stream { incarnation, offset } => {
+                check_number("an incarnation", *incarnation)?;
+                check_number("an offset", *offset)
+            }
+        }
+    }
+}
+
+/// An event that is to be stored.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct NewEvent {
+    /// Its idempotency key.
+    pub key: EventKey,
+    /// When it was recorded.
+    pub recorded_at: Timestamp,
+    /// What it is about.
+    pub kind: StoredEventKind,
+    /// What happened.
+    pub payload: Value,
+    /// The turn that it belongs to.
+    pub turn_id: Option<String>,
+    /// The JSON-RPC id of the prompt, or of the agent request, that it is about: the id as JSON text.
+    pub rpc_id: Option<String>,
+}
+
+impl NewEvent {
+    /// An event of the server's stream.
+    #[must_use]
+    pub fn from_stream(
+        incarnation: u64,
+        offset: u64,
+        recorded_at: Timestamp,
+        kind: impl Into<StoredEventKind>,
+        payload: impl Into<Value>,
+    ) -> Self {
+        Self::with_key(EventKey::Stream { incarnation, offset }, recorded_at, kind, payload)
+    }
+
+    /// An event that is not of the server's stream, with an id that no other event of the session has.
+    #[must_use]
+    pub fn new(
+        id: impl Into<String>,
+        recorded_at: Timestamp,
+        kind: impl Into<StoredEventKind>,
+        payload: impl Into<Value>,
+    ) -> Self {
+        Self::with_key(EventKey::Id { id: id.into() }, recorded_at, kind, payload)
+    }
+
+    fn with_key(
+        key: EventKey,
+        recorded_at: Timestamp,
+        kind: impl Into<StoredEventKind>,
+        payload: impl Into<Value>,
+    ) -> Self {
+        let (kind, payload) = (kind.into(), payload.into());
+        Self { key, recorded_at, kind, payload, turn_id: None, rpc_id: None }
+    }
+
+    /// What is stored of an update: the payload of an event of the kind `update`.
+    #[must_use]
+    pub fn update_payload(update: &Update) -> Value {
+        match update.notification_meta() {
+            Some(meta) => json!({ "update": update.raw(), "_meta": meta }),
+            None => update.raw().clone(),
+        }
+    }
+
+    /// Sets the turn.
+    #[must_use]
+    pub fn turn_id(mut self, turn_id: impl Into<String>) -> Self {
+        self.turn_id = Some(turn_id.into());
+        self
+    }
+
+    /// Sets the JSON-RPC id.
+    #[must_use]
+    pub fn rpc_id(mut self, rpc_id: impl Into<String>) -> Self {
+        self.rpc_id = Some(rpc_id.into());
+        self
+    }
+
+    /// Whether it is open until another event closes it. For implementors of stores.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        opens_turn(&self.kind) && self.turn_id.is_some() || opens_request(&self.kind) && self.rpc_id.is_some()
+    }
+
+    /// What it closes. For implementors of stores.
+    #[must_use]
+    pub fn closes(&self) -> Option<Closes<'_>> {
+        match self.kind {
+            StoredEventKind::TurnEnded => self.turn_id.as_deref().map(Closes::Turn),
+            StoredEventKind::RequestClosed => self.rpc_id.as_deref().map(Closes::Request),
+            _ => None,
+        }
+    }
+
+    /// Whether every store can hold it, and its approximate size in bytes. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`].
+    pub fn check(&self) -> Result<usize, StoreError> {
+        self.key.check()?;
+        check_key("the kind of an event", self.kind.as_str())?;
+        check_moment("the time of an event", self.recorded_at)?;
+        for (what, id) in [("a turn id", &self.turn_id), ("a JSON-RPC id", &self.rpc_id)] {
+            id.as_ref().map_or(Ok(()), |id| check_key(what, id))?;
+        }
+        Ok(size_of::<Self>() + check_value("the payload of an event", &self.payload)?)
+    }
+
+    /// The event as it is stored.
+    #[must_use]
+    pub fn stored(self, session_id: impl Into<String>, index: u64, epoch: u64) -> StoredEvent {
+        let Self { key, recorded_at, kind, payload, turn_id, rpc_id } = self;
+        let session_id = session_id.into();
+        StoredEvent { index, key, session_id, recorded_at, kind, payload, epoch, turn_id, rpc_id }
+    }
+}
+
+/// A stored event.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct StoredEvent {
+    /// Its place in the session: 1, 2, 3 and so on, without holes.
+    pub index: u64,
+    /// Its idempotency key.
+    #[serde(flatten)]
+    pub key: EventKey,
+    /// The session.
+    pub session_id: String,
+    /// When it was recorded.
+    pub recorded_at: Timestamp,
+    /// What it is about.
+    pub kind: StoredEventKind,
+    /// What happened.
+    pub payload: Value,
+    /// The epoch of the owner that stored it; 0 if it was stored by an earlier version or without a fence.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The turn that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_id: Option<String>,
+    /// The JSON-RPC id of the prompt, or of the agent request, that it is about: the id as JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rpc_id: Option<String>,
+}
+
+impl StoredEvent {
+    /// The update of the agent, typed as a live one; `None` if the event is of another kind.
+    ///
+    /// Its session id is that of the stored session.
+    #[must_use]
+    pub fn update(&self) -> Option<Update> {
+        if self.kind != StoredEventKind::Update {
+            return None;
+        }
+        let session = &self.session_id;
+        Some(match &self.payload {
+            // An update that could not be read cannot be read now either, and is typed as such.
+            Value::String(text) => {
+                let params = format!("{{\"sessionId\":{},\"update\":{text}}}", Value::from(session.as_str()));
+                Update::from_text(&params, Origin::History, text.len())
+            }
+            Value::Object(members) if members.contains_key("update") && members.contains_key("_meta") => {
+                let params = json!({
+                    "sessionId": session, "update": members["update"], "_meta": members["_meta"]
+                });
+                Update::read(params, Origin::History, 0)
+            }
+            update => Update::read(json!({ "sessionId": session, "update": update }), Origin::History, 0),
+        })
+    }
+
+    /// How the turn ended; `None` if the event is of another kind.
+    #[must_use]
+    pub fn turn_end(&self) -> Option<TurnEnd> {
+        (self.kind == StoredEventKind::TurnEnded).then(|| TurnEnd::from_payload(&self.payload))
+    }
+
+    /// How the agent ended; `None` if the event is of another kind.
+    #[must_use]
+    pub fn termination_info(&self) -> Option<TerminationInfo> {
+        match self.kind {
+            StoredEventKind::Ended => TerminationInfo::from_value(&self.payload),
+            StoredEventKind::TurnEnded => self.turn_end()?.termination_info,
+            _ => None,
+        }
+    }
+
+    /// The event without its place, to be stored elsewhere.
+    #[must_use]
+    pub fn into_new(self) -> NewEvent {
+        let Self { key, recorded_at, kind, payload, turn_id, rpc_id, .. } = self;
+        NewEvent { key, recorded_at, kind, payload, turn_id, rpc_id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{NewEvent, Origin, StoredEvent, Timestamp, Update};
+
+    #[test]
+    fn an_event_survives_its_json() {
+        let at = Timestamp::from_millis(5);
+        for event in [
+            NewEvent::new("e", at, "prompt", json!({"prompt": []})).turn_id("t").rpc_id("\"r\""),
+            NewEvent::from_stream(2, 7, at, "update", 1),
+        ] {
+            let stored = event.stored("s", 3, 4);
+            let text = serde_json::to_string(&stored).unwrap();
+            assert_eq!(serde_json::from_str::<StoredEvent>(&text).unwrap(), stored, "{text}");
+        }
+        let old = r#"{"index":1,"id":"1.0:5-x","sessionId":"s","recordedAt":5,"kind":"update","payload":1}"#;
+        let stored = NewEvent::new("1.0:5-x", at, "update", 1).stored("s", 1, 0);
+        assert_eq!(serde_json::from_str::<StoredEvent>(old).unwrap(), stored);
+    }
+
+    #[test]
+    fn a_stored_update_is_typed_as_a_live_one() {
+        let chunk =
+            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hello"}});
+        let deep = format!("{}1{}", "[".repeat(200_000), "]".repeat(200_000));
+        for params in [
+            json!({"sessionId": "a", "update": chunk}).to_string(),
+            json!({"sessionId": "a", "update": chunk, "_meta": {"n": 1}}).to_string(),
+            json!({"sessionId": "a", "update": {"sessionUpdate": "new_kind", "update": 1}}).to_string(),
+            format!("{{\"sessionId\":\"a\",\"update\":{{\"sessionUpdate\":\"plan\",\"entries\":{deep}}}}}"),
+        ] {
+            let live = Update::from_text(&params, Origin::Live, 0);
+            let payload = NewEvent::update_payload(&live);
+            let event = NewEvent::from_stream(1, 1, Timestamp::from_millis(5), "update", payload);
+            let stored = event.stored("s", 1, 1);
+            let update = stored.update().unwrap();
+            assert_eq!(std::mem::discriminant(update.kind()), std::mem::discriminant(live.kind()));
+            assert_eq!((update.raw(), update.notification_meta()), (live.raw(), live.notification_meta()));
+            assert_eq!((update.session_id(), update.origin()), ("s", Origin::History));
+            assert!(stored.turn_end().is_none() && stored.termination_info().is_none());
+        }
+        let ended = json!({"reason": "error", "exitCode": 3});
+        for (kind, payload) in [("ended", ended.clone()), ("turn_ended", json!({"terminationInfo": ended}))] {
+            let event = NewEvent::new("e", Timestamp::from_millis(5), kind, payload).stored("s", 1, 1);
+            assert_eq!(event.termination_info().and_then(|info| info.exit_code), Some(3), "{kind}");
+            assert!(event.update().is_none());
+        }
+    }
+}

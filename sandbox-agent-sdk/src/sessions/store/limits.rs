@@ -1,0 +1,172 @@
+//! What every store can hold.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::StoreError;
+use crate::session::Timestamp;
+
+/// The most bytes that an id, a key or the name of an agent may have: databases limit the size of index entries.
+pub const MAX_KEY_BYTES: usize = 512;
+
+/// The most items of a page.
+pub const MAX_PAGE: usize = 1000;
+
+/// How deeply a payload, or a value in a record, may be nested. It is more than twice of what is read from a server.
+pub const MAX_DEPTH: usize = 256;
+
+/// The items of a page by default.
+pub(super) const DEFAULT_PAGE: usize = 100;
+/// What a value takes in memory besides its text.
+const OVERHEAD: usize = 32;
+/// How much deeper a text may be than a value in it: records and lines of transcripts have members of their own.
+const WRAPPING: usize = 8;
+
+/// Refuses a key that some store cannot hold, so that all stores hold the same.
+pub(super) fn check_key(what: &str, key: &str) -> Result<(), StoreError> {
+    let invalid = |why: String| Err(StoreError::Invalid(format!("{what} {why}")));
+    if key.is_empty() {
+        return invalid("is empty".to_owned());
+    }
+    if key.len() > MAX_KEY_BYTES {
+        return invalid(format!("has {} bytes; the limit is {MAX_KEY_BYTES}", key.len()));
+    }
+    if key.contains('\0') {
+        return invalid("contains a NUL character".to_owned());
+    }
+    Ok(())
+}
+
+/// Refuses a number that databases cannot hold: theirs have 63 bits.
+pub(super) fn check_number(what: &str, number: u64) -> Result<(), StoreError> {
+    match i64::try_from(number) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(StoreError::Invalid(format!("{what} is too large: {number}"))),
+    }
+}
+
+pub(super) fn check_moment(what: &str, moment: Timestamp) -> Result<(), StoreError> {
+    check_number(what, moment.as_millis())
+}
+
+/// Refuses a value that could not be read again, and returns its approximate size in bytes.
+pub(super) fn check_value(what: &str, value: &Value) -> Result<usize, StoreError> {
+    measure(value, MAX_DEPTH)
+        .ok_or_else(|| StoreError::Invalid(format!("{what} is nested more than {MAX_DEPTH} levels deep")))
+}
+
+fn measure(value: &Value, depth: usize) -> Option<usize> {
+    let inside = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => {
+            let depth = depth.checked_sub(1)?;
+            items.iter().map(|item| measure(item, depth)).sum::<Option<usize>>()?
+        }
+        Value::Object(members) => {
+            let depth = depth.checked_sub(1)?;
+            let member =
+                |(name, value): (&String, &Value)| Some(OVERHEAD + name.len() + measure(value, depth)?);
+            members.iter().map(member).sum::<Option<usize>>()?
+        }
+    };
+    Some(OVERHEAD + inside)
+}
+
+pub(super) fn page_size(limit: usize) -> usize {
+    limit.clamp(1, MAX_PAGE)
+}
+
+/// Reads JSON of a store or a transcript, also where it is nested more deeply than the parser's own limit.
+///
+/// # Errors
+/// If it is not JSON, does not fit the type, or is nested more than [`MAX_DEPTH`] levels deep.
+pub fn read_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    serde_json::from_str(text).or_else(|error| {
+        if depth(text) > MAX_DEPTH + WRAPPING {
+            return Err(error);
+        }
+        // At this depth recursion does no harm.
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        deserializer.disable_recursion_limit();
+        let value = T::deserialize(&mut deserializer)?;
+        deserializer.end()?;
+        Ok(value)
+    })
+}
+
+/// How deeply a text is nested.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0);
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{MAX_DEPTH, MAX_KEY_BYTES, StoreError, check_key, check_value, depth, read_json};
+
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(
+            json!(1),
+            |inside, level| {
+                if level % 2 == 0 { json!([inside]) } else { json!({ "\"[{\\": inside }) }
+            },
+        )
+    }
+
+    #[test]
+    fn every_accepted_value_can_be_read_again() {
+        for levels in [0, 1, 126, 127, 128, 129, MAX_DEPTH - 1, MAX_DEPTH] {
+            let value = nested(levels);
+            assert!(check_value("v", &value).is_ok(), "{levels}");
+            assert_eq!(depth(&value.to_string()), levels);
+            assert_eq!(read_json::<Value>(&value.to_string()).unwrap(), value, "{levels}");
+            // As in a record, or a line of a transcript.
+            let line = json!({"event": {"payload": value}});
+            assert_eq!(read_json::<Value>(&line.to_string()).unwrap(), line, "{levels}");
+        }
+        assert!(matches!(check_value("v", &nested(MAX_DEPTH + 1)), Err(StoreError::Invalid(_))));
+    }
+
+    #[test]
+    fn text_that_is_too_deep_or_damaged_is_an_error() {
+        for text in
+            ["[".repeat(1 << 20), "[1".to_owned(), "{\"a\":".repeat(200), String::new(), "1 2".to_owned()]
+        {
+            assert!(read_json::<Value>(&text).is_err(), "{}", &text[..text.len().min(20)]);
+        }
+    }
+
+    #[test]
+    fn everything_in_a_value_counts() {
+        let text = "x".repeat(1000);
+        for value in [json!(text), json!([text]), json!({"a": {"b": text}}), json!({ &text: 1 })] {
+            assert!((1000..1300).contains(&check_value("v", &value).unwrap()), "{value}");
+        }
+        assert!(check_value("v", &json!(vec![0; 1000])).unwrap() >= 32_000);
+    }
+
+    #[test]
+    fn a_key_that_some_store_cannot_hold_is_refused() {
+        for key in ["", "a\0b", &"x".repeat(MAX_KEY_BYTES + 1)] {
+            assert!(matches!(check_key("k", key), Err(StoreError::Invalid(_))), "{}", key.len());
+        }
+        assert!(check_key("k", "'; drop table sessions; --\n\u{1F600}").is_ok());
+    }
+}

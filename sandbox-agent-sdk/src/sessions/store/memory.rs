@@ -1,0 +1,395 @@
+//! A store that ends with the program.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use futures::future::BoxFuture;
+
+use super::limits::check_key;
+use super::{
+    Acquire, Acquired, Append, Appended, Change, EventKey, EventOrder, EventPage, EventQuery, Fence,
+    InactiveQuery, NewEvent, OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore,
+    StoreError, StoreFuture, StoredEvent, StreamPosition, Suspend,
+};
+use crate::session::Timestamp;
+use crate::sessions::status::SessionStatus;
+
+#[cfg(test)]
+mod tests;
+
+/// How many sessions a store holds by default.
+const MAX_SESSIONS: usize = 1024;
+/// How many events of each session a store holds by default.
+const MAX_EVENTS: usize = 500;
+
+/// A store that ends with the program. It is bounded: beyond its limits the oldest sessions, and the oldest events of a
+/// session, are dropped.
+#[derive(Debug)]
+pub struct MemoryStore {
+    max_sessions: usize,
+    max_events: usize,
+    /// Guards everything; held for one operation and never across an await. `None` once the store is closed.
+    state: Mutex<Option<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sessions: HashMap<String, Stored>,
+    incarnations: HashMap<String, u64>,
+    /// By owner and endpoint.
+    scanned: HashMap<(String, String), StreamPosition>,
+}
+
+#[derive(Debug)]
+struct Stored {
+    record: SessionRecord,
+    events: VecDeque<StoredEvent>,
+    /// The indexes of open events.
+    open: HashSet<u64>,
+    /// The indexes of the events, and of some that were dropped: a writer may repeat these, too.
+    indexes: HashMap<EventKey, u64>,
+    /// The keys of the last events that were dropped.
+    dropped: VecDeque<EventKey>,
+}
+
+impl Stored {
+    fn new(record: SessionRecord, events: Vec<NewEvent>, max_events: usize) -> Self {
+        let mut stored = Self {
+            record,
+            events: VecDeque::new(),
+            open: HashSet::new(),
+            indexes: HashMap::new(),
+            dropped: VecDeque::new(),
+        };
+        stored.record.last_index = 0;
+        for event in events {
+            stored.push(event, 0, max_events);
+        }
+        stored.open.clear();
+        stored
+    }
+
+    /// Stores an event unless its key is stored, and drops the oldest of too many.
+    fn push(&mut self, event: NewEvent, epoch: u64, max_events: usize) -> u64 {
+        if let Some(index) = self.indexes.get(&event.key) {
+            return *index;
+        }
+        self.record.last_index += 1;
+        let index = self.record.last_index;
+        self.record.last_active_at = self.record.last_active_at.max(event.recorded_at);
+        if let Some(closes) = event.closes() {
+            for stored in self.events.iter().filter(|stored| closes.matches(stored)) {
+                self.open.remove(&stored.index);
+            }
+        }
+        if event.is_open() {
+            self.open.insert(index);
+        }
+        if self.events.len() == max_events
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.open.remove(&oldest.index);
+            self.dropped.push_back(oldest.key);
+        }
+        if self.dropped.len() > max_events {
+            let key = self.dropped.pop_front();
+            key.and_then(|key| self.indexes.remove(&key));
+        }
+        self.indexes.insert(event.key.clone(), index);
+        self.events.push_back(event.stored(&self.record.id, index, epoch));
+        index
+    }
+}
+
+impl State {
+    fn session(&mut self, id: &str) -> Result<&mut Stored, StoreError> {
+        self.sessions.get_mut(id).ok_or_else(|| StoreError::not_found(id))
+    }
+
+    fn scanned_to(&self, owner: Option<&String>, endpoint: Option<&String>) -> Option<StreamPosition> {
+        self.scanned.get(&(owner?.clone(), endpoint?.clone())).copied()
+    }
+
+    fn advance(&mut self, scanned_to: ScannedTo) {
+        let ScannedTo { owner, endpoint, position } = scanned_to;
+        let stored = self.scanned.entry((owner, endpoint)).or_insert(position);
+        *stored = stored.later(position);
+    }
+
+    /// Ends the ownership of a session with `end`, which gets how far its owner had scanned.
+    fn end_ownership<T>(
+        &mut self,
+        id: &str,
+        end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<T, StoreError>,
+    ) -> Result<(SessionRecord, T), StoreError> {
+        let record = &self.session(id)?.record;
+        let (owner, endpoint) = (record.owner.clone(), record.endpoint.clone());
+        let scanned_to = self.scanned_to(owner.as_ref(), endpoint.as_ref());
+        let record = &mut self.session(id)?.record;
+        let ended = end(record, scanned_to)?;
+        let record = record.clone();
+        let still_owns = |other: &SessionRecord| other.owner == owner && other.endpoint == endpoint;
+        if let (Some(owner), Some(endpoint)) = (&owner, &endpoint)
+            && !self.sessions.values().any(|stored| still_owns(&stored.record))
+        {
+            self.scanned.remove(&(owner.clone(), endpoint.clone()));
+        }
+        Ok((record, ended))
+    }
+
+    /// Ends the binding of another session to the agent's session of this one.
+    fn end_older_binding(&mut self, record: &SessionRecord) {
+        if record.endpoint.is_none() || record.agent_session.is_none() {
+            return;
+        }
+        let others = self.sessions.values_mut().map(|stored| &mut stored.record);
+        let bound = others.filter(|other| {
+            (&other.endpoint, &other.agent_session) == (&record.endpoint, &record.agent_session)
+                && other.id != record.id
+        });
+        bound.for_each(SessionRecord::unbind);
+    }
+
+    fn append(&mut self, append: Append, max_events: usize) -> Result<Appended, StoreError> {
+        let stored = self.session(&append.session_id)?;
+        append.admit(stored.record.fence(), stored.record.status)?;
+        let mut patched = None;
+        if !append.patch.is_empty() {
+            let mut record = stored.record.clone();
+            append.patch.apply(&mut record)?;
+            stored.record = record;
+        }
+        stored.record.position = StreamPosition::later_of(stored.record.position, append.position);
+        let epoch = append.fence.map_or(0, |fence| fence.epoch);
+        let events = append.events.into_iter();
+        let indexes = events.map(|event| stored.push(event, epoch, max_events)).collect();
+        if !append.patch.is_empty() {
+            let record = stored.record.clone();
+            if matches!(append.patch.agent_session, Change::Set(_)) {
+                self.end_older_binding(&record);
+            }
+            patched = Some(record);
+        }
+        if let Some(scanned_to) = append.scanned_to {
+            self.advance(scanned_to);
+        }
+        Ok(Appended::new(indexes, patched))
+    }
+}
+
+impl MemoryStore {
+    /// A store of 1,024 sessions with 500 events each.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_bounds(MAX_SESSIONS, MAX_EVENTS)
+    }
+
+    /// A store of so many sessions with so many events each; at least one of both.
+    #[must_use]
+    pub fn with_bounds(max_sessions: usize, max_events: usize) -> Self {
+        let state = Mutex::new(Some(State::default()));
+        Self { max_sessions: max_sessions.max(1), max_events: max_events.max(1), state }
+    }
+
+    fn with<'a, T: Send + 'a>(
+        &self,
+        act: impl FnOnce(&mut State) -> Result<T, StoreError>,
+    ) -> StoreFuture<'a, T> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = state.as_mut().ok_or(StoreError::Closed).and_then(act);
+        Box::pin(std::future::ready(result))
+    }
+
+    /// Drops the oldest of too many sessions, but not the one that was just created.
+    fn drop_oldest(&self, sessions: &mut HashMap<String, Stored>, created: &str) {
+        while sessions.len() > self.max_sessions {
+            let others = sessions.values().map(|stored| &stored.record).filter(|other| other.id != created);
+            let oldest = others.min_by_key(|other| (other.created_at, other.id.clone()));
+            let Some(oldest) = oldest.map(|oldest| oldest.id.clone()) else { break };
+            sessions.remove(&oldest);
+        }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A page of records in the order of a time and their ids.
+fn page<'a>(
+    records: impl Iterator<Item = &'a SessionRecord>,
+    at: fn(&SessionRecord) -> Timestamp,
+    order: EventOrder,
+    size: usize,
+) -> RecordPage {
+    let ordered: BTreeMap<_, _> = records.map(|record| ((at(record), &record.id), record)).collect();
+    let found = match order {
+        EventOrder::OldestFirst => ordered.into_values().take(size + 1).cloned().collect(),
+        EventOrder::NewestFirst => ordered.into_values().rev().take(size + 1).cloned().collect(),
+    };
+    RecordPage::of(found, size, at)
+}
+
+impl SessionStore for MemoryStore {
+    fn create(&self, record: SessionRecord, events: Vec<NewEvent>) -> StoreFuture<'_, SessionRecord> {
+        self.with(|state| {
+            if state.sessions.contains_key(&record.id) {
+                return Err(StoreError::Exists { id: record.id });
+            }
+            let record = record.created(&events)?;
+            state.sessions.insert(record.id.clone(), Stored::new(record.clone(), events, self.max_events));
+            state.end_older_binding(&record);
+            self.drop_oldest(&mut state.sessions, &record.id);
+            Ok(record)
+        })
+    }
+
+    fn get<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<SessionRecord>> {
+        self.with(|state| Ok(state.sessions.get(id).map(|stored| stored.record.clone())))
+    }
+
+    fn append(&self, append: Append) -> StoreFuture<'_, Appended> {
+        self.with(|state| append.check().and_then(|()| state.append(append, self.max_events)))
+    }
+
+    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired> {
+        self.with(|state| {
+            let (record, previous) =
+                state.end_ownership(id, |record, scanned_to| acquire.apply(record, scanned_to))?;
+            Ok(Acquired::new(record, previous))
+        })
+    }
+
+    fn release<'a>(&'a self, id: &'a str, fence: Fence) -> StoreFuture<'a, SessionRecord> {
+        self.with(|state| {
+            let (record, ()) = state.end_ownership(id, |record, scanned_to| {
+                fence.check(id, record.fence())?;
+                record.end_ownership(scanned_to);
+                Ok(())
+            })?;
+            Ok(record)
+        })
+    }
+
+    fn open<'a>(&'a self, id: &'a str) -> StoreFuture<'a, OpenEvents> {
+        self.with(|state| {
+            let Some(stored) = state.sessions.get(id) else { return Ok(OpenEvents::default()) };
+            let open = stored.events.iter().filter(|event| stored.open.contains(&event.index));
+            Ok(OpenEvents::of(open.cloned()))
+        })
+    }
+
+    fn events<'a>(&'a self, query: &'a EventQuery) -> StoreFuture<'a, EventPage> {
+        self.with(|state| {
+            let size = query.page_size();
+            let Some(stored) = state.sessions.get(&query.session_id) else {
+                return Ok(EventPage::of(Vec::new(), size));
+            };
+            let matching = stored.events.iter().filter(|event| query.matches(event));
+            let found = match query.order {
+                EventOrder::OldestFirst => matching.take(size + 1).cloned().collect(),
+                EventOrder::NewestFirst => matching.rev().take(size + 1).cloned().collect(),
+            };
+            Ok(EventPage::of(found, size))
+        })
+    }
+
+    fn list<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, RecordPage> {
+        self.with(|state| {
+            query.check()?;
+            let records = state.sessions.values().map(|stored| &stored.record);
+            let matching = records.filter(|record| {
+                let place = (record.created_at, record.id.as_str());
+                query.matches(record)
+                    && query.cursor.as_ref().is_none_or(|cursor| place < (cursor.at, cursor.id.as_str()))
+            });
+            Ok(page(matching, |record| record.created_at, EventOrder::NewestFirst, query.page_size()))
+        })
+    }
+
+    fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64> {
+        self.with(|state| {
+            let records = state.sessions.values().map(|stored| &stored.record);
+            Ok(records.filter(|record| query.matches(record)).count() as u64)
+        })
+    }
+
+    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage> {
+        self.with(|state| {
+            query.check()?;
+            let records = state.sessions.values().map(|stored| &stored.record);
+            let matching = records.filter(|record| {
+                let place = (record.last_active_at, record.id.as_str());
+                record.status == query.status
+                    && record.last_active_at < query.before
+                    && query.cursor.as_ref().is_none_or(|cursor| place > (cursor.at, cursor.id.as_str()))
+            });
+            Ok(page(matching, |record| record.last_active_at, EventOrder::OldestFirst, query.page_size()))
+        })
+    }
+
+    fn suspend(&self, which: Suspend, now: Timestamp) -> StoreFuture<'_, u64> {
+        self.with(|state| {
+            which.check(now)?;
+            let records = state.sessions.values_mut().map(|stored| &mut stored.record);
+            let active = records.filter(|record| {
+                let is_meant = match &which {
+                    Suspend::Own(owner) => record.owner.as_ref() == Some(owner),
+                    Suspend::All => true,
+                };
+                is_meant && record.status == SessionStatus::Active
+            });
+            let suspend = |record: &mut SessionRecord| {
+                record.status = SessionStatus::Suspended;
+                record.last_active_at = record.last_active_at.max(now);
+                record.revision += 1;
+            };
+            Ok(active.map(suspend).count() as u64)
+        })
+    }
+
+    fn delete<'a>(&'a self, id: &'a str) -> StoreFuture<'a, bool> {
+        self.with(|state| Ok(state.sessions.remove(id).is_some()))
+    }
+
+    fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> StoreFuture<'a, bool> {
+        self.with(|state| {
+            let is_unchanged = state.sessions.get(&record.id).is_some_and(|stored| {
+                (stored.record.revision, stored.record.last_index) == (record.revision, record.last_index)
+            });
+            Ok(is_unchanged && state.sessions.remove(&record.id).is_some())
+        })
+    }
+
+    fn incarnation<'a>(&'a self, endpoint: &'a str) -> StoreFuture<'a, u64> {
+        self.with(|state| Ok(state.incarnations.get(endpoint).copied().unwrap_or(1)))
+    }
+
+    fn raise_incarnation<'a>(&'a self, endpoint: &'a str, from: u64) -> StoreFuture<'a, u64> {
+        self.with(|state| {
+            check_key("an endpoint", endpoint)?;
+            let incarnation = state.incarnations.entry(endpoint.to_owned()).or_insert(1);
+            *incarnation += u64::from(*incarnation == from);
+            Ok(*incarnation)
+        })
+    }
+
+    fn scanned_to<'a>(
+        &'a self,
+        owner: &'a str,
+        endpoint: &'a str,
+    ) -> StoreFuture<'a, Option<StreamPosition>> {
+        self.with(|state| Ok(state.scanned_to(Some(&owner.to_owned()), Some(&endpoint.to_owned()))))
+    }
+
+    fn advance(&self, scanned_to: ScannedTo) -> StoreFuture<'_, ()> {
+        self.with(|state| scanned_to.check().map(|()| state.advance(scanned_to)))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Box::pin(std::future::ready(()))
+    }
+}

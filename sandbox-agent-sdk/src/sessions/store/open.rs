@@ -1,0 +1,73 @@
+//! What a session has open.
+
+use super::event::opens_request;
+use super::{StoredEvent, StoredEventKind};
+
+/// The turns and agent requests of a session that have no end yet.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct OpenEvents {
+    /// Turns without an end, the oldest first.
+    pub turns: Vec<OpenTurn>,
+    /// Agent requests that are not closed, the oldest first.
+    pub requests: Vec<OpenRequest>,
+}
+
+/// A turn without an end.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct OpenTurn {
+    /// The event of the kind `prompt`, with the turn id and the JSON-RPC id.
+    pub prompt: StoredEvent,
+    /// The JSON-RPC ids under which the prompt was, or was about to be, sent, the first one first.
+    pub rpc_ids: Vec<String>,
+}
+
+/// An agent request that is not closed.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct OpenRequest {
+    /// The event of the request, with its JSON-RPC id.
+    pub request: StoredEvent,
+    /// The answer, if one was stored. Whether it was delivered is unknown.
+    pub answer: Option<StoredEvent>,
+}
+
+impl OpenEvents {
+    /// Sorts the open events of a session, given in the order of their indexes. For implementors of stores.
+    #[must_use]
+    pub fn of(events: impl IntoIterator<Item = StoredEvent>) -> Self {
+        let mut open = Self::default();
+        for event in events {
+            match event.kind {
+                StoredEventKind::Prompt => {
+                    let rpc_ids = event.rpc_id.iter().cloned().collect();
+                    open.turns.push(OpenTurn { prompt: event, rpc_ids });
+                }
+                StoredEventKind::PromptResent => {
+                    let turn = open.turns.iter_mut().find(|turn| turn.prompt.turn_id == event.turn_id);
+                    if let (Some(turn), Some(rpc_id)) = (turn, event.rpc_id) {
+                        turn.rpc_ids.push(rpc_id);
+                    }
+                }
+                StoredEventKind::Answered => {
+                    let request = open.requests.iter_mut().rfind(|open| open.request.rpc_id == event.rpc_id);
+                    if let Some(request) = request {
+                        request.answer = Some(event);
+                    }
+                }
+                _ if opens_request(&event.kind) => {
+                    open.requests.push(OpenRequest { request: event, answer: None });
+                }
+                _ => {}
+            }
+        }
+        open
+    }
+
+    /// Whether nothing is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.turns.is_empty() && self.requests.is_empty()
+    }
+}

@@ -1,0 +1,97 @@
+//! A store in a database that several programs share.
+
+use std::fmt;
+use std::time::Duration;
+
+use sqlx::Postgres;
+use sqlx::postgres::{PgConnection, PgPool, PgRow};
+
+use self::lent::Lent;
+use super::rows::Prepared;
+use super::{Appended, StoreError};
+
+mod lent;
+mod options;
+mod schema;
+#[allow(clippy::duplicate_mod, reason = "the statements are compiled for each database")]
+#[path = "sql/mod.rs"]
+mod sql;
+
+pub use options::{PostgresOptions, PostgresTls};
+
+type Store = PostgresStore;
+type Database = Postgres;
+type Connection = PgConnection;
+type Row = PgRow;
+type Text = String;
+const BEGIN: &str = "BEGIN";
+const FOR_UPDATE: &str = " FOR UPDATE";
+
+/// A store in a PostgreSQL database, which any number of programs on any number of machines may share.
+///
+/// Its tables are created when it is opened, and their names begin with `sandbox_agent_`. The search path of the
+/// connection chooses a schema for them, for instance `?options=-csearch_path%3Dagents` in the URL.
+pub struct PostgresStore {
+    pool: PgPool,
+    /// How long a call waits for the database.
+    limit: Option<Duration>,
+}
+
+impl PostgresStore {
+    /// Opens the store in the database at this URL: `postgres://user:password@host/database`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if the database cannot be reached, [`StoreError::NewerSchema`] if a newer version of
+    /// this library wrote it, [`StoreError::Invalid`] if the URL is not one of a database.
+    pub async fn open(url: &str) -> Result<Self, StoreError> {
+        Self::open_with(PostgresOptions::new(url)).await
+    }
+
+    /// Opens the store with these options.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_with(options: PostgresOptions) -> Result<Self, StoreError> {
+        let store = Self { pool: options.connect().await?, limit: options.response_limit() };
+        let migrated = match Lent::of(&store.pool, None).await {
+            Ok(mut lent) => {
+                let (connection, watch) = lent.parts();
+                watch.step(schema::migrate(connection)).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = migrated {
+            store.pool.close().await;
+            return Err(error);
+        }
+        Ok(store)
+    }
+
+    async fn reader(&self) -> Result<Lent, StoreError> {
+        Lent::of(&self.pool, self.limit).await
+    }
+
+    async fn writer(&self) -> Result<Lent, StoreError> {
+        self.reader().await
+    }
+
+    /// The database commits the transactions of several connections together.
+    async fn append_prepared(&self, prepared: Prepared) -> Result<Appended, StoreError> {
+        let mut lent = self.writer().await?;
+        let (connection, watch) = lent.parts();
+        let results =
+            watch.step(sql::events::append_all(connection, std::slice::from_ref(&prepared))).await?;
+        results.into_iter().next().unwrap_or(Err(StoreError::Closed))
+    }
+
+    async fn close_pools(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// The URL may hold a password, and is left out.
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("connections", &self.pool.size()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,308 @@
+//! How sessions and events are found, page by page.
+
+use super::limits::{DEFAULT_PAGE, check_key, page_size};
+use super::{Cursor, SessionRecord, StoreError, StoredEvent, StoredEventKind};
+use crate::session::Timestamp;
+use crate::sessions::status::{ArchivedSessions, SessionStatus};
+
+/// Which sessions are listed, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "a query does nothing until it is given to a store"]
+#[non_exhaustive]
+pub struct RecordQuery {
+    /// Their statuses.
+    pub statuses: Vec<SessionStatus>,
+    /// Only those of this agent.
+    pub agent: Option<String>,
+    /// Only those with this key of the application.
+    pub user_key: Option<String>,
+    /// Only those on this endpoint of a server.
+    pub endpoint: Option<String>,
+    /// Only those that this process owns.
+    pub owner: Option<String>,
+    /// Where to begin; `None` for the newest.
+    pub cursor: Option<Cursor>,
+    /// The most sessions of a page; at most [`MAX_PAGE`](super::MAX_PAGE).
+    pub limit: usize,
+}
+
+impl RecordQuery {
+    /// All sessions.
+    pub fn all() -> Self {
+        Self {
+            statuses: SessionStatus::ALL.to_vec(),
+            agent: None,
+            user_key: None,
+            endpoint: None,
+            owner: None,
+            cursor: None,
+            limit: DEFAULT_PAGE,
+        }
+    }
+
+    /// Sessions that a list shows.
+    pub fn listed(archived: ArchivedSessions) -> Self {
+        let shown = SessionStatus::ALL.iter().copied().filter(|status| status.is_listed(archived));
+        Self { statuses: shown.collect(), ..Self::all() }
+    }
+
+    /// Sessions that a badge counts.
+    pub fn counted() -> Self {
+        let counted = SessionStatus::ALL.iter().copied().filter(|status| status.is_counted());
+        Self { statuses: counted.collect(), ..Self::all() }
+    }
+
+    /// Only those of these statuses.
+    pub fn statuses(mut self, statuses: impl IntoIterator<Item = SessionStatus>) -> Self {
+        self.statuses = statuses.into_iter().collect();
+        self
+    }
+
+    /// Only those of this agent.
+    pub fn agent(mut self, agent: impl Into<String>) -> Self {
+        self.agent = Some(agent.into());
+        self
+    }
+
+    /// Only those with this key of the application.
+    pub fn user_key(mut self, key: impl Into<String>) -> Self {
+        self.user_key = Some(key.into());
+        self
+    }
+
+    /// Only those on this endpoint of a server.
+    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
+        self.endpoint = Some(endpoint.into());
+        self
+    }
+
+    /// Only those that this process owns.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// Those behind this cursor.
+    pub fn after(mut self, cursor: Cursor) -> Self {
+        self.cursor = Some(cursor);
+        self
+    }
+
+    /// At most so many.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Whether a record is among those that are listed, whatever the cursor. For implementors of stores.
+    #[must_use]
+    pub fn matches(&self, record: &SessionRecord) -> bool {
+        let fits = |wanted: &Option<String>, found: Option<&String>| {
+            wanted.as_ref().is_none_or(|wanted| found == Some(wanted))
+        };
+        self.statuses.contains(&record.status)
+            && fits(&self.agent, Some(&record.agent))
+            && fits(&self.user_key, record.user_key.as_ref())
+            && fits(&self.endpoint, record.endpoint.as_ref())
+            && fits(&self.owner, record.owner.as_ref())
+    }
+
+    /// The filters by column.
+    pub(super) fn filters(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let filters = [
+            ("agent", &self.agent),
+            ("user_key", &self.user_key),
+            ("endpoint", &self.endpoint),
+            ("owner", &self.owner),
+        ];
+        filters.into_iter().filter_map(|(column, wanted)| Some((column, wanted.as_deref()?)))
+    }
+
+    /// Each status once, in the order of their definition.
+    pub(super) fn distinct_statuses(&self) -> Vec<SessionStatus> {
+        SessionStatus::ALL.iter().copied().filter(|status| self.statuses.contains(status)).collect()
+    }
+
+    pub(super) fn page_size(&self) -> usize {
+        page_size(self.limit)
+    }
+
+    /// Whether no session can match, whatever is stored.
+    pub(super) fn is_vain(&self) -> bool {
+        self.statuses.is_empty() || self.filters().any(|(column, wanted)| check_key(column, wanted).is_err())
+    }
+
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        self.cursor.as_ref().map_or(Ok(()), Cursor::check)
+    }
+}
+
+/// Sessions that a list shows, without the archived ones.
+impl Default for RecordQuery {
+    fn default() -> Self {
+        Self::listed(ArchivedSessions::Hidden)
+    }
+}
+
+/// Which sessions had no activity for a while, the longest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "a query does nothing until it is given to a store"]
+#[non_exhaustive]
+pub struct InactiveQuery {
+    /// Their status.
+    pub status: SessionStatus,
+    /// Their last activity is before this.
+    pub before: Timestamp,
+    /// Where to begin.
+    pub cursor: Option<Cursor>,
+    /// The most sessions of a page.
+    pub limit: usize,
+}
+
+impl InactiveQuery {
+    /// Sessions of a status whose last activity is before this time.
+    pub fn new(status: SessionStatus, before: Timestamp) -> Self {
+        Self { status, before, cursor: None, limit: DEFAULT_PAGE }
+    }
+
+    /// Those behind this cursor.
+    pub fn after(mut self, cursor: Cursor) -> Self {
+        self.cursor = Some(cursor);
+        self
+    }
+
+    /// At most so many.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    pub(super) fn page_size(&self) -> usize {
+        page_size(self.limit)
+    }
+
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        self.cursor.as_ref().map_or(Ok(()), Cursor::check)
+    }
+}
+
+/// The order of events on a page.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum EventOrder {
+    /// The oldest first.
+    #[default]
+    OldestFirst,
+    /// The newest first.
+    NewestFirst,
+}
+
+/// Which events of a session are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "a query does nothing until it is given to a store"]
+#[non_exhaustive]
+pub struct EventQuery {
+    /// The session.
+    pub session_id: String,
+    /// Their order.
+    pub order: EventOrder,
+    /// Only events behind this index, in the order of the query; `None` for all.
+    pub after: Option<u64>,
+    /// Only events of these kinds; all if it is empty.
+    pub kinds: Vec<StoredEventKind>,
+    /// The most events of a page.
+    pub limit: usize,
+}
+
+impl EventQuery {
+    /// The events of a session, the oldest first.
+    pub fn of(session_id: impl Into<String>) -> Self {
+        let order = EventOrder::OldestFirst;
+        Self { session_id: session_id.into(), order, after: None, kinds: Vec::new(), limit: DEFAULT_PAGE }
+    }
+
+    /// The newest events first. A page's `next` then leads to older ones.
+    pub fn newest_first(mut self) -> Self {
+        self.order = EventOrder::NewestFirst;
+        self
+    }
+
+    /// Those behind this index, in the order of the query.
+    pub fn after(mut self, index: u64) -> Self {
+        self.after = Some(index);
+        self
+    }
+
+    /// Only those of these kinds.
+    pub fn kinds(mut self, kinds: impl IntoIterator<Item = StoredEventKind>) -> Self {
+        self.kinds = kinds.into_iter().collect();
+        self
+    }
+
+    /// At most so many.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    pub(super) fn page_size(&self) -> usize {
+        page_size(self.limit)
+    }
+
+    /// Whether an event is among those that are read. For implementors of stores.
+    #[must_use]
+    pub fn matches(&self, event: &StoredEvent) -> bool {
+        let is_behind = self.after.is_none_or(|after| match self.order {
+            EventOrder::OldestFirst => event.index > after,
+            EventOrder::NewestFirst => event.index < after,
+        });
+        is_behind && (self.kinds.is_empty() || self.kinds.contains(&event.kind))
+    }
+}
+
+/// A page of sessions.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct RecordPage {
+    /// The sessions.
+    pub records: Vec<SessionRecord>,
+    /// Sessions of the page whose record is damaged. [`get`](super::SessionStore::get) says what is wrong with each;
+    /// they can be deleted.
+    pub unreadable: Vec<String>,
+    /// Where the next page begins; `None` behind the last one.
+    pub next: Option<Cursor>,
+}
+
+impl RecordPage {
+    /// A page of the found records, which are one more than the page takes if there is a next one. For implementors of
+    /// stores.
+    #[must_use]
+    pub fn of(mut found: Vec<SessionRecord>, size: usize, at: fn(&SessionRecord) -> Timestamp) -> Self {
+        let more = found.len() > size;
+        found.truncate(size);
+        let last = found.last().filter(|_| more);
+        let next = last.map(|record| Cursor::behind(at(record), &record.id));
+        Self { records: found, unreadable: Vec::new(), next }
+    }
+}
+
+/// A page of events.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct EventPage {
+    /// The events.
+    pub events: Vec<StoredEvent>,
+    /// Behind which index the next page begins; `None` behind the last one.
+    pub next: Option<u64>,
+}
+
+impl EventPage {
+    /// A page of the found events, which are one more than the page takes if there is a next one. For implementors of
+    /// stores.
+    #[must_use]
+    pub fn of(mut found: Vec<StoredEvent>, size: usize) -> Self {
+        let more = found.len() > size;
+        found.truncate(size);
+        let next = found.last().filter(|_| more).map(|event| event.index);
+        Self { events: found, next }
+    }
+}

@@ -1,0 +1,313 @@
+//! What is stored of a session.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+use super::limits::{check_key, check_moment, check_number, check_value};
+use super::{Fence, NewEvent, StoreError, StreamPosition};
+use crate::TerminationInfo;
+use crate::session::Timestamp;
+use crate::sessions::status::{ResumeSupport, SessionStatus};
+
+/// What is stored of a session.
+///
+/// It is created whole ([`SessionStore::create`](super::SessionStore::create)) and changed by patches
+/// ([`RecordPatch`](super::RecordPatch)).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct SessionRecord {
+    /// The session's id. It never changes.
+    pub id: String,
+    /// The agent.
+    pub agent: String,
+    /// A key of the application by which sessions are listed: a user or a project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_key: Option<String>,
+    /// The status.
+    #[serde(deserialize_with = "stored_status")]
+    pub status: SessionStatus,
+    /// The fencing token: how often the session was acquired or released.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The process that owns the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Whether the owner has stored everything that the server had when it acquired the session.
+    #[serde(default)]
+    pub caught_up: bool,
+    /// The server's endpoint that the agent's session is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// The agent's session. It changes when the agent cannot continue the session.
+    #[serde(flatten)]
+    pub agent_session: Option<AgentSession>,
+    /// Up to where the server's stream is stored for this session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<StreamPosition>,
+    /// When the session was created.
+    pub created_at: Timestamp,
+    /// When something last happened in it. Storing an event moves it forward.
+    #[serde(alias = "lastActive")]
+    pub last_active_at: Timestamp,
+    /// The index of the last event; 0 if there is none. Set by the store.
+    #[serde(default)]
+    pub last_index: u64,
+    /// How often the record was written; 0 before it was. Set by the store.
+    #[serde(default)]
+    pub revision: u64,
+    /// What stores do not look into.
+    #[serde(flatten)]
+    pub details: SessionDetails,
+}
+
+/// An agent's session, to which a stored session is bound.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AgentSession {
+    /// The session's id with the agent.
+    #[serde(rename = "agentSessionId")]
+    pub id: String,
+    /// The run of the server within which the id is valid.
+    #[serde(default)]
+    pub incarnation: u64,
+}
+
+/// The part of a record that stores do not look into.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
+pub struct SessionDetails {
+    /// The title.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// Whether the agent said that it can resume or load sessions.
+    #[serde(alias = "resumable")]
+    pub supports_resume: bool,
+    /// The ids that the session had with the agent before, the oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier_agent_sessions: Vec<AgentSession>,
+    /// What the session was created with. Tool servers are not stored: they may hold secrets.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub init: Map<String, Value>,
+    /// The session's options, as the agent reported them last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_options: Option<Value>,
+    /// The session's modes, as the agent reported them last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modes: Option<Value>,
+    /// The session's models, as the agent reported them last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub models: Option<Value>,
+    /// How the agent ended, until the session is restored.
+    #[serde(skip_serializing_if = "Option::is_none", alias = "termination")]
+    pub termination_info: Option<TerminationInfo>,
+    /// Whether the agent has a new session and gets the history as text with the next prompt (transcript replay).
+    pub replay_pending: bool,
+    /// Whatever the application stores with the session.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+/// What a session is resumed from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ResumeData {
+    /// The agent's session, for an agent that can resume or load it.
+    #[serde(flatten)]
+    pub agent_session: Option<AgentSession>,
+    /// The number of stored events, for transcript replay.
+    pub events: u64,
+}
+
+impl SessionRecord {
+    /// A record of a session that is created now.
+    #[must_use]
+    pub fn new(id: impl Into<String>, agent: impl Into<String>, now: Timestamp) -> Self {
+        Self {
+            id: id.into(),
+            agent: agent.into(),
+            user_key: None,
+            status: SessionStatus::Active,
+            epoch: 0,
+            owner: None,
+            caught_up: false,
+            endpoint: None,
+            agent_session: None,
+            position: None,
+            created_at: now,
+            last_active_at: now,
+            last_index: 0,
+            revision: 0,
+            details: SessionDetails::default(),
+        }
+    }
+
+    /// Makes a process the owner of a session that is about to be created. It has caught up: there is nothing before.
+    #[must_use]
+    pub fn owned_by(mut self, owner: impl Into<String>) -> Self {
+        (self.owner, self.epoch, self.caught_up) = (Some(owner.into()), 1, true);
+        self
+    }
+
+    /// The fence of the record's epoch.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        Fence { epoch: self.epoch, created_at: self.created_at }
+    }
+
+    /// The id of the session with the agent.
+    #[must_use]
+    pub fn agent_session_id(&self) -> Option<&str> {
+        self.agent_session.as_ref().map(|session| session.id.as_str())
+    }
+
+    /// What the session can be resumed from; `None` if there is nothing.
+    #[must_use]
+    pub fn resume_data(&self) -> Option<ResumeData> {
+        let data = ResumeData { agent_session: self.agent_session.clone(), events: self.last_index };
+        (data.agent_session.is_some() || data.events > 0).then_some(data)
+    }
+
+    /// What is there to resume the session, given whether the agent can.
+    #[must_use]
+    pub fn resume_support(&self, by_agent: bool) -> ResumeSupport {
+        ResumeSupport {
+            by_agent,
+            supports_resume: self.details.supports_resume,
+            resume_data: self.resume_data().is_some(),
+        }
+    }
+
+    /// Ends the ownership, so that later writes of the owner are refused. `scanned_to` is how far the owner had read the
+    /// record's endpoint. For implementors of stores.
+    pub fn end_ownership(&mut self, scanned_to: Option<StreamPosition>) {
+        // What an owner scanned says nothing about a session that it has not caught up with.
+        if self.caught_up {
+            self.position = StreamPosition::later_of(self.position, scanned_to);
+        }
+        (self.owner, self.caught_up) = (None, false);
+        self.epoch += 1;
+        self.revision += 1;
+    }
+
+    /// Ends the binding to an agent's session that another stored session has now. For implementors of stores.
+    pub fn unbind(&mut self) {
+        self.bind(None);
+        self.revision += 1;
+    }
+
+    /// Binds the session to another session of the agent. The one before is remembered.
+    pub(super) fn bind(&mut self, session: Option<AgentSession>) {
+        if self.agent_session == session {
+            return;
+        }
+        let earlier = std::mem::replace(&mut self.agent_session, session);
+        self.details.earlier_agent_sessions.extend(earlier);
+    }
+
+    /// Whether every store can hold it.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        check_key("the id of a session", &self.id)?;
+        check_key("the name of an agent", &self.agent)?;
+        let keys =
+            [("a user key", &self.user_key), ("an owner", &self.owner), ("an endpoint", &self.endpoint)];
+        for (what, key) in keys {
+            key.as_ref().map_or(Ok(()), |key| check_key(what, key))?;
+        }
+        if let Some(session) = &self.agent_session {
+            check_key("the id of an agent's session", &session.id)?;
+            check_number("an incarnation", session.incarnation)?;
+        }
+        if let Some(position) = &self.position {
+            check_number("an incarnation", position.incarnation)?;
+            check_number("an offset", position.offset)?;
+        }
+        check_number("an epoch", self.epoch)?;
+        check_moment("the creation of a session", self.created_at)?;
+        check_moment("the last activity of a session", self.last_active_at)?;
+        let SessionDetails { init, config_options, modes, models, metadata, .. } = &self.details;
+        let values = [config_options, modes, models].into_iter().flatten();
+        for value in values.chain(init.values()).chain(metadata.values()) {
+            check_value("a value of a record", value)?;
+        }
+        Ok(())
+    }
+
+    /// The record of a new session with these events, as it is stored. For implementors of stores.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if not every store can hold it, or two events have the same key.
+    pub fn created(mut self, events: &[NewEvent]) -> Result<Self, StoreError> {
+        self.check()?;
+        let mut keys = std::collections::HashSet::new();
+        for event in events {
+            event.check()?;
+            if !keys.insert(&event.key) {
+                return Err(StoreError::Invalid(format!("two events have the key {:?}", event.key)));
+            }
+        }
+        (self.revision, self.last_index) = (1, events.len() as u64);
+        let moments = events.iter().map(|event| event.recorded_at);
+        self.last_active_at = moments.fold(self.last_active_at, Timestamp::max);
+        Ok(self)
+    }
+}
+
+/// Reads a status of today, or one of the time when there were five.
+fn stored_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SessionStatus, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    SessionStatus::from_stored(&text).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{AgentSession, SessionRecord, Timestamp};
+    use crate::sessions::SessionStatus;
+    use crate::sessions::store::{Fingerprint, StreamPosition};
+
+    #[test]
+    fn a_record_survives_its_json() {
+        let mut record = SessionRecord::new("s", "mock", Timestamp::from_millis(5)).owned_by("p");
+        record.agent_session = Some(AgentSession { id: "a".to_owned(), incarnation: 4 });
+        let fingerprint = Fingerprint(u64::MAX);
+        record.position = Some(StreamPosition { incarnation: 3, offset: 7, fingerprint });
+        record.details.metadata.insert("n".to_owned(), json!([0.1, 1e300, u64::MAX, i64::MIN]));
+        record.details.supports_resume = true;
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<SessionRecord>(&text).unwrap(), record);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&value["agentSessionId"], &value["supportsResume"]), (&json!("a"), &json!(true)));
+        let resume = serde_json::to_value(record.resume_data()).unwrap();
+        assert_eq!(resume, json!({"agentSessionId": "a", "incarnation": 4, "events": 0}));
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read() {
+        let old = json!({
+            "id": "s", "agent": "mock", "status": "completed", "epoch": 3, "takenAt": "5-x", "agentSessionId": "a",
+            "resumable": true, "title": "t", "termination": {"reason": "error", "exitCode": 3},
+            "createdAt": 5, "lastActive": 9, "lastIndex": 6, "revision": 4,
+        });
+        let record: SessionRecord = serde_json::from_value(old).unwrap();
+        assert_eq!((record.status, record.epoch), (SessionStatus::Active, 3));
+        assert_eq!(record.last_active_at, Timestamp::from_millis(9));
+        assert_eq!((record.agent_session_id(), record.details.title.as_deref()), (Some("a"), Some("t")));
+        assert!(record.details.supports_resume);
+        assert_eq!(record.details.termination_info.unwrap().exit_code, Some(3));
+    }
+
+    #[test]
+    fn a_session_is_resumable_with_a_session_of_the_agent_or_with_events() {
+        let mut record = SessionRecord::new("s", "mock", Timestamp::from_millis(5));
+        assert_eq!((record.resume_data(), record.resume_support(true).resume_data), (None, false));
+        record.last_index = 2;
+        assert!(record.resume_support(true).resume_data);
+        assert!(!record.resume_support(true).supports_resume && !record.resume_support(false).by_agent);
+        (record.last_index, record.agent_session) =
+            (0, Some(AgentSession { id: "a".to_owned(), incarnation: 0 }));
+        assert!(record.resume_support(true).resume_data);
+    }
+}

@@ -1,0 +1,226 @@
+//! What both databases have in common: the text of their queries, and what their errors mean.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use sqlx::error::DatabaseError;
+
+use super::{Append, EventOrder, EventQuery, InactiveQuery, NewEvent, RecordQuery, StoreError};
+
+/// The columns of a session that a patch may change, in the order of their parameters.
+pub(super) const CHANGING: [&str; 16] = [
+    "agent",
+    "user_key",
+    "status",
+    "epoch",
+    "owner",
+    "caught_up",
+    "endpoint",
+    "agent_session_id",
+    "incarnation",
+    "position_incarnation",
+    "position_offset",
+    "position_fingerprint",
+    "last_active_at",
+    "last_index",
+    "revision",
+    "document",
+];
+/// The columns of an event, in the order of their parameters.
+pub(super) const EVENT_COLUMNS: [&str; 12] = [
+    "session_id",
+    "position",
+    "id",
+    "incarnation",
+    "stream_offset",
+    "recorded_at",
+    "kind",
+    "payload",
+    "epoch",
+    "turn_id",
+    "rpc_id",
+    "is_open",
+];
+
+/// Why statements were not carried out.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The store refuses; the statements before only read.
+    Refused(StoreError),
+    /// The database failed, and the transaction is rolled back.
+    Database(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// An append whose payloads are written as text, outside of any transaction.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) append: Append,
+    pub(super) payloads: Vec<String>,
+}
+
+impl Prepared {
+    pub(super) fn new(append: Append) -> Result<Self, StoreError> {
+        append.check()?;
+        let payloads = payloads(&append.events)?;
+        Ok(Self { append, payloads })
+    }
+}
+
+pub(super) fn payloads(events: &[NewEvent]) -> Result<Vec<String>, StoreError> {
+    events.iter().map(|event| to_json(&event.payload)).collect()
+}
+
+pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|error| StoreError::Invalid(error.to_string()))
+}
+
+/// A number as databases store it. It was checked when it was written; a larger one of a query is behind everything.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// A number of a database. None is negative unless another program wrote it.
+pub(super) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or_default()
+}
+
+pub(super) fn insert_session_sql() -> String {
+    let parameters: Vec<String> = (1..=CHANGING.len() + 2).map(|n| format!("${n}")).collect();
+    format!(
+        "INSERT INTO sandbox_agent_sessions (id, created_at, {}) VALUES ({}) ON CONFLICT (id) DO NOTHING",
+        CHANGING.join(", "),
+        parameters.join(", ")
+    )
+}
+
+/// The first two parameters are those of [`insert_session_sql`], so that both are bound alike.
+pub(super) fn update_session_sql() -> String {
+    let columns: Vec<String> = (3..).zip(CHANGING).map(|(n, column)| format!("{column} = ${n}")).collect();
+    format!("UPDATE sandbox_agent_sessions SET {} WHERE id = $1 AND created_at = $2", columns.join(", "))
+}
+
+pub(super) fn insert_events_sql(count: usize) -> String {
+    let mut sql = format!("INSERT INTO sandbox_agent_events ({}) VALUES ", EVENT_COLUMNS.join(", "));
+    for row in 0..count {
+        sql.push_str(if row > 0 { ", (" } else { "(" });
+        for column in 1..=EVENT_COLUMNS.len() {
+            let comma = if column > 1 { ", " } else { "" };
+            // Writing to a string does not fail.
+            let _ = write!(sql, "{comma}${}", row * EVENT_COLUMNS.len() + column);
+        }
+        sql.push(')');
+    }
+    sql.push_str(" ON CONFLICT DO NOTHING");
+    sql
+}
+
+/// The query for a page of sessions.
+///
+/// The parameters are the limit, the time and the id of the cursor, each status and each filter. The page is put together
+/// from one page of each status, so that each is a walk along an index.
+pub(super) fn list_sql(query: &RecordQuery) -> String {
+    let statuses = query.distinct_statuses().len();
+    let mut sql = String::new();
+    for status in 0..statuses {
+        if status > 0 {
+            sql.push_str(" UNION ALL ");
+        }
+        // Writing to a string does not fail.
+        let _ = write!(
+            sql,
+            "SELECT * FROM (SELECT * FROM sandbox_agent_sessions WHERE status = ${}{}",
+            status + 4,
+            filters_sql(query, statuses + 4)
+        );
+        if query.cursor.is_some() {
+            sql.push_str(" AND (created_at, id) < ($2, $3)");
+        }
+        let _ = write!(sql, " ORDER BY created_at DESC, id DESC LIMIT $1) AS page{status}");
+    }
+    sql.push_str(" ORDER BY created_at DESC, id DESC LIMIT $1");
+    sql
+}
+
+/// The query for the number of sessions; the parameters are each status and each filter.
+pub(super) fn count_sql(query: &RecordQuery) -> String {
+    let statuses = query.distinct_statuses().len();
+    let marks: Vec<String> = (1..=statuses).map(|n| format!("${n}")).collect();
+    let filters = filters_sql(query, statuses + 1);
+    format!("SELECT COUNT(*) FROM sandbox_agent_sessions WHERE status IN ({}){filters}", marks.join(", "))
+}
+
+fn filters_sql(query: &RecordQuery, first: usize) -> String {
+    (first..).zip(query.filters()).map(|(n, (column, _))| format!(" AND {column} = ${n}")).collect()
+}
+
+/// The query for sessions without activity; the parameters are the limit, the status, the time, and those of the cursor.
+pub(super) fn inactive_sql(query: &InactiveQuery) -> String {
+    let behind = if query.cursor.is_some() { " AND (last_active_at, id) > ($4, $5)" } else { "" };
+    format!(
+        "SELECT * FROM sandbox_agent_sessions WHERE status = $2 AND last_active_at < $3{behind} \
+         ORDER BY last_active_at, id LIMIT $1"
+    )
+}
+
+/// The query for a page of events; the parameters are the limit, the session, the index behind which the page begins, and
+/// each kind.
+pub(super) fn events_sql(query: &EventQuery) -> String {
+    let (than, order) = match query.order {
+        EventOrder::OldestFirst => ('>', "position"),
+        EventOrder::NewestFirst => ('<', "position DESC"),
+    };
+    let marks: Vec<String> = (4..).take(query.kinds.len()).map(|n| format!("${n}")).collect();
+    let kinds = if marks.is_empty() { String::new() } else { format!(" AND kind IN ({})", marks.join(", ")) };
+    format!(
+        "SELECT * FROM sandbox_agent_events WHERE session_id = $2 AND position {than} $3{kinds} \
+         ORDER BY {order} LIMIT $1"
+    )
+}
+
+/// What a failure of the database means.
+pub(super) fn failure(error: sqlx::Error) -> StoreError {
+    match error {
+        sqlx::Error::PoolClosed => StoreError::Closed,
+        sqlx::Error::PoolTimedOut | sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed => {
+            StoreError::Unavailable(Arc::new(error))
+        }
+        sqlx::Error::Database(ref database) if is_passing(&**database) => {
+            StoreError::Unavailable(Arc::new(error))
+        }
+        error => StoreError::Database(Arc::new(error)),
+    }
+}
+
+/// Whether the database could do the same later: it is locked, slow, starting, stopping, crowded or full.
+fn is_passing(error: &dyn DatabaseError) -> bool {
+    const BUSY: u32 = 5;
+    const LOCKED: u32 = 6;
+    const NO_MEMORY: u32 = 7;
+    const IO: u32 = 10;
+    const FULL: u32 = 13;
+    let Some(code) = error.code() else { return false };
+    if let Some(number) = sqlite_code(error) {
+        return matches!(number & 0xff, BUSY | LOCKED | NO_MEMORY | IO | FULL);
+    }
+    // The classes are connections, resources, and interventions by an operator or a time limit.
+    let class = ["08", "53", "57"].into_iter().any(|class| code.starts_with(class));
+    class || matches!(&*code, "40001" | "40P01" | "55P03" | "25P03")
+}
+
+/// The number of a failure of SQLite, with its extension; `None` for one of another database.
+pub(super) fn sqlite_code(error: &dyn DatabaseError) -> Option<u32> {
+    // The codes of PostgreSQL have five characters.
+    error.code().filter(|code| code.len() < 5).and_then(|code| code.parse().ok())
+}

@@ -1,0 +1,236 @@
+//! Statements on events.
+
+use std::collections::HashMap;
+
+use sqlx::{Connection as _, Row as _};
+
+use super::super::super::limits::check_key;
+use super::super::super::rows::{Failure, Prepared, events_sql, insert_events_sql, signed, unsigned};
+use super::super::super::{
+    Appended, Change, Closes, EventKey, EventOrder, EventPage, EventQuery, NewEvent, OpenEvents, StoreError,
+    StreamPosition,
+};
+use super::super::{BEGIN, Connection};
+use super::columns::{Head, bind_position, read_event, read_record};
+use super::records::{advance, end_older_binding, locked, update_record};
+use crate::session::Timestamp;
+
+/// How many events one statement inserts. Statements of this size, and of one, are prepared once.
+const ROWS: usize = 128;
+
+pub(super) async fn open(connection: &mut Connection, id: &str) -> Result<OpenEvents, Failure> {
+    if check_key("id", id).is_err() {
+        return Ok(OpenEvents::default());
+    }
+    let select = "SELECT * FROM sandbox_agent_events WHERE session_id = $1 AND is_open = 1 ORDER BY position";
+    let rows = sqlx::query(select).bind(id).fetch_all(connection).await?;
+    let events: Result<Vec<_>, _> = rows.iter().map(read_event).collect();
+    Ok(OpenEvents::of(events?))
+}
+
+pub(super) async fn events(connection: &mut Connection, query: &EventQuery) -> Result<EventPage, Failure> {
+    let size = query.page_size();
+    if check_key("id", &query.session_id).is_err() {
+        return Ok(EventPage::of(Vec::new(), size));
+    }
+    let sql = events_sql(query);
+    let first = match query.order {
+        EventOrder::OldestFirst => 0,
+        EventOrder::NewestFirst => u64::MAX,
+    };
+    let mut select = sqlx::query(&sql)
+        .bind(signed(size as u64 + 1))
+        .bind(&query.session_id)
+        .bind(signed(query.after.unwrap_or(first)));
+    for kind in &query.kinds {
+        select = select.bind(kind.as_str());
+    }
+    let rows = select.fetch_all(connection).await?;
+    let events: Result<Vec<_>, _> = rows.iter().map(read_event).collect();
+    Ok(EventPage::of(events?, size))
+}
+
+/// Carries out appends in one transaction. One that is refused leaves the others alone.
+pub(in super::super) async fn append_all(
+    connection: &mut Connection,
+    group: &[Prepared],
+) -> Result<Vec<Result<Appended, StoreError>>, Failure> {
+    let mut transaction = connection.begin_with(BEGIN).await?;
+    let mut results = Vec::with_capacity(group.len());
+    for prepared in group {
+        results.push(match append(&mut transaction, prepared).await {
+            Ok(appended) => Ok(appended),
+            Err(Failure::Refused(error)) => Err(error),
+            Err(error) => return Err(error),
+        });
+    }
+    transaction.commit().await?;
+    Ok(results)
+}
+
+async fn append(connection: &mut Connection, prepared: &Prepared) -> Result<Appended, Failure> {
+    let Prepared { append, payloads } = prepared;
+    let row = locked(connection, &append.session_id).await?;
+    let head = Head::read(&row)?;
+    append.admit(head.fence, head.status)?;
+    let mut record = None;
+    if !append.patch.is_empty() {
+        let mut patched = read_record(&row)?;
+        append.patch.apply(&mut patched)?;
+        record = Some(patched);
+    }
+    // From here on nothing is refused.
+    let epoch = append.fence.map_or(0, |fence| fence.epoch);
+    let rows: Vec<EventRow<'_>> = (head.last_index + 1..)
+        .zip(append.events.iter().zip(payloads))
+        .map(|(index, (event, payload))| EventRow { event, payload, index, epoch, is_open: event.is_open() })
+        .collect();
+    let (fresh, indexes) = insert_fresh(connection, &append.session_id, rows, head.last_index).await?;
+    for row in &fresh {
+        close_events(connection, &append.session_id, row).await?;
+    }
+    let last_index = fresh.last().map_or(head.last_index, |row| row.index);
+    let moments = fresh.iter().map(|row| row.event.recorded_at);
+    let last_active_at = moments.fold(head.last_active_at, Timestamp::max);
+    let position = StreamPosition::later_of(head.position, append.position);
+    match &mut record {
+        Some(record) => {
+            (record.last_index, record.position) = (last_index, position);
+            record.last_active_at = record.last_active_at.max(last_active_at);
+            update_record(connection, record).await?;
+            if matches!(append.patch.agent_session, Change::Set(_)) {
+                end_older_binding(connection, record).await?;
+            }
+        }
+        None if fresh.is_empty() && position == head.position => {}
+        None => {
+            let update = "UPDATE sandbox_agent_sessions SET last_index = $2, last_active_at = $3, \
+                          position_incarnation = $4, position_offset = $5, position_fingerprint = $6 WHERE id = $1";
+            let update = sqlx::query(update)
+                .bind(&append.session_id)
+                .bind(signed(last_index))
+                .bind(signed(last_active_at.as_millis()));
+            bind_position(update, position).execute(&mut *connection).await?;
+        }
+    }
+    if let Some(scanned_to) = &append.scanned_to {
+        advance(connection, scanned_to).await?;
+    }
+    Ok(Appended::new(indexes, record))
+}
+
+/// An event as it is about to be inserted.
+#[derive(Clone, Copy)]
+pub(super) struct EventRow<'a> {
+    pub(super) event: &'a NewEvent,
+    pub(super) payload: &'a str,
+    pub(super) index: u64,
+    pub(super) epoch: u64,
+    pub(super) is_open: bool,
+}
+
+/// Inserts the events that are not stored yet, and returns these with the index of every event.
+async fn insert_fresh<'a>(
+    connection: &mut Connection,
+    session: &str,
+    rows: Vec<EventRow<'a>>,
+    last_index: u64,
+) -> Result<(Vec<EventRow<'a>>, Vec<u64>), Failure> {
+    // Most batches are new as a whole. Which events are stored is looked up only for those that are not.
+    if insert_events(connection, session, &rows).await? == rows.len() as u64 {
+        let indexes = rows.iter().map(|row| row.index).collect();
+        return Ok((rows, indexes));
+    }
+    let undo = "DELETE FROM sandbox_agent_events WHERE session_id = $1 AND position > $2";
+    sqlx::query(undo).bind(session).bind(signed(last_index)).execute(&mut *connection).await?;
+    let (mut fresh, mut indexes) = (Vec::new(), Vec::with_capacity(rows.len()));
+    let mut known: HashMap<&EventKey, u64> = HashMap::new();
+    for row in rows {
+        let key = &row.event.key;
+        let stored = match known.get(key) {
+            Some(index) => Some(*index),
+            None => stored_index(connection, session, key).await?,
+        };
+        let index = stored.unwrap_or_else(|| {
+            let index = last_index + fresh.len() as u64 + 1;
+            fresh.push(EventRow { index, ..row });
+            index
+        });
+        known.insert(key, index);
+        indexes.push(index);
+    }
+    insert_events(connection, session, &fresh).await?;
+    Ok((fresh, indexes))
+}
+
+async fn stored_index(
+    connection: &mut Connection,
+    session: &str,
+    key: &EventKey,
+) -> Result<Option<u64>, Failure> {
+    let row = match key {
+        EventKey::Id { id } => {
+            let select =
+                "SELECT position FROM sandbox_agent_events WHERE session_id = $1 AND id = $2 AND id <> ''";
+            sqlx::query(select).bind(session).bind(id).fetch_optional(connection).await?
+        }
+        EventKey::Stream { incarnation, offset } => {
+            let select = "SELECT position FROM sandbox_agent_events WHERE session_id = $1 AND incarnation = $2 \
+                          AND stream_offset = $3";
+            let select = sqlx::query(select).bind(session).bind(signed(*incarnation)).bind(signed(*offset));
+            select.fetch_optional(connection).await?
+        }
+    };
+    Ok(row.map(|row| row.try_get(0).map(unsigned)).transpose()?)
+}
+
+/// Inserts events, and returns how many were not stored already.
+pub(super) async fn insert_events(
+    connection: &mut Connection,
+    session: &str,
+    rows: &[EventRow<'_>],
+) -> Result<u64, Failure> {
+    let mut inserted = 0;
+    for rows in rows.chunks(ROWS) {
+        let sql = insert_events_sql(rows.len());
+        let mut insert = sqlx::query(&sql).persistent(rows.len() == ROWS || rows.len() == 1);
+        for EventRow { event, payload, index, epoch, is_open } in rows {
+            let (id, incarnation, offset) = match &event.key {
+                EventKey::Id { id } => (id.as_str(), None, None),
+                EventKey::Stream { incarnation, offset } => {
+                    ("", Some(signed(*incarnation)), Some(signed(*offset)))
+                }
+            };
+            insert = insert
+                .bind(session)
+                .bind(signed(*index))
+                .bind(id)
+                .bind(incarnation)
+                .bind(offset)
+                .bind(signed(event.recorded_at.as_millis()))
+                .bind(event.kind.as_str())
+                .bind(*payload)
+                .bind(signed(*epoch))
+                .bind(event.turn_id.as_deref())
+                .bind(event.rpc_id.as_deref())
+                .bind(i64::from(*is_open));
+        }
+        inserted += insert.execute(&mut *connection).await?.rows_affected();
+    }
+    Ok(inserted)
+}
+
+/// Closes what an event closes, as far as it is older.
+async fn close_events(connection: &mut Connection, session: &str, row: &EventRow<'_>) -> Result<(), Failure> {
+    let (which, id) = match row.event.closes() {
+        Some(Closes::Turn(id)) => ("turn_id = $2 AND kind IN ('prompt', 'prompt_resent')", id),
+        Some(Closes::Request(id)) => ("rpc_id = $2 AND kind NOT IN ('prompt', 'prompt_resent')", id),
+        None => return Ok(()),
+    };
+    let sql = format!(
+        "UPDATE sandbox_agent_events SET is_open = 0 \
+         WHERE session_id = $1 AND is_open = 1 AND {which} AND position < $3"
+    );
+    sqlx::query(&sql).bind(session).bind(id).bind(signed(row.index)).execute(connection).await?;
+    Ok(())
+}

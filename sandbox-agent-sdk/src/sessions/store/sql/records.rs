@@ -1,0 +1,294 @@
+//! Statements on records.
+
+use sqlx::{Connection as _, Executor as _, Row as _};
+
+use super::super::super::limits::check_key;
+use super::super::super::rows::{
+    Failure, count_sql, inactive_sql, insert_session_sql, list_sql, payloads, signed, unsigned,
+    update_session_sql,
+};
+use super::super::super::{
+    Acquire, Acquired, Fence, InactiveQuery, NewEvent, RecordPage, RecordQuery, ScannedTo, SessionRecord,
+    StoreError, StreamPosition, Suspend,
+};
+use super::super::{BEGIN, Connection, FOR_UPDATE, Row};
+use super::columns::{Query, bind_position, bind_record, page, read_position, read_record};
+use super::events::{EventRow, insert_events};
+use crate::session::Timestamp;
+
+pub(super) async fn create(
+    connection: &mut Connection,
+    record: SessionRecord,
+    events: &[NewEvent],
+) -> Result<SessionRecord, Failure> {
+    let record = record.created(events)?;
+    let payloads = payloads(events)?;
+    let mut transaction = connection.begin_with(BEGIN).await?;
+    let sql = insert_session_sql();
+    if bind_record(&sql, &record)?.execute(&mut *transaction).await?.rows_affected() == 0 {
+        return Err(StoreError::Exists { id: record.id }.into());
+    }
+    let rows: Vec<EventRow<'_>> = (1..)
+        .zip(events.iter().zip(&payloads))
+        .map(|(index, (event, payload))| EventRow { event, payload, index, epoch: 0, is_open: false })
+        .collect();
+    insert_events(&mut transaction, &record.id, &rows).await?;
+    end_older_binding(&mut transaction, &record).await?;
+    transaction.commit().await?;
+    Ok(record)
+}
+
+pub(super) async fn get(connection: &mut Connection, id: &str) -> Result<Option<SessionRecord>, Failure> {
+    // No session has such an id, and not every database could look for it.
+    if check_key("id", id).is_err() {
+        return Ok(None);
+    }
+    let select = "SELECT * FROM sandbox_agent_sessions WHERE id = $1";
+    let row = sqlx::query(select).bind(id).fetch_optional(connection).await?;
+    Ok(row.map(|row| read_record(&row)).transpose()?)
+}
+
+pub(super) async fn acquire(
+    connection: &mut Connection,
+    id: &str,
+    acquire: &Acquire,
+) -> Result<Acquired, Failure> {
+    let mut transaction = connection.begin_with(BEGIN).await?;
+    let mut record = read_record(&locked(&mut transaction, id).await?)?;
+    let scanned_to = owner_scanned_to(&mut transaction, &record).await?;
+    let previous = acquire.apply(&mut record, scanned_to)?;
+    update_record(&mut transaction, &record).await?;
+    forget_owner(&mut transaction, previous.as_deref(), record.endpoint.as_deref()).await?;
+    transaction.commit().await?;
+    Ok(Acquired::new(record, previous))
+}
+
+pub(super) async fn release(
+    connection: &mut Connection,
+    id: &str,
+    fence: Fence,
+) -> Result<SessionRecord, Failure> {
+    let mut transaction = connection.begin_with(BEGIN).await?;
+    let mut record = read_record(&locked(&mut transaction, id).await?)?;
+    fence.check(id, record.fence())?;
+    let scanned_to = owner_scanned_to(&mut transaction, &record).await?;
+    let owner = record.owner.clone();
+    record.end_ownership(scanned_to);
+    update_record(&mut transaction, &record).await?;
+    forget_owner(&mut transaction, owner.as_deref(), record.endpoint.as_deref()).await?;
+    transaction.commit().await?;
+    Ok(record)
+}
+
+pub(super) async fn list(connection: &mut Connection, query: &RecordQuery) -> Result<RecordPage, Failure> {
+    query.check()?;
+    if query.is_vain() {
+        return Ok(RecordPage::default());
+    }
+    let sql = list_sql(query);
+    let rows = bind_list(&sql, query).fetch_all(connection).await?;
+    Ok(page(&rows, query.page_size(), "created_at")?)
+}
+
+pub(in super::super) fn bind_list<'q>(sql: &'q str, query: &'q RecordQuery) -> Query<'q> {
+    let cursor = query.cursor.as_ref();
+    let mut select = sqlx::query(sql)
+        .bind(signed(query.page_size() as u64 + 1))
+        .bind(cursor.map(|cursor| signed(cursor.at.as_millis())))
+        .bind(cursor.map(|cursor| cursor.id.as_str()));
+    for status in query.distinct_statuses() {
+        select = select.bind(status.as_str());
+    }
+    query.filters().fold(select, |select, (_, wanted)| select.bind(wanted))
+}
+
+pub(super) async fn count(connection: &mut Connection, query: &RecordQuery) -> Result<u64, Failure> {
+    if query.is_vain() {
+        return Ok(0);
+    }
+    let sql = count_sql(query);
+    let mut select = sqlx::query(&sql);
+    for status in query.distinct_statuses() {
+        select = select.bind(status.as_str());
+    }
+    let select = query.filters().fold(select, |select, (_, wanted)| select.bind(wanted));
+    Ok(select.fetch_one(connection).await?.try_get(0).map(unsigned)?)
+}
+
+pub(super) async fn inactive(
+    connection: &mut Connection,
+    query: &InactiveQuery,
+) -> Result<RecordPage, Failure> {
+    query.check()?;
+    let sql = inactive_sql(query);
+    let mut select = sqlx::query(&sql)
+        .bind(signed(query.page_size() as u64 + 1))
+        .bind(query.status.as_str())
+        .bind(signed(query.before.as_millis()));
+    if let Some(cursor) = &query.cursor {
+        select = select.bind(signed(cursor.at.as_millis())).bind(cursor.id.as_str());
+    }
+    Ok(page(&select.fetch_all(connection).await?, query.page_size(), "last_active_at")?)
+}
+
+pub(super) async fn suspend(
+    connection: &mut Connection,
+    which: &Suspend,
+    now: Timestamp,
+) -> Result<u64, Failure> {
+    which.check(now)?;
+    let owned = if matches!(which, Suspend::Own(_)) { " AND owner = $2" } else { "" };
+    // In one order, so that no two programs wait for each other.
+    let sql = format!(
+        "UPDATE sandbox_agent_sessions SET status = 'suspended', revision = revision + 1, \
+         last_active_at = CASE WHEN last_active_at < $1 THEN $1 ELSE last_active_at END \
+         WHERE status = 'active' AND id IN (SELECT id FROM sandbox_agent_sessions WHERE status = 'active'{owned} \
+         ORDER BY id{FOR_UPDATE})"
+    );
+    let mut update = sqlx::query(&sql).bind(signed(now.as_millis()));
+    if let Suspend::Own(owner) = which {
+        update = update.bind(owner);
+    }
+    Ok(update.execute(connection).await?.rows_affected())
+}
+
+pub(super) async fn delete(connection: &mut Connection, id: &str) -> Result<bool, Failure> {
+    if check_key("id", id).is_err() {
+        return Ok(false);
+    }
+    let delete = sqlx::query("DELETE FROM sandbox_agent_sessions WHERE id = $1").bind(id);
+    Ok(delete.execute(connection).await?.rows_affected() > 0)
+}
+
+pub(super) async fn delete_unchanged(
+    connection: &mut Connection,
+    record: &SessionRecord,
+) -> Result<bool, Failure> {
+    let delete = "DELETE FROM sandbox_agent_sessions WHERE id = $1 AND created_at = $2 AND revision = $3 \
+                  AND last_index = $4";
+    let delete = sqlx::query(delete)
+        .bind(&record.id)
+        .bind(signed(record.created_at.as_millis()))
+        .bind(signed(record.revision))
+        .bind(signed(record.last_index));
+    Ok(delete.execute(connection).await?.rows_affected() > 0)
+}
+
+pub(super) async fn incarnation(connection: &mut Connection, endpoint: &str) -> Result<u64, Failure> {
+    if check_key("an endpoint", endpoint).is_err() {
+        return Ok(1);
+    }
+    let select = "SELECT incarnation FROM sandbox_agent_incarnations WHERE endpoint = $1";
+    let row = sqlx::query(select).bind(endpoint).fetch_optional(connection).await?;
+    Ok(row.map_or(Ok(1), |row| row.try_get(0).map(unsigned))?)
+}
+
+pub(super) async fn raise_incarnation(
+    connection: &mut Connection,
+    endpoint: &str,
+    from: u64,
+) -> Result<u64, Failure> {
+    check_key("an endpoint", endpoint)?;
+    let mut transaction = connection.begin_with(BEGIN).await?;
+    let insert = "INSERT INTO sandbox_agent_incarnations (endpoint, incarnation) VALUES ($1, 1) ON CONFLICT DO NOTHING";
+    sqlx::query(insert).bind(endpoint).execute(&mut *transaction).await?;
+    let raise = "UPDATE sandbox_agent_incarnations SET incarnation = incarnation + 1 \
+                 WHERE endpoint = $1 AND incarnation = $2";
+    sqlx::query(raise).bind(endpoint).bind(signed(from)).execute(&mut *transaction).await?;
+    let current = incarnation(&mut transaction, endpoint).await?;
+    transaction.commit().await?;
+    Ok(current)
+}
+
+pub(super) async fn scanned_to(
+    connection: &mut Connection,
+    owner: &str,
+    endpoint: &str,
+) -> Result<Option<StreamPosition>, Failure> {
+    if check_key("an owner", owner).is_err() || check_key("an endpoint", endpoint).is_err() {
+        return Ok(None);
+    }
+    let select = "SELECT incarnation, stream_offset, fingerprint FROM sandbox_agent_scanned \
+                  WHERE owner = $1 AND endpoint = $2";
+    let row = sqlx::query(select).bind(owner).bind(endpoint).fetch_optional(connection).await?;
+    Ok(row.map_or(Ok(None), |row| read_position(&row, ["incarnation", "stream_offset", "fingerprint"]))?)
+}
+
+pub(super) async fn advance(connection: &mut Connection, scanned_to: &ScannedTo) -> Result<(), Failure> {
+    scanned_to.check()?;
+    let upsert = "INSERT INTO sandbox_agent_scanned AS scanned \
+                  (owner, endpoint, incarnation, stream_offset, fingerprint) VALUES ($1, $2, $3, $4, $5) \
+                  ON CONFLICT (owner, endpoint) DO UPDATE SET incarnation = excluded.incarnation, \
+                  stream_offset = excluded.stream_offset, fingerprint = excluded.fingerprint \
+                  WHERE (excluded.incarnation, excluded.stream_offset) > (scanned.incarnation, scanned.stream_offset)";
+    let upsert = sqlx::query(upsert).bind(&scanned_to.owner).bind(&scanned_to.endpoint);
+    bind_position(upsert, Some(scanned_to.position)).execute(connection).await?;
+    Ok(())
+}
+
+/// The row of a session, which no other transaction changes until this one ends.
+pub(super) async fn locked(connection: &mut Connection, id: &str) -> Result<Row, Failure> {
+    let not_found = || StoreError::NotFound { id: id.to_owned() };
+    check_key("id", id).map_err(|_| not_found())?;
+    let select = format!("SELECT * FROM sandbox_agent_sessions WHERE id = $1{FOR_UPDATE}");
+    let row = sqlx::query(&select).bind(id).fetch_optional(connection).await?;
+    Ok(row.ok_or_else(not_found)?)
+}
+
+pub(super) async fn update_record(
+    connection: &mut Connection,
+    record: &SessionRecord,
+) -> Result<(), Failure> {
+    let sql = update_session_sql();
+    bind_record(&sql, record)?.execute(connection).await?;
+    Ok(())
+}
+
+/// How far the owner of a session has scanned its endpoint.
+async fn owner_scanned_to(
+    connection: &mut Connection,
+    record: &SessionRecord,
+) -> Result<Option<StreamPosition>, Failure> {
+    match (&record.owner, &record.endpoint) {
+        (Some(owner), Some(endpoint)) => scanned_to(connection, owner, endpoint).await,
+        _ => Ok(None),
+    }
+}
+
+/// Forgets how far an owner had scanned an endpoint if it owns no session there any more.
+async fn forget_owner(
+    connection: &mut Connection,
+    owner: Option<&str>,
+    endpoint: Option<&str>,
+) -> Result<(), Failure> {
+    let (Some(owner), Some(endpoint)) = (owner, endpoint) else { return Ok(()) };
+    let delete = "DELETE FROM sandbox_agent_scanned WHERE owner = $1 AND endpoint = $2 AND NOT EXISTS \
+                  (SELECT 1 FROM sandbox_agent_sessions WHERE owner = $1 AND endpoint = $2)";
+    connection.execute(sqlx::query(delete).bind(owner).bind(endpoint)).await?;
+    Ok(())
+}
+
+/// Ends the binding of another session to the agent's session of this one.
+pub(super) async fn end_older_binding(
+    connection: &mut Connection,
+    record: &SessionRecord,
+) -> Result<(), Failure> {
+    let (Some(session), Some(endpoint)) = (&record.agent_session, &record.endpoint) else { return Ok(()) };
+    let select = format!(
+        "SELECT * FROM sandbox_agent_sessions WHERE agent_session_id = $1 AND endpoint = $2 AND incarnation = $3 \
+         AND id <> $4{FOR_UPDATE}"
+    );
+    let select = sqlx::query(&select)
+        .bind(&session.id)
+        .bind(endpoint)
+        .bind(signed(session.incarnation))
+        .bind(&record.id);
+    for row in select.fetch_all(&mut *connection).await? {
+        // A damaged record cannot be restored, so that its binding does no harm.
+        if let Ok(mut other) = read_record(&row) {
+            other.unbind();
+            update_record(connection, &other).await?;
+        }
+    }
+    Ok(())
+}

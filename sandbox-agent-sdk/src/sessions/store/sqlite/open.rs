@@ -1,0 +1,212 @@
+//! Opening a file, and what its failures mean.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Connection as _;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+
+use super::super::StoreError;
+use super::super::rows::{self, Failure, sqlite_code};
+use super::schema::migrate;
+
+/// What a write waits for before it is acknowledged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SqliteSync {
+    /// For the disk: nothing acknowledged is lost even if the machine loses power.
+    #[default]
+    Full,
+    /// For the operating system: nothing acknowledged is lost unless the machine loses power.
+    Normal,
+}
+
+/// How a file is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "options do nothing until a store is opened with them"]
+#[non_exhaustive]
+pub struct SqliteOptions {
+    /// What a write waits for. For the disk by default.
+    pub sync: SqliteSync,
+    /// How many reads run at the same time. 4 by default.
+    pub readers: u32,
+    /// How long to wait for other programs that write. 30 s by default.
+    pub busy_timeout: Duration,
+    /// Whether files that exist keep the permissions of other users. They do not by default.
+    pub keep_permissions: bool,
+}
+
+impl SqliteOptions {
+    /// Leaves the permissions of files that exist as they are, for a store that several users share. New files are
+    /// private in any case.
+    pub fn keep_permissions(mut self) -> Self {
+        self.keep_permissions = true;
+        self
+    }
+
+    /// Sets what a write waits for.
+    pub fn sync(mut self, sync: SqliteSync) -> Self {
+        self.sync = sync;
+        self
+    }
+
+    /// Sets how many reads run at the same time; at least one.
+    pub fn readers(mut self, readers: u32) -> Self {
+        self.readers = readers.max(1);
+        self
+    }
+
+    /// Sets how long to wait for other programs that write.
+    pub fn busy_timeout(mut self, timeout: Duration) -> Self {
+        self.busy_timeout = timeout;
+        self
+    }
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self {
+            sync: SqliteSync::Full,
+            readers: 4,
+            busy_timeout: Duration::from_secs(30),
+            keep_permissions: false,
+        }
+    }
+}
+
+/// Opens a file: the one connection that writes, and those that read.
+pub(super) async fn open(
+    path: &Path,
+    options: &SqliteOptions,
+) -> Result<(SqlitePool, SqlitePool), StoreError> {
+    let synchronous = match options.sync {
+        SqliteSync::Full => SqliteSynchronous::Full,
+        SqliteSync::Normal => SqliteSynchronous::Normal,
+    };
+    let connect = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .foreign_keys(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(synchronous)
+        .busy_timeout(options.busy_timeout);
+    let pool = |connections: u32| {
+        // Connections are few and cheap, so that they stay open.
+        let pool =
+            SqlitePoolOptions::new().max_connections(connections).idle_timeout(None).max_lifetime(None);
+        pool.acquire_timeout(options.busy_timeout).after_release(|connection, _| {
+            Box::pin(async move {
+                // A call that is dropped just after its transaction has begun would leave it open and block every
+                // writer. A rollback that was queued has run once the connection responds.
+                connection.ping().await?;
+                Ok(!connection.is_in_transaction())
+            })
+        })
+    };
+    private::create(path);
+    let writer = pool(1).connect_with(connect.clone()).await.map_err(|error| failure(path, error))?;
+    if let Err(error) = migrate(&writer).await {
+        writer.close().await;
+        return Err(match error {
+            Failure::Refused(error) => error,
+            Failure::Database(error) => failure(path, error),
+        });
+    }
+    // Not before: only now it is certain that these are the files of a store.
+    if !options.keep_permissions {
+        private::restrict(path);
+    }
+    let readers = pool(options.readers.max(1)).connect_lazy_with(connect.read_only(true));
+    Ok((writer, readers))
+}
+
+/// Permissions of files that hold what users and agents said.
+#[cfg(unix)]
+mod private {
+    use std::fs::{DirBuilder, OpenOptions, Permissions, metadata, set_permissions};
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+    use std::path::{Path, PathBuf};
+
+    /// Permissions of other users.
+    const OTHERS: u32 = 0o077;
+
+    /// Creates a missing file, and missing directories on the way to it, for this user alone. SQLite gives the mode of
+    /// the file to the files beside it.
+    pub(super) fn create(path: &Path) {
+        // SQLite has no file for these names.
+        if path.as_os_str().is_empty() || path == Path::new(":memory:") {
+            return;
+        }
+        // Opening reports what is wrong with the path.
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            let _ = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+        }
+        let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    }
+
+    /// Takes the permissions of other users from the files of a store.
+    pub(super) fn restrict(path: &Path) {
+        for suffix in ["", "-wal", "-shm"] {
+            let mut file = path.as_os_str().to_owned();
+            file.push(suffix);
+            let file = PathBuf::from(file);
+            let Ok(found) = metadata(&file) else { continue };
+            let mode = found.permissions().mode();
+            if mode & OTHERS != 0
+                && let Err(error) = set_permissions(&file, Permissions::from_mode(mode & 0o7777 & !OTHERS))
+            {
+                tracing::warn!(file = %file.display(), %error, "other users may be able to read a session store");
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod private {
+    use std::path::Path;
+
+    pub(super) fn create(_: &Path) {}
+
+    pub(super) fn restrict(_: &Path) {}
+}
+
+/// What a failure means for this file.
+pub(super) fn failure(path: &Path, error: sqlx::Error) -> StoreError {
+    const READONLY: u32 = 8;
+    const IO: u32 = 10;
+    const CANTOPEN: u32 = 14;
+    const NOT_A_DATABASE: u32 = 26;
+    let code = error.as_database_error().and_then(sqlite_code).map(|code| code & 0xff);
+    match code {
+        Some(READONLY) => StoreError::ReadOnly { path: path.to_owned() },
+        Some(CANTOPEN | IO) if is_write_protected(path) => StoreError::ReadOnly { path: path.to_owned() },
+        Some(CANTOPEN | NOT_A_DATABASE) => StoreError::Unavailable(Arc::new(error)),
+        _ => rows::failure(error),
+    }
+}
+
+/// Whether this program may not write to the file, or create files beside it, as SQLite has to.
+fn is_write_protected(path: &Path) -> bool {
+    let refused = |error: &std::io::Error| {
+        matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+    };
+    if path.exists()
+        && std::fs::OpenOptions::new().append(true).open(path).is_err_and(|error| refused(&error))
+    {
+        return true;
+    }
+    let mut probe = path.as_os_str().to_owned();
+    probe.push("-probe");
+    match std::fs::OpenOptions::new().write(true).create_new(true).open(&probe) {
+        Ok(_) => {
+            // It was created only to see whether it can be.
+            let _ = std::fs::remove_file(&probe);
+            false
+        }
+        Err(error) => refused(&error),
+    }
+}

@@ -1,0 +1,404 @@
+//! The owner of a stored session's state in this process.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::{oneshot, watch};
+
+use super::entry::Entry;
+use super::feed::Moment;
+use super::inbox::{Inbox, Item};
+use super::restored::Restored;
+use super::scan::Response;
+use super::shared::Shared;
+use super::store::{Fence, SessionRecord, StoredError, StoredEventKind, TurnEnd};
+use crate::client::{SessionClaim, WeakClient};
+use crate::session::Timestamp;
+use crate::sessions::RetentionPolicy;
+use crate::stream::{Resend, StreamReader};
+use crate::thread::ResultRules;
+use crate::{Error, Event, NewSession, Prompt, Turn, TurnOutcome};
+
+mod acquire;
+mod create;
+mod turns;
+mod writing;
+
+pub(super) use acquire::Wish;
+
+/// How long events are gathered before they are stored, so that many of them are one transaction.
+const LINGER: Duration = Duration::from_millis(20);
+
+/// What a tracker notices, and what is asked of it.
+pub(super) enum Command {
+    /// The agent, the server or the connection is gone.
+    Gone,
+    /// A turn of this process ended in this session of the agent.
+    TurnEnded(String, Box<Result<TurnOutcome, Error>>),
+    /// The response to a prompt of another program arrived.
+    ForeignTurnEnded(Response),
+    /// A call changed the state of the session.
+    Described,
+    /// An agent request is answered. The answer is sent when it is stored.
+    Answered {
+        payload: Value,
+        stored: oneshot::Sender<()>,
+    },
+    /// Everything before is to be stored.
+    Flush(oneshot::Sender<()>),
+    Ask(Ask),
+}
+
+/// What is asked of a tracker; the answer goes to the sender, if anything waits for it.
+pub(super) enum Ask {
+    Create {
+        new: Box<NewSession>,
+        answer: oneshot::Sender<Result<(), Error>>,
+    },
+    Acquire {
+        wish: Wish,
+        answer: oneshot::Sender<Result<Option<Restored>, Error>>,
+    },
+    Prompt {
+        prompt: Prompt,
+        new: Option<Box<NewSession>>,
+        answer: oneshot::Sender<Result<Begun, Error>>,
+    },
+    Resend {
+        prompt: Prompt,
+        new: Option<Box<NewSession>>,
+        answer: oneshot::Sender<Result<(Resend, Fence), Error>>,
+    },
+    Interrupt {
+        turn: String,
+        answer: oneshot::Sender<Result<bool, Error>>,
+    },
+    Release {
+        answer: oneshot::Sender<Result<SessionRecord, Error>>,
+    },
+    EndIdle {
+        policy: RetentionPolicy,
+        now: Timestamp,
+        answer: oneshot::Sender<Result<bool, Error>>,
+    },
+}
+
+/// What became of a prompt.
+pub(super) enum Begun {
+    Turn(Box<Turn>),
+    /// A turn of another program is running.
+    Busy,
+}
+
+/// What handles of a session see of its state.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct View {
+    /// The agent's session, while the agent has it.
+    pub(super) agent_session: Option<String>,
+    /// The epoch under which this process owns the session.
+    pub(super) epoch: Option<u64>,
+    pub(super) last_active: Option<Timestamp>,
+    /// The turn of another program that is running.
+    pub(super) open_turn: Option<OpenTurn>,
+}
+
+/// A turn that another program began, and whose end is not known yet.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct OpenTurn {
+    /// The id of the turn, which its stored events carry.
+    pub turn_id: String,
+    /// The prompt, as it was stored.
+    pub prompt: Value,
+    /// When it was stored.
+    pub since: Timestamp,
+}
+
+/// One task per session: everything that changes the session in this process goes through its mailbox.
+pub(super) struct Tracker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) client: WeakClient,
+    pub(super) id: String,
+    pub(super) inbox: Arc<Inbox<Command>>,
+    pub(super) view: watch::Sender<View>,
+    pub(super) owned: Option<Owned>,
+    /// Events that could not be stored, and are not counted in the store yet.
+    pub(super) lost: u64,
+    /// Whether the last append failed because the store did not take it in time.
+    pub(super) is_failing: bool,
+}
+
+/// A session that this process owns.
+pub(super) struct Owned {
+    pub(super) fence: Fence,
+    pub(super) agent_session: Option<String>,
+    /// Whether the agent has the session.
+    pub(super) is_live: bool,
+    pub(super) incarnation: u64,
+    /// Messages up to this offset of this stream were read when the session was acquired.
+    pub(super) scanned: Option<(Moment, u64)>,
+    pub(super) is_shared: bool,
+    /// The running turn of this process.
+    pub(super) turn: Option<String>,
+    pub(super) foreign: Option<ForeignTurn>,
+    pub(super) replay: Replay,
+    /// Whether the agent replays the history that it loaded behind its response.
+    pub(super) late: LateReplay,
+    /// The agent requests that are open, and whether an answer is stored, by their JSON-RPC ids.
+    pub(super) requests: BTreeMap<String, bool>,
+    /// What the record says about the state of the session.
+    pub(super) described: Described,
+}
+
+/// What a record has of a session's settings.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Described {
+    pub(super) options: Option<Value>,
+    pub(super) mode: Option<String>,
+}
+
+/// A turn of another program that is running.
+pub(super) struct ForeignTurn {
+    pub(super) turn: OpenTurn,
+    /// Whether the agent has reported anything since its prompt.
+    pub(super) is_heard: bool,
+    /// Its agent requests are addressed to this client meanwhile.
+    pub(super) _claim: SessionClaim,
+    /// Its open requests are answered through this reader.
+    pub(super) _reader: Option<Mutex<StreamReader>>,
+}
+
+/// Whether the agent has to get the history as text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replay {
+    Done,
+    Pending,
+    /// It was sent; with whether the agent has reported anything since.
+    Sent {
+        is_heard: bool,
+    },
+}
+
+/// Whether an agent replays behind its response to a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LateReplay {
+    No,
+    /// It loaded the session and replayed nothing before its response.
+    Possible,
+    /// It has begun with a message of the user, which only a replay has outside a turn.
+    Running,
+}
+
+impl Tracker {
+    pub(super) async fn run(mut self) {
+        while self.inbox.filled().await {
+            if !self.inbox.is_urgent(self.shared.options.batch) {
+                self.linger().await;
+            }
+            let items = self.inbox.take(self.shared.options.batch);
+            self.handle_all(items.into()).await;
+        }
+        self.owned = None;
+        self.shared.feed.unroute(&self.inbox, None);
+        self.show();
+    }
+
+    async fn linger(&self) {
+        let gathering = async {
+            while !self.inbox.is_urgent(self.shared.options.batch) {
+                self.inbox.more().await;
+            }
+        };
+        let _ = tokio::time::timeout(LINGER, gathering).await;
+    }
+
+    /// Handles what has arrived, but for what is asked.
+    pub(super) fn catch_up(&mut self) -> BoxFuture<'_, ()> {
+        let items = self.inbox.take_all_but(|command| matches!(command, Command::Ask(_) | Command::Flush(_)));
+        Box::pin(self.handle_all(items.into()))
+    }
+
+    async fn handle_all(&mut self, mut items: VecDeque<Item<Command>>) {
+        let mut entries = Vec::new();
+        loop {
+            match items.pop_front() {
+                Some(Item::Event(entry)) => entries.push(entry),
+                Some(Item::Lost(count)) => {
+                    entries.push(Entry::own(StoredEventKind::Lost, json!({ "count": count })));
+                }
+                next => {
+                    if !entries.is_empty() {
+                        self.store_entries(std::mem::take(&mut entries)).await;
+                    }
+                    match next {
+                        Some(Item::Command(command)) => self.command(command).await,
+                        _ => return,
+                    }
+                }
+            }
+        }
+    }
+
+    async fn command(&mut self, command: Command) {
+        match command {
+            Command::Gone => self.gone(),
+            Command::TurnEnded(session, outcome) => self.turn_ended(&session, &outcome).await,
+            Command::ForeignTurnEnded(response) => self.foreign_turn_ended(&response).await,
+            Command::Described => self.describe().await,
+            Command::Answered { payload, stored } => self.answered(payload, stored).await,
+            Command::Flush(done) => {
+                self.describe().await;
+                // A caller that went away needs no answer.
+                let _ = done.send(());
+            }
+            Command::Ask(ask) => {
+                self.inbox.set_busy(true);
+                Box::pin(self.answer(ask)).await;
+                self.inbox.set_busy(false);
+            }
+        }
+        self.show();
+    }
+
+    /// Callers that went away need no answer.
+    async fn answer(&mut self, ask: Ask) {
+        match ask {
+            Ask::Create { new, answer } => {
+                let created = self.create(&new).await;
+                self.show();
+                let _ = answer.send(created);
+            }
+            Ask::Acquire { wish, answer } => {
+                let acquired = self.acquire_if_needed(&wish).await;
+                self.show();
+                let _ = answer.send(acquired);
+            }
+            Ask::Prompt { prompt, new, answer } => {
+                let begun = self.prompt(&prompt, new.as_deref()).await;
+                self.show();
+                let _ = answer.send(begun);
+            }
+            Ask::Resend { prompt, new, answer } => {
+                let resent = self.resend(prompt, new.as_deref()).await;
+                self.show();
+                let _ = answer.send(resent);
+            }
+            Ask::Interrupt { turn, answer } => {
+                let _ = answer.send(self.interrupt(&turn).await);
+            }
+            Ask::Release { answer } => {
+                let released = self.release().await;
+                self.show();
+                let _ = answer.send(released);
+            }
+            Ask::EndIdle { policy, now, answer } => {
+                let ended = self.end_idle(&policy, now).await;
+                self.show();
+                let _ = answer.send(ended);
+            }
+        }
+    }
+
+    /// The agent does not have the session any more. What a turn of another program became is found out when the
+    /// session is acquired again.
+    fn gone(&mut self) {
+        if let Some(owned) = &mut self.owned {
+            (owned.is_live, owned.foreign) = (false, None);
+        }
+    }
+
+    /// Another process acquired the session.
+    pub(super) fn lose_ownership(&mut self) {
+        if self.owned.take().is_some() {
+            tracing::debug!(session = self.id, "another process acquired the session");
+            self.shared.feed.unroute(&self.inbox, None);
+            self.show();
+            self.shared.hub.publish(&Event::OwnershipLost { session_id: self.id.clone() });
+        }
+    }
+
+    /// Shows the state to the handles of the session.
+    pub(super) fn show(&self) {
+        let owned = self.owned.as_ref();
+        let view = View {
+            agent_session: owned.filter(|owned| owned.is_live).and_then(|owned| owned.agent_session.clone()),
+            epoch: owned.map(|owned| owned.fence.epoch),
+            last_active: self.view.borrow().last_active,
+            open_turn: owned.and_then(|owned| owned.foreign.as_ref()).map(|foreign| foreign.turn.clone()),
+        };
+        self.view.send_if_modified(|shown| {
+            let is_new = *shown != view;
+            *shown = view;
+            is_new
+        });
+    }
+
+    pub(super) fn is_active_now(&self) {
+        self.view.send_modify(|view| view.last_active = Some(SystemTime::now().into()));
+    }
+
+    /// Ends the agent of the session if it is idle; `false` if it is not, or was ended before.
+    async fn end_idle(&mut self, policy: &RetentionPolicy, now: Timestamp) -> Result<bool, Error> {
+        let client = self.client.upgrade()?;
+        let Some(owned) = self.owned.as_ref().filter(|owned| owned.is_live && owned.foreign.is_none()) else {
+            return Ok(false);
+        };
+        let Some(agent_session) = owned.agent_session.clone() else { return Ok(false) };
+        let is_idle = self
+            .view
+            .borrow()
+            .last_active
+            .is_none_or(|last| policy.is_agent_idle(crate::sessions::SessionStatus::Active, last, now));
+        if !is_idle || client.session(&agent_session).turn_state() != crate::turns::TurnState::Idle {
+            return Ok(false);
+        }
+        let record = self.shared.record(&self.id).await?;
+        if !self.is_current(&record) {
+            return Ok(false);
+        }
+        let result = match client.terminate_session(&agent_session).await {
+            // The server ends its agents by itself, or never.
+            Err(Error::Unsupported { .. }) => return Ok(false),
+            result => result?,
+        };
+        if (result.terminated || result.already_ended)
+            && let Some(owned) = &mut self.owned
+        {
+            owned.is_live = false;
+        }
+        Ok(result.terminated)
+    }
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Command")
+    }
+}
+
+/// Whether a turn interrupted: the agent is gone, or its end lies in a gap.
+pub(super) fn interrupted() -> TurnEnd {
+    let mut end = TurnEnd::default();
+    let mut error = StoredError::default();
+    "interrupted: the agent is gone, or the end of the turn was not seen".clone_into(&mut error.message);
+    error.maybe_executed = true;
+    (end.error, end.executed) = (Some(error), true);
+    end
+}
+
+/// How a turn ended by the response to its prompt.
+pub(super) fn ended_by(response: &Response) -> TurnEnd {
+    let outcome = match response.clone() {
+        Err(error) => Err(Error::Rpc { error, status: None, executed: true }),
+        Ok(result) => Ok(TurnOutcome::read(result, Vec::new())),
+    };
+    TurnEnd::of(&outcome, &ResultRules::default())
+}
+
+/// The event of a turn's end.
+pub(super) fn turn_end_entry(end: &TurnEnd) -> Entry {
+    Entry::own(StoredEventKind::TurnEnded, json!(end))
+}

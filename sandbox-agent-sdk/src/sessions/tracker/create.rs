@@ -1,0 +1,97 @@
+//! Creating a session.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use super::acquire::{can_reopen, describe};
+use super::{Described, LateReplay, Owned, Replay, Tracker};
+use crate::sessions::store::{
+    AgentSession, Append, Change, Fingerprint, RecordPatch, SessionRecord, StoreError, StreamPosition,
+};
+use crate::{Error, NewSession, ServerKind};
+
+impl Tracker {
+    /// Creates the session: the record first, so that nothing happens in a session that is not stored.
+    pub(super) async fn create(&mut self, new: &NewSession) -> Result<(), Error> {
+        let client = self.client.upgrade()?;
+        let shared = self.shared.clone();
+        if shared.in_time(shared.store.get(&self.id)).await?.is_some() {
+            return Err(StoreError::Exists { id: self.id.clone() }.into());
+        }
+        let agent = new.agent_wanted().or(client.inner().options.agent.as_deref()).unwrap_or_default();
+        let can = shared.connected(&client, agent).await?;
+        let agent = new.agent_wanted().unwrap_or(&can.agent).to_owned();
+        let is_shared = can.server == ServerKind::Shared;
+        let _creating = shared.feed.creating();
+        let moment = shared.feed.now();
+        let incarnation = if is_shared { shared.incarnation(moment.stream, false).await? } else { 1 };
+        let place = shared.feed.place();
+        let mut record =
+            SessionRecord::new(&self.id, &agent, SystemTime::now().into()).owned_by(&shared.owner);
+        record.endpoint = Some(shared.endpoint.clone());
+        record.position = is_shared.then(|| match place {
+            Some(place) => shared.position(incarnation, place),
+            // Nothing was read yet.
+            None => StreamPosition { incarnation, offset: 0, fingerprint: Fingerprint(0) },
+        });
+        record.details.supports_resume = can_reopen(&can, &agent);
+        record.details.title = new.given().title().map(str::to_owned);
+        record.details.init = new.to_kept();
+        let record = self.put_new(record).await?;
+        let session = match client.new_session(new.clone()).await {
+            Ok(session) => session,
+            Err(error) => {
+                // There is nothing to keep. The caller gets the first error.
+                let _ = shared.in_time(shared.store.delete_unchanged(&record)).await;
+                return Err(error);
+            }
+        };
+        let bound = AgentSession { id: session.id().to_owned(), incarnation };
+        let mut patch = RecordPatch { agent_session: Change::Set(bound), ..RecordPatch::default() };
+        describe(session.raw(), &mut patch);
+        let fence = record.fence();
+        let append = Append::to(&self.id).fence(fence).patch(patch);
+        if let Err(error) = shared.in_time(shared.store.append(append)).await {
+            // Nothing holds it, so it should not run on.
+            let _ = client.terminate_session(session.id()).await;
+            return Err(error.into());
+        }
+        let is_live = shared.feed.route(session.id(), &self.id, &self.inbox, moment);
+        shared.feed.claim_early(session.id(), &self.inbox);
+        shared.move_followers(&self.id, None, session.id());
+        self.owned = Some(Owned {
+            fence,
+            agent_session: Some(session.id().to_owned()),
+            is_live,
+            incarnation,
+            scanned: None,
+            is_shared,
+            turn: None,
+            foreign: None,
+            replay: Replay::Done,
+            late: LateReplay::No,
+            requests: BTreeMap::new(),
+            described: Described::default(),
+        });
+        self.is_active_now();
+        // What came while it was created is noticed before the session is handed out.
+        self.catch_up().await;
+        if let Some(owned) = &mut self.owned {
+            owned.is_live &= session.termination().is_none();
+        }
+        Ok(())
+    }
+
+    /// Stores a new record. If the store does not say in time whether that was done, it is looked up.
+    async fn put_new(&self, record: SessionRecord) -> Result<SessionRecord, StoreError> {
+        let shared = &self.shared;
+        match shared.in_time(shared.store.create(record, Vec::new())).await {
+            Err(error @ StoreError::Unavailable(_)) => match shared.in_time(shared.store.get(&self.id)).await
+            {
+                Ok(Some(record)) if record.owner.as_ref() == Some(&shared.owner) => Ok(record),
+                _ => Err(error),
+            },
+            created => created,
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Prompts, and turns of other programs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::{oneshot, watch};
+
+use super::{Ask, Begun, LateReplay, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry};
+use crate::client::WeakClient;
+use crate::client::random::random_id;
+use crate::sessions::UserAction;
+use crate::sessions::entry::rpc_id_of;
+use crate::sessions::failures::is_lost_unsent;
+use crate::sessions::scan::Response;
+use crate::sessions::shared::Shared;
+use crate::sessions::store::{Append, Fence, NewEvent, RecordPatch, StoreError, StoredEventKind};
+use crate::stream::{PromptLayer, Resend};
+use crate::{Content, Error, NewSession, Prompt, TurnOutcome};
+
+/// How often a prompt is stored against others who acquire the session at the same moment.
+const ATTEMPTS: usize = 4;
+
+impl Tracker {
+    /// Begins a turn: acquires the session if need be, stores the prompt, and sends it.
+    pub(super) async fn prompt(&mut self, prompt: &Prompt, new: Option<&NewSession>) -> Result<Begun, Error> {
+        let wish = Wish { action: UserAction::Send, new: new.cloned().map(Box::new) };
+        for attempt in 1.. {
+            let record = self.shared.record(&self.id).await?;
+            if !record.status.accepts_input() {
+                return Err(Error::NotAllowed { action: UserAction::Send, status: record.status });
+            }
+            if !self.is_current(&record) {
+                self.acquire(&wish).await?;
+            }
+            match self.send(prompt, new).await {
+                Err(Error::Store(StoreError::OwnershipLost { .. })) if attempt < ATTEMPTS => {
+                    self.lose_ownership();
+                }
+                begun => return begun,
+            }
+        }
+        Err(Error::NotConnected)
+    }
+
+    async fn send(&mut self, prompt: &Prompt, new: Option<&NewSession>) -> Result<Begun, Error> {
+        let client = self.client.upgrade()?;
+        let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
+        if owned.foreign.is_some() {
+            return Ok(Begun::Busy);
+        }
+        let session_id = self.id.clone();
+        let in_progress = || Error::TurnInProgress { session_id: session_id.clone() };
+        let agent_session = owned.agent_session.clone().filter(|_| owned.turn.is_none());
+        let agent_session = agent_session.ok_or_else(in_progress)?;
+        let fence = Arc::new(Mutex::new(owned.fence));
+        let sent = self.with_history(prompt).await?;
+        let (turn_id, at) = (random_id(), self.shared.feed.place());
+        let payload = json!({"prompt": prompt.to_value(), "at": at});
+        let (stored, written) = oneshot::channel();
+        let (entered, restoring) = oneshot::channel();
+        let ahead = WriteAhead {
+            shared: Arc::clone(&self.shared),
+            client: self.client.clone(),
+            session: self.id.clone(),
+            turn_id: turn_id.clone(),
+            payload,
+            prompt: prompt.clone(),
+            new: new.cloned().map(Box::new),
+            fence,
+            stored: Some(stored),
+            entered: Some(entered),
+        };
+        self.shared.feed.begin_turn(&agent_session, &self.inbox);
+        if let Some(owned) = &mut self.owned {
+            owned.late = LateReplay::No;
+            if owned.replay == Replay::Pending {
+                owned.replay = Replay::Sent { is_heard: false };
+            }
+        }
+        let turn = client.session(&agent_session).prompt_with(sent, ahead);
+        let failure = |mut outcome: watch::Receiver<Option<Result<TurnOutcome, Error>>>| async move {
+            outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()?.err())
+        };
+        let failed = tokio::select! {
+            biased;
+            written = written => match written {
+                Ok(result) => result.err(),
+                // It failed before anything was stored.
+                Err(_) => failure(turn.watch()).await,
+            },
+            // It could not be sent, and the turn asks this tracker to restore the session.
+            Ok(()) = restoring => None,
+            failed = failure(turn.watch()) => failed,
+        };
+        match failed {
+            None => {
+                if let Some(owned) = &mut self.owned {
+                    owned.turn = Some(turn_id);
+                }
+                self.is_active_now();
+                Ok(Begun::Turn(Box::new(turn)))
+            }
+            Some(Error::TurnInProgress { .. }) => Err(in_progress()),
+            Some(error @ (Error::Store(_) | Error::NotAllowed { .. } | Error::Status(_))) => Err(error),
+            // The turn reports what went wrong.
+            Some(_) => Ok(Begun::Turn(Box::new(turn))),
+        }
+    }
+
+    /// The prompt with the recent history before it, for an agent that does not know the session.
+    async fn with_history(&mut self, prompt: &Prompt) -> Result<Prompt, Error> {
+        let is_owed = self.owned.as_ref().is_some_and(|owned| owned.replay != Replay::Done);
+        if !is_owed {
+            return Ok(prompt.clone());
+        }
+        self.catch_up().await;
+        let history = self.shared.history(&self.id).await?;
+        Ok(match history {
+            Some(history) => prompt.clone().after(Content::text_of(history)),
+            None => prompt.clone(),
+        })
+    }
+
+    /// Restores the session for a prompt that did not run.
+    pub(super) async fn resend(
+        &mut self,
+        prompt: Prompt,
+        new: Option<&NewSession>,
+    ) -> Result<(Resend, Fence), Error> {
+        if let Some(owned) = &mut self.owned {
+            owned.is_live = false;
+            if owned.replay != Replay::Done {
+                owned.replay = Replay::Pending;
+            }
+        }
+        let wish = Wish { action: UserAction::Send, new: new.cloned().map(Box::new) };
+        self.acquire(&wish).await?;
+        let prompt = self.with_history(&prompt).await?;
+        let Some(owned) = &mut self.owned else { return Err(Error::NotConnected) };
+        let session = owned.agent_session.clone().ok_or(Error::NotConnected)?;
+        if owned.replay == Replay::Pending {
+            owned.replay = Replay::Sent { is_heard: false };
+        }
+        self.shared.feed.begin_turn(&session, &self.inbox);
+        Ok((Resend { session_id: session, prompt }, owned.fence))
+    }
+
+    /// The response to the prompt of another program arrived.
+    pub(super) async fn foreign_turn_ended(&mut self, response: &Response) {
+        let Some(foreign) = self.owned.as_mut().and_then(|owned| owned.foreign.take()) else { return };
+        let mut entries = self.close_requests();
+        entries.push(turn_end_entry(&ended_by(response)));
+        self.write(entries, RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
+    }
+
+    /// Gives up a turn of another program that did not stop and of which nothing was ever heard: it was never sent.
+    pub(super) async fn interrupt(&mut self, turn: &str) -> Result<bool, Error> {
+        let Some(owned) = &mut self.owned else { return Ok(false) };
+        let Some(foreign) =
+            owned.foreign.take_if(|foreign| foreign.turn.turn_id == turn && !foreign.is_heard)
+        else {
+            return Ok(owned.foreign.is_none());
+        };
+        let end = turn_end_entry(&interrupted());
+        self.write(vec![end], RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
+        Ok(true)
+    }
+}
+
+/// Stores a prompt before it is sent.
+struct WriteAhead {
+    shared: Arc<Shared>,
+    client: WeakClient,
+    session: String,
+    turn_id: String,
+    payload: Value,
+    prompt: Prompt,
+    new: Option<Box<NewSession>>,
+    /// Guards the epoch, which is another one after the session was restored; held for a copy.
+    fence: Arc<Mutex<Fence>>,
+    /// Gets the outcome of the first attempt.
+    stored: Option<oneshot::Sender<Result<(), Error>>>,
+    /// Hears that the session is being restored.
+    entered: Option<oneshot::Sender<()>>,
+}
+
+impl PromptLayer for WriteAhead {
+    fn before_send(&mut self, request_id: String) -> BoxFuture<'static, Result<(), Error>> {
+        let append = self.append(&request_id);
+        let (shared, stored) = (Arc::clone(&self.shared), self.stored.take());
+        Box::pin(async move {
+            let result = shared.in_time(shared.store.append(append)).await;
+            let result = result.map(drop).map_err(Error::from);
+            if let Some(stored) = stored {
+                // A tracker that has ended does not wait.
+                let _ = stored.send(result.clone());
+            }
+            result
+        })
+    }
+
+    fn not_executed(&mut self, error: &Error) -> BoxFuture<'static, Option<Resend>> {
+        if !is_lost_unsent(error) {
+            return Box::pin(std::future::ready(None));
+        }
+        // A tracker that does not wait needs no answer.
+        let _ = self.entered.take().map(|entered| entered.send(()));
+        let (shared, client, session) = (Arc::clone(&self.shared), self.client.clone(), self.session.clone());
+        let (prompt, new, fence) = (self.prompt.clone(), self.new.clone(), Arc::clone(&self.fence));
+        Box::pin(async move {
+            let client = client.upgrade().ok()?;
+            let asked = shared.ask(&client, &session, |answer| Ask::Resend { prompt, new, answer });
+            match asked.await {
+                Ok((resend, current)) => {
+                    *fence.lock().unwrap_or_else(PoisonError::into_inner) = current;
+                    Some(resend)
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a session could not be restored for its prompt");
+                    None
+                }
+            }
+        })
+    }
+}
+
+impl WriteAhead {
+    fn append(&self, rpc_id: &str) -> Append {
+        let now = SystemTime::now().into();
+        let event = match &self.stored {
+            Some(_) => NewEvent::new(&self.turn_id, now, StoredEventKind::Prompt, self.payload.clone()),
+            None => NewEvent::new(random_id(), now, StoredEventKind::PromptResent, json!({})),
+        };
+        let event = event.turn_id(&self.turn_id).rpc_id(rpc_id_of(rpc_id));
+        let fence = *self.fence.lock().unwrap_or_else(PoisonError::into_inner);
+        Append::to(&self.session).fence(fence).action(UserAction::Send).events([event])
+    }
+}

@@ -1,0 +1,339 @@
+//! Storing what happened.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{Described, LateReplay, Replay, Tracker, turn_end_entry};
+use crate::Error;
+use crate::sessions::entry::{Entry, rpc_id_of};
+use crate::sessions::events_lost::EventsLost;
+use crate::sessions::failures::is_unknown_session;
+use crate::sessions::store::{
+    Append, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind, TurnEnd,
+};
+
+/// How long to wait before a store that failed is tried again, at first and at most.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LAST_WAIT: Duration = Duration::from_secs(2);
+/// How long a store is given at least for one attempt.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+impl Tracker {
+    /// Stores what happened in the session, if this process owns it.
+    pub(super) async fn store_entries(&mut self, mut entries: Vec<Entry>) {
+        let places: Vec<_> =
+            entries.iter().filter_map(|entry| Some((entry.stream, entry.place?.offset))).collect();
+        if let Some(owned) = &self.owned {
+            // What was read when the session was acquired is stored.
+            let is_stored = |entry: &Entry| match (owned.scanned, entry.place) {
+                (Some((moment, to)), Some(place)) => entry.stream == moment.stream && place.offset <= to,
+                _ => false,
+            };
+            entries.retain(|entry| !is_stored(entry));
+        }
+        self.notice(&mut entries);
+        if !entries.is_empty() && self.owned.is_some() {
+            self.is_active_now();
+            let mut patch = RecordPatch::default();
+            self.patch_settings(&mut patch);
+            entries.iter().for_each(|entry| entry.patch(&mut patch));
+            self.write(entries, patch, None).await;
+        }
+        self.shared.feed.settled(places);
+        self.show();
+    }
+
+    /// Takes in what entries say about the state of the session, and drops what an agent replays late.
+    fn notice(&mut self, entries: &mut Vec<Entry>) {
+        let Some(owned) = &mut self.owned else { return };
+        let mut foreign_end = None;
+        entries.retain(|entry| {
+            match (&entry.kind, &entry.rpc_id) {
+                (StoredEventKind::Permission | StoredEventKind::Question, Some(rpc_id)) => {
+                    owned.requests.insert(rpc_id.clone(), false);
+                }
+                (StoredEventKind::Answered, Some(rpc_id)) => {
+                    owned.requests.insert(rpc_id.clone(), true);
+                }
+                _ => {}
+            }
+            if entry.kind == StoredEventKind::Update {
+                let update = entry.payload["sessionUpdate"].as_str().unwrap_or_default();
+                let in_turn = owned.turn.is_some() || owned.foreign.is_some();
+                if update == "user_message_chunk" && owned.late == LateReplay::Possible && !in_turn {
+                    owned.late = LateReplay::Running;
+                }
+                if owned.late == LateReplay::Running && !in_turn && is_conversation(update) {
+                    return false;
+                }
+                if let Replay::Sent { is_heard } = &mut owned.replay {
+                    *is_heard = true;
+                }
+                if let Some(foreign) = &mut owned.foreign {
+                    foreign.is_heard = true;
+                }
+            }
+            true
+        });
+        if let Some(ended) = entries.iter().rev().find(|entry| entry.kind == StoredEventKind::Ended) {
+            owned.is_live = false;
+            if let Some(foreign) = owned.foreign.take() {
+                let mut end = super::interrupted();
+                end.termination_info = serde_json::from_value(ended.payload.clone()).ok();
+                foreign_end = Some((foreign.turn.turn_id, end));
+            }
+        }
+        if let Some((turn_id, end)) = foreign_end {
+            let mut entry = turn_end_entry(&end);
+            entry.rpc_id = None;
+            entry.payload["turnId"] = turn_id.into();
+            entries.push(entry);
+        }
+    }
+
+    /// Stores events and a patch. A store that fails is tried again for a while; what it does not take is reported.
+    pub(super) async fn write(&mut self, entries: Vec<Entry>, patch: RecordPatch, turn: Option<&str>) {
+        let Some(owned) = &self.owned else { return };
+        let now = SystemTime::now().into();
+        let turn = turn.map(str::to_owned);
+        let turn = turn.or_else(|| owned.turn.clone());
+        let turn = turn.or_else(|| owned.foreign.as_ref().map(|foreign| foreign.turn.turn_id.clone()));
+        let last = entries.iter().rev().find_map(|entry| entry.place);
+        let into_event = |mut entry: Entry| {
+            // The end of another program's turn names that turn.
+            let named = entry.payload.as_object_mut().and_then(|payload| payload.remove("turnId"));
+            let named =
+                named.as_ref().and_then(Value::as_str).filter(|_| entry.kind == StoredEventKind::TurnEnded);
+            let turn = named.map(str::to_owned).or_else(|| turn.clone());
+            entry.into_event(owned.incarnation, now, turn.as_deref())
+        };
+        let position =
+            last.filter(|_| owned.is_shared).map(|place| self.shared.position(owned.incarnation, place));
+        let events: Vec<NewEvent> = entries.into_iter().map(into_event).collect();
+        let mut append = Append::to(&self.id).fence(owned.fence).patch(patch);
+        append.position = position;
+        append.scanned_to = self.scanned_to();
+        let (count, before) = (events.len() as u64, self.lost);
+        if before > 0 {
+            let lost = Entry::own(StoredEventKind::Lost, json!({ "count": before }));
+            append.events.push(lost.into_event(owned.incarnation, now, None));
+        }
+        append.events.extend(events);
+        match self.append(append).await {
+            Ok(()) => self.lost -= before,
+            Err(error) => self.give_up(count, error),
+        }
+    }
+
+    pub(super) fn scanned_to(&self) -> Option<ScannedTo> {
+        self.owned.as_ref().filter(|owned| owned.is_shared)?;
+        let (stream, place) = self.shared.feed.scanned_to()?;
+        // A stream after a restart has no incarnation until a session was acquired on it.
+        let incarnation = self.shared.incarnation_of(stream)?;
+        Some(ScannedTo {
+            owner: self.shared.owner.clone(),
+            endpoint: self.shared.endpoint.clone(),
+            position: self.shared.position(incarnation, place),
+        })
+    }
+
+    /// Appends within the time that a store is tried again. An event that it refuses is given up alone.
+    async fn append(&mut self, append: Append) -> Result<(), StoreError> {
+        // A store that failed for its whole time is tried once, so that `flush` does not wait for each append.
+        let time = if self.is_failing { Duration::ZERO } else { self.shared.options.retry_for };
+        let deadline = self.shared.deadline_in(time);
+        let appended = self.append_until(append.clone(), deadline).await;
+        self.is_failing = appended.as_ref().is_err_and(StoreError::is_retryable);
+        match appended {
+            Err(StoreError::Invalid(_)) if append.events.len() > 1 => {
+                let events = append.events.clone();
+                let mut rest = append;
+                for event in events {
+                    rest.events = vec![event];
+                    match self.append_until(rest.clone(), deadline).await {
+                        Err(error @ StoreError::Invalid(_)) => self.give_up(1, error),
+                        result => result?,
+                    }
+                    rest.patch = RecordPatch::default();
+                }
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    async fn append_until(&self, append: Append, deadline: Instant) -> Result<(), StoreError> {
+        let mut wait = FIRST_WAIT;
+        loop {
+            let limit = deadline.max(Instant::now() + SHORTEST);
+            let appended = tokio::time::timeout_at(limit, self.shared.store.append(append.clone())).await;
+            let error = match appended {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => error,
+                Err(_) => StoreError::timed_out("append"),
+            };
+            let may_succeed = error.is_retryable() || matches!(error, StoreError::Database(_));
+            if !may_succeed || Instant::now() >= deadline {
+                return Err(error);
+            }
+            tracing::debug!(%error, session = self.id, "an append is tried again");
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LAST_WAIT);
+        }
+    }
+
+    /// Reports what could not be stored.
+    fn give_up(&mut self, count: u64, error: StoreError) {
+        if self.inbox.is_closed() {
+            // The session was deleted, and nothing of it is missed.
+            return;
+        }
+        match &error {
+            StoreError::OwnershipLost { .. } => return self.lose_ownership(),
+            StoreError::NotFound { .. } => {
+                // Another program deleted it.
+                self.owned = None;
+                self.shared.feed.unroute(&self.inbox, None);
+                self.show();
+            }
+            _ => {}
+        }
+        tracing::warn!(%error, session = self.id, count, "events could not be stored");
+        if count > 0 {
+            // The next event that is stored counts them.
+            self.lost += if matches!(error, StoreError::NotFound { .. }) { 0 } else { count };
+            self.shared.lost(EventsLost { session_id: self.id.clone(), count, error: Some(error) });
+        } else {
+            self.shared.failed(error);
+        }
+    }
+
+    /// Stores the answer to an agent request. It is sent then; the end of the turn shows that it was delivered.
+    pub(super) async fn answered(&mut self, payload: Value, stored: oneshot::Sender<()>) {
+        let rpc_id = payload["requestId"].as_str().map(rpc_id_of);
+        let answered = Entry::own(StoredEventKind::Answered, payload).about(rpc_id);
+        self.store_entries(vec![answered]).await;
+        // A handler that went away needs no answer.
+        let _ = stored.send(());
+    }
+
+    /// Stores what has changed in the settings of the session.
+    pub(super) async fn describe(&mut self) {
+        let mut patch = RecordPatch::default();
+        self.patch_settings(&mut patch);
+        if !patch.is_empty() {
+            self.write(Vec::new(), patch, None).await;
+        }
+    }
+
+    fn patch_settings(&mut self, patch: &mut RecordPatch) {
+        let Some(owned) = &mut self.owned else { return };
+        let (Some(id), Ok(client)) = (&owned.agent_session, self.client.upgrade()) else { return };
+        let snapshot = client.session(id).snapshot();
+        let options = serde_json::to_value(&snapshot.config_options).ok();
+        let now = Described {
+            options: options.filter(|_| !snapshot.config_options.is_empty()),
+            mode: snapshot.current_mode.clone(),
+        };
+        if now.options.is_some() && now.options != owned.described.options {
+            patch.config_options.clone_from(&now.options);
+        }
+        if now.mode.is_some() && now.mode != owned.described.mode {
+            patch.current_mode.clone_from(&now.mode);
+        }
+        owned.described = now;
+    }
+
+    /// Closes the agent requests of a turn that has ended.
+    pub(super) fn close_requests(&mut self) -> Vec<Entry> {
+        let Some(owned) = &mut self.owned else { return Vec::new() };
+        let close = |(rpc_id, is_answered): (String, bool)| {
+            let reason = if is_answered { "delivered" } else { "expired" };
+            Entry::own(StoredEventKind::RequestClosed, json!({ "reason": reason })).about(Some(rpc_id))
+        };
+        std::mem::take(&mut owned.requests).into_iter().map(close).collect()
+    }
+
+    /// A turn of this process ended.
+    pub(super) async fn turn_ended(&mut self, session: &str, outcome: &Result<crate::TurnOutcome, Error>) {
+        let Some(owned) = &mut self.owned else { return };
+        if owned.agent_session.as_deref() != Some(session) {
+            return;
+        }
+        let foreign = || owned.foreign.take().map(|foreign| foreign.turn.turn_id);
+        let turn = owned.turn.take().or_else(foreign);
+        let executed =
+            outcome.as_ref().err().is_none_or(|error| error.maybe_executed() || error.rpc_error().is_some());
+        if turn.is_none() && !executed {
+            // It was never stored.
+            return;
+        }
+        if let Err(error) = outcome {
+            let is_gone = matches!(
+                error,
+                Error::AgentEnded(_)
+                    | Error::ServerRestarted { .. }
+                    | Error::NotConnected
+                    | Error::ConnectionEnded { .. }
+            );
+            owned.is_live &= !(is_gone || is_unknown_session(error));
+        }
+        let mut patch = RecordPatch::default();
+        if let Replay::Sent { is_heard } = owned.replay {
+            // An agent that has responded, or reported anything, has read the history. Where a failure leaves that
+            // open it is sent again: to get it twice does less harm than to know nothing.
+            let is_known = is_heard || outcome.is_ok();
+            owned.replay = if is_known { Replay::Done } else { Replay::Pending };
+            patch.replay_pending = is_known.then_some(false);
+        }
+        self.is_active_now();
+        let end = TurnEnd::of(outcome, &self.shared.rules);
+        let mut entries = self.close_requests();
+        entries.push(turn_end_entry(&end));
+        self.write(entries, patch, turn.as_deref()).await;
+        self.show();
+    }
+
+    /// Ends the ownership of the session. Its agent continues.
+    pub(super) async fn release(&mut self) -> Result<SessionRecord, Error> {
+        // What is behind this place is the next owner's.
+        let place = self.shared.feed.place();
+        self.catch_up().await;
+        let Some(owned) = &self.owned else { return self.shared.record(&self.id).await };
+        let fence = owned.fence;
+        let mut append = Append::to(&self.id).fence(fence);
+        let place = place.filter(|_| owned.is_shared);
+        append.position = place.map(|place| self.shared.position(owned.incarnation, place));
+        let detached = Entry::own(StoredEventKind::Detached, json!({}));
+        append.events.push(detached.into_event(owned.incarnation, SystemTime::now().into(), None));
+        self.shared.in_time(self.shared.store.append(append)).await?;
+        let released = match self.shared.in_time(self.shared.store.release(&self.id, fence)).await {
+            Err(error @ StoreError::Unavailable(_)) => match self.shared.record(&self.id).await {
+                // It was done, and the response did not arrive.
+                Ok(record) if record.owner.is_none() && record.epoch > fence.epoch => Ok(record),
+                _ => Err(error),
+            },
+            released => released,
+        };
+        let released = released?;
+        self.owned = None;
+        self.shared.feed.unroute(&self.inbox, None);
+        Ok(released)
+    }
+}
+
+/// Whether an update is part of the conversation, and not about the state of the session.
+fn is_conversation(update: &str) -> bool {
+    matches!(
+        update,
+        "user_message_chunk"
+            | "agent_message_chunk"
+            | "agent_thought_chunk"
+            | "tool_call"
+            | "tool_call_update"
+            | "plan"
+    )
+}

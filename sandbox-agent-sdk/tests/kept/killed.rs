@@ -1,0 +1,146 @@
+//! What the next owner of a session finds after its program was killed.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use mock_server::{Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::sessions::{RestoredBy, SqliteStore, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::{DropPolicy, Event, NewSession, SandboxAgentClient, ServerKind};
+
+use crate::support::{event, timeouts, within};
+use crate::world::{Ability, World, counting, said, stored};
+
+const URL: &str = "KILLED_TEST_SERVER_URL";
+const FILE: &str = "KILLED_TEST_STORE_FILE";
+
+/// The program that is killed: it is this test, started again.
+#[tokio::test]
+async fn a_program_that_prompts() {
+    let (Ok(url), Ok(file)) = (std::env::var(URL), std::env::var(FILE)) else { return };
+    let store = SqliteStore::open(file).await.unwrap();
+    let options = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::Shared);
+    let client = options.timeouts(timeouts()).build().unwrap().with_store(store);
+    let _deciding = client.events().deciding();
+    let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("go")).await.unwrap();
+    within(turn.outcome()).await.unwrap();
+}
+
+/// Starts the program, and kills it when it has stored an event of this kind.
+async fn kill_a_program(world: &World, kind: StoredEventKind) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "killed::a_program_that_prompts", "--nocapture"])
+        .env(URL, world.server.url())
+        .env(FILE, world.directory.path().join("sessions.db"))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let store = world.store().await;
+    within(async {
+        while !stored(&store, "mine").await.iter().any(|event| event.kind == kind) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Waits until the session has stored an event of this kind.
+async fn has_stored(client: &StoredClient, id: &str, kind: StoredEventKind) {
+    within(async {
+        loop {
+            client.flush().await.unwrap();
+            if stored(&**client.store(), id).await.iter().any(|event| event.kind == kind) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_forty_busy_sessions_nothing_is_lost() {
+    const SESSIONS: usize = 40;
+    const COUNT: usize = 15;
+    let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
+    let client = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let mut turns = Vec::new();
+    for n in 0..SESSIONS {
+        let session = within(client.new_session_as(format!("s{n}"), NewSession::in_dir("/"))).await.unwrap();
+        turns.push(within(session.prompt("count")).await.unwrap());
+    }
+    // It ends without releasing anything.
+    drop((turns, client));
+    let (_client, sessions) = world.program().await;
+    for n in 0..SESSIONS {
+        let id = format!("s{n}");
+        within(sessions.resume(&id)).await.unwrap();
+        has_stored(&sessions, &id, StoredEventKind::TurnEnded).await;
+        let kept = stored(&**sessions.store(), &id).await;
+        let numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+        assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>(), "{id}");
+        assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn an_open_permission_is_offered_again_by_its_id() {
+    let script = Script::new(|_| {
+        let call = ToolCall::new("call-1", "Remove everything");
+        vec![Step::AskPermission(Permission::new(call)), Step::Say("done".to_owned())]
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    kill_a_program(&world, StoredEventKind::Permission).await;
+    let before = stored(&world.store().await, "mine").await;
+    let asked = before.iter().find(|event| event.kind == StoredEventKind::Permission).unwrap();
+
+    let (client, sessions) = world.program().await;
+    let mut events = client.events().deciding();
+    let session = sessions.session("mine");
+    let restored = within(session.resume()).await.unwrap().unwrap();
+    assert_eq!(restored.by, RestoredBy::Attach, "nothing is asked of an agent that waits");
+    let request = event(&mut events, |event| match event {
+        Event::Permission(request) => Some(request),
+        _ => None,
+    })
+    .await;
+    assert_eq!(asked.rpc_id.as_deref(), Some(format!("{:?}", request.id()).as_str()));
+    request.allow_once().unwrap();
+    within(session.open_turn_ended()).await;
+    has_stored(&sessions, "mine", StoredEventKind::TurnEnded).await;
+    let kept = stored(&**sessions.store(), "mine").await;
+    let count = |kind| kept.iter().filter(|event| event.kind == kind).count();
+    assert_eq!((count(StoredEventKind::Permission), count(StoredEventKind::Answered)), (1, 1));
+    assert_eq!(said(&kept), ["permission: allow_once", "done"]);
+    assert!(sessions.store().open("mine").await.unwrap().is_empty(), "nothing is open any more");
+}
+
+#[tokio::test]
+async fn a_turn_gets_its_end_and_its_late_text_is_its_own() {
+    const COUNT: usize = 300;
+    let world = World::new(ServerKind::Shared, counting(Ability::Load, COUNT)).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    let (_client, sessions) = world.program().await;
+    let session = sessions.session("mine");
+    within(session.resume()).await.unwrap();
+    let open = session.open_turn().expect("it is running");
+    assert_eq!(world.server.messages("session/load").len(), 0, "nothing is loaded during a turn");
+    // The prompt waits for the end of that turn.
+    within(within(session.prompt("again")).await.unwrap().outcome()).await.unwrap();
+    assert_eq!(session.open_turn(), None);
+    sessions.flush().await.unwrap();
+    let kept = stored(&**sessions.store(), "mine").await;
+    let of_turn = |id: &str| {
+        let events = kept.iter().filter(|event| event.turn_id.as_deref() == Some(id)).cloned();
+        events.collect::<Vec<_>>()
+    };
+    let first = of_turn(&open.turn_id);
+    assert_eq!(said(&first).len(), COUNT, "all of its text is its own");
+    assert_eq!(first.last().unwrap().kind, StoredEventKind::TurnEnded);
+    let end = first.last().unwrap().turn_end().unwrap();
+    assert_eq!(end.stop_reason.map(|reason| reason.as_str().to_owned()).as_deref(), Some("end_turn"));
+    let second = kept.iter().rev().find_map(|event| event.turn_id.clone()).unwrap();
+    assert_eq!(said(&of_turn(&second)).len(), COUNT);
+}
