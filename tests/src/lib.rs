@@ -6,6 +6,7 @@
 pub mod agents;
 mod collect;
 pub mod fuzz;
+pub mod kill;
 mod limit;
 pub mod model;
 mod notice;
