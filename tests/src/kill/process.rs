@@ -78,7 +78,12 @@ impl Process {
 
     /// Waits until it has ended by itself.
     pub(super) async fn ended(mut self) -> io::Result<ExitStatus> {
-        tokio::task::spawn_blocking(move || self.0.wait()).await.map_err(io::Error::other)?
+        let waiting = tokio::task::spawn_blocking(move || {
+            // Waiting would close it.
+            let _input = self.0.stdin.take();
+            self.0.wait()
+        });
+        waiting.await.map_err(io::Error::other)?
     }
 }
 
