@@ -98,7 +98,8 @@ fn end_with_parent() {
 fn options(arguments: &[&str]) -> Result<Option<Options>, String> {
     let all = vec![Target::Program, Target::Server, Target::Database];
     let (rounds, world, sessions) = (200, 10, 50);
-    let mut options = Options { rounds, world, from: 0, sessions, sqlite: true, postgres: true, targets: all };
+    let mut options =
+        Options { rounds, world, from: 0, sessions, sqlite: true, postgres: true, targets: all };
     let mut arguments = arguments.iter();
     while let Some(&name) = arguments.next() {
         if name == "--help" {

@@ -164,7 +164,12 @@ mod tests {
     #[test]
     fn complete_turns_and_named_losses_are_no_violations() {
         let (one, two) = ("s01.0.0", "s01.0.1");
-        let whole = vec![vec![prompt(one, "a")], answer(one, "a"), vec![end("a"), prompt(two, "b")], answer(two, "b")];
+        let whole = vec![
+            vec![prompt(one, "a")],
+            answer(one, "a"),
+            vec![end("a"), prompt(two, "b")],
+            answer(two, "b"),
+        ];
         let whole = [whole, vec![vec![end("b")]]].concat();
         assert_eq!(found(whole, Losses::None), 0);
         let unsent = vec![vec![prompt(one, "a"), failed("a")]];

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use super::agent::Ability;
 use super::program::{Drive, Task};
@@ -29,14 +29,16 @@ impl Programs {
 
     fn start(&self, arguments: &[&str]) -> io::Result<Process> {
         let log = File::options().create(true).append(true).open(self.log())?;
-        let child = Command::new(&self.binary)
+        let mut child = Command::new(&self.binary)
             .args(arguments)
+            .env("RUST_BACKTRACE", "0")
             // A process whose parent is gone sees the end of its input.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()?;
-        Ok(Process(child))
+        let output = child.stdout.take().map(BufReader::new);
+        Ok(Process { child, output })
     }
 
     pub(super) fn log(&self) -> PathBuf {
@@ -57,31 +59,36 @@ fn last_lines(log: &Path) -> String {
 
 /// A process. Dropping it kills it.
 #[derive(Debug)]
-pub(super) struct Process(Child);
+pub(super) struct Process {
+    child: Child,
+    output: Option<BufReader<ChildStdout>>,
+}
 
 impl Process {
-    /// Its first line of output; empty if it ends without one.
-    pub(super) async fn first_line(&mut self) -> io::Result<String> {
-        let output = self.0.stdout.take().ok_or_else(|| io::Error::other("its output was read before"))?;
+    /// The next line of its output; empty behind the last one.
+    pub(super) async fn line(&mut self) -> io::Result<String> {
+        let mut output = self.output.take().ok_or_else(|| io::Error::other("its output is being read"))?;
         let reading = tokio::task::spawn_blocking(move || {
             let mut line = String::new();
-            BufReader::new(output).read_line(&mut line).map(|_| line.trim_end().to_owned())
+            output.read_line(&mut line).map(|_| (line.trim_end().to_owned(), output))
         });
-        reading.await.map_err(io::Error::other)?
+        let (line, output) = reading.await.map_err(io::Error::other)??;
+        self.output = Some(output);
+        Ok(line)
     }
 
     /// Ends it with SIGKILL.
     pub(super) fn kill(&mut self) -> io::Result<()> {
-        self.0.kill()?;
-        self.0.wait().map(drop)
+        self.child.kill()?;
+        self.child.wait().map(drop)
     }
 
     /// Waits until it has ended by itself.
     pub(super) async fn ended(mut self) -> io::Result<ExitStatus> {
         let waiting = tokio::task::spawn_blocking(move || {
             // Waiting would close it.
-            let _input = self.0.stdin.take();
-            self.0.wait()
+            let _input = self.child.stdin.take();
+            self.child.wait()
         });
         waiting.await.map_err(io::Error::other)?
     }

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sandbox_agent_sdk::sessions::store::{PostgresStore, SessionStore, SqliteStore, StoreError};
@@ -51,7 +52,7 @@ pub(super) async fn open_store(store: &str) -> Result<Arc<dyn SessionStore>, Sto
     })
 }
 
-/// Runs the program. Prints a line when all sessions are resumed.
+/// Runs the program. Prints a line when it begins, and another one when every session has begun a turn.
 ///
 /// # Panics
 /// If what has to settle does not.
@@ -67,19 +68,26 @@ pub async fn drive(drive: Drive) {
         .expect("the options are valid");
     let client = client.with_store_options(store, StoreOptions::new().open_turn_timeout(OPEN_TURN));
     let drive = Arc::new(drive);
+    let busy = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     for number in 0..drive.sessions {
-        let (client, drive) = (client.clone(), Arc::clone(&drive));
+        let (client, drive, busy) = (client.clone(), Arc::clone(&drive), Arc::clone(&busy));
         tasks.spawn(async move {
             let session = resume(&client, &session_name(number)).await;
             match drive.task {
-                Task::Prompt => prompt_forever(&session, drive.run).await,
+                Task::Prompt => {
+                    let begun = || {
+                        if busy.fetch_add(1, Ordering::SeqCst) + 1 == drive.sessions {
+                            say("busy");
+                        }
+                    };
+                    prompt_forever(&session, drive.run, begun).await;
+                }
                 Task::Settle => answer_once(&session, drive.run).await,
             }
         });
     }
-    println!("begun");
-    let _ = std::io::stdout().flush();
+    say("begun");
     let settling = async {
         while let Some(ended) = tasks.join_next().await {
             ended.expect("no task panics");
@@ -106,9 +114,14 @@ async fn resume(client: &StoredClient, id: &str) -> StoredSession {
     }
 }
 
-async fn prompt_forever(session: &StoredSession, run: u64) {
+async fn prompt_forever(session: &StoredSession, run: u64, begun: impl FnOnce()) {
+    let mut begun = Some(begun);
     for number in 0.. {
-        let ended = async { session.prompt(prompt_text(session.id(), run, number)).await?.outcome().await };
+        let turn = session.prompt(prompt_text(session.id(), run, number)).await;
+        if let Some(begun) = begun.take_if(|_| turn.is_ok()) {
+            begun();
+        }
+        let ended = async { turn?.outcome().await };
         if let Err(error) = ended.await {
             report(session.id(), "prompt", &error);
             tokio::time::sleep(PAUSE).await;
@@ -121,6 +134,12 @@ async fn answer_once(session: &StoredSession, run: u64) {
     let ended = async { session.prompt(prompt_text(session.id(), run, 0)).await?.outcome().await };
     let outcome = ended.await.unwrap_or_else(|error| panic!("{}: {}", session.id(), chain(&error)));
     assert_eq!(outcome.stop_reason, StopReason::EndTurn, "{}", session.id());
+}
+
+/// Prints a line for the process that started this one.
+fn say(line: &str) {
+    println!("{line}");
+    let _ = std::io::stdout().flush();
 }
 
 /// What a program of a killed server or database sees explains a failure.

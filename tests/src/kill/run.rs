@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sandbox_agent_sdk::sessions::store::{EventQuery, SessionStore};
 use sandbox_agent_sdk::sessions::StoredEvent;
+use sandbox_agent_sdk::sessions::store::{EventQuery, SessionStore};
 use sdk_examples::{Cluster, Schema};
 
 use super::agent::Ability;
@@ -97,6 +97,11 @@ pub async fn run(binary: &Path, plan: &Plan, mut round: impl FnMut()) -> Report 
         report = world.check().await;
     }
     drop(world);
+    if !report.violations.is_empty() {
+        let kept = directory.keep();
+        report.violations.push(format!("what was stored and logged is kept in {}", kept.display()));
+        return report;
+    }
     if let Some(schema) = schema {
         Schema::remove(schema).await;
     }
@@ -119,7 +124,7 @@ impl<'a> World<'a> {
         let mut random = Random::labelled(plan.seed, "kill");
         let ability = random.pick(&Ability::ALL);
         let mut server = programs.server(0, ability).expect("the server starts");
-        let url = within("the server", server.first_line()).await.expect("the server starts");
+        let url = within("the server", server.line()).await.expect("the server starts");
         Self { plan, random, programs, ability, store, url, server, runs: 0 }
     }
 
@@ -127,6 +132,11 @@ impl<'a> World<'a> {
     async fn round(&mut self, number: usize) {
         let target = self.plan.targets[number % self.plan.targets.len()];
         let mut program = self.program(Task::Prompt).await;
+        // In one round of four not all sessions are resumed.
+        if !self.random.per_mille(250) {
+            let busy = within("the sessions", program.line()).await.expect("the program runs");
+            assert_eq!(busy, "busy", "{}", self.programs.last_lines());
+        }
         tokio::time::sleep(self.random.millis(BEFORE_MS)).await;
         match target {
             Target::Program => {}
@@ -150,7 +160,7 @@ impl<'a> World<'a> {
         let port = self.url.rsplit(':').next().and_then(|port| port.trim_end_matches('/').parse().ok());
         let port = port.expect("a port");
         self.server = self.programs.server(port, self.ability).expect("the server starts");
-        let url = within("the server", self.server.first_line()).await.expect("the server starts");
+        let url = within("the server", self.server.line()).await.expect("the server starts");
         assert_eq!(url, self.url);
     }
 
@@ -159,7 +169,7 @@ impl<'a> World<'a> {
         let drive = Drive { url, store, sessions: self.plan.sessions, run: self.runs, task };
         self.runs += 1;
         let mut program = self.programs.program(&drive).expect("the program starts");
-        let begun = within("the program", program.first_line()).await.expect("the program starts");
+        let begun = within("the program", program.line()).await.expect("the program starts");
         assert_eq!(begun, "begun", "{}", self.programs.last_lines());
         program
     }
@@ -219,4 +229,3 @@ async fn stored(store: &dyn SessionStore, id: &str) -> Vec<StoredEvent> {
         }
     }
 }
-
