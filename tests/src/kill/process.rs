@@ -5,6 +5,8 @@ use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
+use sandbox_agent_sdk::sessions::StoredEvent;
+
 use super::agent::Ability;
 use super::program::{Drive, Task};
 
@@ -43,6 +45,13 @@ impl Programs {
 
     pub(super) fn log(&self) -> PathBuf {
         self.directory.join("log")
+    }
+
+    /// Writes what is stored of a session into a file, a line for each event.
+    pub(super) fn write_down(&self, session: &str, events: &[StoredEvent]) {
+        let lines: Vec<String> = events.iter().map(|event| serde_json::json!(event).to_string()).collect();
+        // It only helps to understand a failure.
+        let _ = std::fs::write(self.directory.join(session), lines.join("\n"));
     }
 
     /// The last lines that the processes wrote.

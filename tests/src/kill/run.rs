@@ -196,10 +196,14 @@ impl<'a> World<'a> {
             let id = session_name(number);
             let events = stored(&*store, &id).await;
             let open = store.open(&id).await.expect("the store is there");
-            report.add(violations(&id, &events, losses));
+            let mut found = violations(&id, &events, losses);
             if !open.is_empty() {
-                report.violations.push(format!("{id}: open in the end: {open:?}"));
+                found.violations.push(format!("{id}: open in the end: {open:?}"));
             }
+            if !found.violations.is_empty() {
+                self.programs.write_down(&id, &events);
+            }
+            report.add(found);
         }
         store.close().await;
         report
