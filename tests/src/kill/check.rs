@@ -67,6 +67,9 @@ pub fn violations(session: &str, events: &[StoredEvent], losses: Losses) -> Repo
             _ => {}
         }
     }
+    if turns.is_empty() {
+        found.push("no turn is stored".to_owned());
+    }
     if losses == Losses::None && !holes.is_empty() {
         found.push(format!("gaps at {holes:?}, although the server has everything"));
     }
@@ -191,6 +194,7 @@ mod tests {
         assert_found(1, vec![begun(), missing(), vec![end("a")]]);
         assert_found(1, vec![begun(), twice(), vec![end("a")]]);
         assert_ne!(found(vec![begun(), swapped, vec![end("a")]], Losses::WithTheServer), 0);
+        assert_found(1, vec![]);
         assert_found(1, vec![begun(), answer(one, "a")]);
         assert_found(1, vec![begun(), answer(one, "a"), vec![end("a"), end("a")]]);
         assert_found(1, vec![begun(), vec![said(one, 1, "a"), end("a")]]);

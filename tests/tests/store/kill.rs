@@ -23,13 +23,13 @@ async fn a_killed_program_loses_nothing_of_fifty_busy_sessions() {
 
 #[tokio::test]
 async fn a_killed_server_loses_only_what_the_store_says_is_missing() {
-    survives(2, &[Target::Server, Target::Program], Backend::Sqlite).await;
+    survives(2, &[Target::Server], Backend::Sqlite).await;
 }
 
 #[tokio::test]
 async fn a_killed_database_loses_nothing_of_fifty_busy_sessions() {
     let Some(cluster) = Cluster::start_with(&[], &["synchronous_commit=on"]).await else { return };
     let cluster = Arc::new(cluster);
-    survives(3, &[Target::Database, Target::Program], Backend::Postgres(cluster.clone())).await;
+    survives(3, &[Target::Database], Backend::Postgres(cluster.clone())).await;
     tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();
 }
