@@ -161,7 +161,8 @@ async fn sweep(options: &Options) -> ExitCode {
         let targets: Vec<Target> = options.targets.iter().copied().filter(fits).collect();
         let rounds = options.world.min(options.rounds - done);
         let name = if has_database { "postgres" } else { "sqlite" };
-        let plan = Plan { seed, sessions: options.sessions, rounds, targets, backend };
+        let (sessions, early_per_mille) = (options.sessions, 250);
+        let plan = Plan { seed, sessions, rounds, targets, early_per_mille, backend };
         let report = run(&binary, &plan, || {
             done += 1;
             show(done, options.rounds, &total, started);

@@ -51,6 +51,8 @@ pub struct Plan {
     pub rounds: usize,
     /// What is killed.
     pub targets: Vec<Target>,
+    /// In how many rounds of a thousand something is killed before all sessions are busy.
+    pub early_per_mille: u64,
     /// Where the sessions are stored.
     pub backend: Backend,
 }
@@ -93,9 +95,8 @@ pub async fn run(binary: &Path, plan: &Plan, mut round: impl FnMut()) -> Report 
         round();
     }
     let mut report = world.settle().await;
-    if report.violations.is_empty() {
-        report = world.check().await;
-    }
+    // If it did not settle, what is stored may say why.
+    report.add(world.check().await);
     drop(world);
     if !report.violations.is_empty() {
         let kept = directory.keep();
@@ -132,8 +133,7 @@ impl<'a> World<'a> {
     async fn round(&mut self, number: usize) {
         let target = self.plan.targets[number % self.plan.targets.len()];
         let mut program = self.program(Task::Prompt).await;
-        // In one round of four not all sessions are resumed.
-        if !self.random.per_mille(250) {
+        if !self.random.per_mille(self.plan.early_per_mille) {
             let busy = within("the sessions", program.line()).await.expect("the program runs");
             assert_eq!(busy, "busy", "{}", self.programs.last_lines());
         }

@@ -10,7 +10,8 @@ use sdk_tests::kill::{Backend, Plan, Target, run};
 const SURVIVE: &str = env!("CARGO_BIN_EXE_survive");
 
 async fn survives(seed: u64, targets: &[Target], backend: Backend) {
-    let plan = Plan { seed, sessions: 50, rounds: targets.len(), targets: targets.to_vec(), backend };
+    let (rounds, targets) = (targets.len(), targets.to_vec());
+    let plan = Plan { seed, sessions: 50, rounds, targets, early_per_mille: 0, backend };
     let report = run(Path::new(SURVIVE), &plan, || ()).await;
     assert_eq!(report.violations, [""; 0], "seed {seed}");
     assert!(report.words > 0, "the sessions were busy");
@@ -19,11 +20,6 @@ async fn survives(seed: u64, targets: &[Target], backend: Backend) {
 #[tokio::test]
 async fn a_killed_program_loses_nothing_of_fifty_busy_sessions() {
     survives(1, &[Target::Program; 2], Backend::Sqlite).await;
-}
-
-#[tokio::test]
-async fn a_killed_server_loses_only_what_the_store_says_is_missing() {
-    survives(2, &[Target::Server], Backend::Sqlite).await;
 }
 
 #[tokio::test]
