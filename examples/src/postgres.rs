@@ -53,8 +53,8 @@ impl Started {
         server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()
     }
 
-    /// Kills the server with all its processes, and starts it again on the same port.
-    fn restart_killed(&self) -> io::Result<()> {
+    /// Kills the server with all its processes, and returns their ids.
+    fn kill(&self) -> io::Result<Vec<String>> {
         let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         let children = children_of(server.id());
         server.kill()?;
@@ -63,10 +63,13 @@ impl Started {
         for child in &children {
             let _ = Command::new("kill").args(["-KILL", child]).stderr(Stdio::null()).status();
         }
-        while children.iter().any(|child| Path::new("/proc").join(child).exists()) {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        *server = Self::launch(&self.programs, self.directory.path(), self.port, &self.settings)?;
+        Ok(children)
+    }
+
+    /// Starts a killed server again, on the same port.
+    fn restart(&self) -> io::Result<()> {
+        let server = Self::launch(&self.programs, self.directory.path(), self.port, &self.settings)?;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
         Ok(())
     }
 }
@@ -191,13 +194,13 @@ impl Cluster {
     ///
     /// # Panics
     /// If the server was not started here, or fails to start.
-    pub async fn restart_killed(self: &Arc<Self>) {
-        let cluster = Arc::clone(self);
-        let restarted = tokio::task::spawn_blocking(move || {
-            let started = cluster.started.as_ref().expect("only a temporary server is killed");
-            started.restart_killed().expect("a killed server can be restarted");
-        });
-        restarted.await.expect("restarting does not panic");
+    pub async fn restart_killed(&self) {
+        let started = self.started.as_ref().expect("only a temporary server is killed");
+        let children = started.kill().expect("a server can be killed");
+        while children.iter().any(|child| Path::new("/proc").join(child).exists()) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        started.restart().expect("a killed server can be restarted");
         self.ready().await;
     }
 
