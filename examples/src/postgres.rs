@@ -29,18 +29,60 @@ pub struct Cluster {
 /// A temporary server. Dropping it stops the server and removes its files.
 #[derive(Debug)]
 struct Started {
-    server: Child,
+    /// Guards the process, which is another one after a restart; held while it is stopped or started.
+    server: Mutex<Child>,
     directory: TempDir,
+    programs: PathBuf,
+    port: u16,
+    settings: Vec<String>,
+}
+
+impl Started {
+    fn launch(programs: &Path, directory: &Path, port: u16, settings: &[String]) -> io::Result<Child> {
+        let mut server = run_as(user(), &programs.join("postgres"));
+        server.arg("-D").arg(directory.join("data"));
+        server.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-k", ""]);
+        for setting in ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=100"]
+        {
+            server.args(["-c", setting]);
+        }
+        for setting in settings {
+            server.args(["-c", setting]);
+        }
+        let log = std::fs::File::options().create(true).append(true).open(directory.join("log"))?;
+        server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()
+    }
+
+    /// Kills the server with all its processes, and returns their ids.
+    fn kill(&self) -> io::Result<Vec<String>> {
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let children = children_of(server.id());
+        server.kill()?;
+        server.wait()?;
+        // They would end by themselves when they notice, and keep a new server from starting until then.
+        for child in &children {
+            let _ = Command::new("kill").args(["-KILL", child]).stderr(Stdio::null()).status();
+        }
+        Ok(children)
+    }
+
+    /// Starts a killed server again, on the same port.
+    fn restart(&self) -> io::Result<()> {
+        let server = Self::launch(&self.programs, self.directory.path(), self.port, &self.settings)?;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
+        Ok(())
+    }
 }
 
 impl Drop for Started {
     fn drop(&mut self) {
+        let server = self.server.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SIGQUIT stops all its processes immediately. SIGKILL would leave child processes behind.
-        let sent = Command::new("kill").args(["-QUIT", &self.server.id().to_string()]).status();
+        let sent = Command::new("kill").args(["-QUIT", &server.id().to_string()]).status();
         if !sent.is_ok_and(|status| status.success()) {
-            let _ = self.server.kill();
+            let _ = server.kill();
         }
-        let _ = self.server.wait();
+        let _ = server.wait();
     }
 }
 
@@ -127,19 +169,10 @@ impl Cluster {
             assert!(private.success(), "chmod");
         }
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut server = run_as(user, &programs.join("postgres"));
-        server.arg("-D").arg(&data).args(["-h", "127.0.0.1", "-p", &port.to_string(), "-k", ""]);
-        for setting in ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=100"]
-        {
-            server.args(["-c", setting]);
-        }
-        for setting in settings {
-            server.args(["-c", setting]);
-        }
-        let log = std::fs::File::create(directory.path().join("log"))?;
-        let server = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
+        let server = Started::launch(programs, directory.path(), port, settings)?;
         let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
-        Ok(Self { url, started: Some(Started { server, directory }) })
+        let (server, programs, settings) = (Mutex::new(server), programs.to_owned(), settings.to_owned());
+        Ok(Self { url, started: Some(Started { server, directory, programs, port, settings }) })
     }
 
     /// Waits until the server accepts connections.
@@ -155,6 +188,20 @@ impl Cluster {
             let log = log.and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default();
             panic!("the PostgreSQL server is not ready:\n{log}");
         }
+    }
+
+    /// Kills all processes of a temporary server with SIGKILL, starts it again, and waits until it is ready.
+    ///
+    /// # Panics
+    /// If the server was not started here, or fails to start.
+    pub async fn restart_killed(&self) {
+        let started = self.started.as_ref().expect("only a temporary server is killed");
+        let children = started.kill().expect("a server can be killed");
+        while children.iter().any(|child| Path::new("/proc").join(child).exists()) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        started.restart().expect("a killed server can be restarted");
+        self.ready().await;
     }
 
     /// Returns the URL of the server.
@@ -253,6 +300,19 @@ fn user() -> Option<&'static str> {
         let known = Command::new("id").arg(user).stdout(Stdio::null()).stderr(Stdio::null()).status();
         known.is_ok_and(|status| status.success())
     })
+}
+
+/// Returns the ids of the processes that this process started.
+fn children_of(parent: u32) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = processes.filter_map(|process| process.file_name().into_string().ok());
+    let is_child = |id: &String| {
+        let stat = std::fs::read_to_string(Path::new("/proc").join(id).join("stat")).unwrap_or_default();
+        // The name in parentheses may contain anything; the state and the parent follow it.
+        let parent_of = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        parent_of == Some(parent.to_string().as_str())
+    };
+    ids.filter(is_child).collect()
 }
 
 /// Creates a command for a program, as another user if necessary. The program replaces the one that changes

@@ -6,6 +6,7 @@
 pub mod agents;
 mod collect;
 pub mod fuzz;
+pub mod kill;
 mod limit;
 pub mod model;
 mod notice;
@@ -27,3 +28,8 @@ pub use scenario::Scenario;
 pub use script::{acp_server, client, handshake, numbered, prompt, session};
 pub use sdk_examples::{Cluster, Schema};
 pub use wire::{Capture, Entry, Pass, Proxy, Recorder, Replay};
+
+/// The recipes of the page compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/sessions.md")]
+struct SessionsPage;

@@ -178,7 +178,7 @@ impl StoredClient {
         self.transition(id, StatusEvent::FatalError).await
     }
 
-    async fn transition(&self, id: &str, event: StatusEvent) -> Result<SessionRecord, Error> {
+    pub(super) async fn transition(&self, id: &str, event: StatusEvent) -> Result<SessionRecord, Error> {
         let mut patch = RecordPatch::status(event);
         patch.last_active_at = (event == StatusEvent::FatalError).then(|| SystemTime::now().into());
         let record = self.patch(id, patch).await?;

@@ -15,8 +15,6 @@ use crate::{Error, ServerKind};
 
 /// Maintenance runs no more often than this, whatever the policy says.
 const SHORTEST_CHECK: Duration = Duration::from_millis(10);
-/// How often old sessions are deleted: daily.
-const DELETE_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many idle agents are ended at the same time.
 const ENDING: usize = 16;
 
@@ -164,7 +162,8 @@ impl StoredClient {
     }
 
     /// Ends idle agents and deletes old sessions, again and again, until the future is dropped: every
-    /// [`idle_check`](RetentionPolicy::idle_check) (5 minutes), and daily.
+    /// [`idle_check`](RetentionPolicy::idle_check) (5 minutes), and every
+    /// [`expiry_check`](RetentionPolicy::expiry_check) (daily).
     pub async fn run_maintenance(&self, policy: RetentionPolicy) {
         let mut deleted: Option<Instant> = None;
         loop {
@@ -172,7 +171,7 @@ impl StoredClient {
             if let Err(error) = self.end_idle(&policy, now).await {
                 tracing::warn!(%error, "idle agents could not be ended");
             }
-            if deleted.is_none_or(|at| at.elapsed() >= DELETE_INTERVAL) {
+            if deleted.is_none_or(|at| at.elapsed() >= policy.expiry_check) {
                 match self.delete_expired(&policy, now).await {
                     Ok(_) => deleted = Some(Instant::now()),
                     Err(error) => tracing::warn!(%error, "old sessions could not be deleted"),

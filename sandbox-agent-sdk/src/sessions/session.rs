@@ -12,7 +12,7 @@ use super::restored::Restored;
 use super::store::{Change, EventPage, EventQuery, RecordPatch, SessionRecord};
 use super::tracker::{Ask, Begun, OpenTurn};
 use crate::session::SessionMetadata;
-use crate::sessions::UserAction;
+use crate::sessions::{StatusEvent, UserAction};
 use crate::turns::TurnState;
 use crate::{Error, Events, NewSession, Prompt, Session, Turn};
 
@@ -194,6 +194,15 @@ impl StoredSession {
             Some(session) => session.cancel().await,
             None => Ok(()),
         }
+    }
+
+    /// Cancels the running turn, and archives the session: the action "cancel session" of a user.
+    ///
+    /// # Errors
+    /// [`Error::Status`] if it is not active, [`Error::Timeout`] if the turn does not stop in time.
+    pub async fn cancel_session(&self) -> Result<SessionRecord, Error> {
+        self.cancel().await?;
+        self.client.transition(&self.id, StatusEvent::Cancel).await
     }
 
     /// Releases it for another process. On a shared endpoint its agent continues, also with a turn that is running.

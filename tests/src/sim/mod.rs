@@ -12,7 +12,7 @@ mod ledger;
 mod network;
 mod observer;
 mod plan;
-mod random;
+pub(crate) mod random;
 mod run;
 mod server;
 mod world;

@@ -1,4 +1,4 @@
-//! `SECURITY.md` names tests that exist, and every limit.
+//! `SECURITY.md` and `docs/sessions.md` name tests that exist, and `SECURITY.md` names every limit.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -53,8 +53,8 @@ fn every_limit_is_on_the_page_with_its_tests() {
     assert_eq!(rows(&page, "field of `sandbox_agent_sdk::limits::Limits`"), sdk);
 }
 
-#[test]
-fn every_test_on_the_page_exists() {
+/// Checks that each row of a page's tables of guarantees names tests, and that all named tests exist.
+fn check(page: &str, at_least: usize) {
     let root = root();
     let mut names = HashSet::new();
     for directory in [
@@ -66,13 +66,13 @@ fn every_test_on_the_page_exists() {
     ] {
         functions(&root.join(directory), &mut names);
     }
-    let page = fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let page = fs::read_to_string(root.join(page)).unwrap();
     let is_name = |word: &str| {
         word.contains("::")
             && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:".contains(c))
     };
     let named: Vec<_> = page.split('`').skip(1).step_by(2).filter(|word| is_name(word)).collect();
-    assert!(named.len() > 30, "{named:?}");
+    assert!(named.len() > at_least, "{named:?}");
     let missing: Vec<_> = named
         .iter()
         .filter(|name| **name != "binary::module::test")
@@ -82,4 +82,14 @@ fn every_test_on_the_page_exists() {
     let unproven: Vec<_> =
         page.lines().filter(|line| line.starts_with('|') && line.ends_with("| |")).collect();
     assert!(unproven.is_empty(), "{unproven:?}");
+}
+
+#[test]
+fn every_test_on_the_page_exists() {
+    check("SECURITY.md", 30);
+}
+
+#[test]
+fn every_test_on_the_page_of_stored_sessions_exists() {
+    check("docs/sessions.md", 20);
 }

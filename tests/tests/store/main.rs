@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod answers;
+mod kill;
 mod migrations;
 mod postgres;
 mod shared;

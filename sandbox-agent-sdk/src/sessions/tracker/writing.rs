@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{Described, LateReplay, Replay, Tracker, turn_end_entry};
 use crate::Error;
 use crate::sessions::entry::{Entry, rpc_id_of};
+use crate::sessions::StatusEvent;
 use crate::sessions::events_lost::EventsLost;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::store::{
@@ -122,7 +123,12 @@ impl Tracker {
             append.events.push(lost.into_event(owned.incarnation, now, None));
         }
         append.events.extend(events);
-        match self.append(append).await {
+        let mut appended = self.append(append.clone()).await;
+        if let (Err(StoreError::Status(_)), Some(_)) = (&appended, append.patch.status.take()) {
+            // The session was archived or suspended meanwhile. What happened is stored all the same.
+            appended = self.append(append).await;
+        }
+        match appended {
             Ok(()) => self.lost -= before,
             Err(error) => self.give_up(count, error),
         }
@@ -291,6 +297,8 @@ impl Tracker {
         }
         self.is_active_now();
         let end = TurnEnd::of(outcome, &self.shared.rules);
+        // An agent's end does not change the status, and neither does a failure that the next prompt may recover from.
+        patch.status = end.status_event().filter(|event| *event == StatusEvent::FatalError);
         let mut entries = self.close_requests();
         entries.push(turn_end_entry(&end));
         self.write(entries, patch, turn.as_deref()).await;
