@@ -1,9 +1,9 @@
 //! Publishes events and holds the state of sessions.
 
 use std::fmt;
+use std::sync::Arc;
 #[cfg(feature = "sessions")]
 use std::sync::Weak;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use self::book::SessionBook;

@@ -510,3 +510,45 @@ async fn a_session_that_is_archived_or_has_failed_is_not_followed_any_more() {
     let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
     assert_eq!(sessions.idle(&policy, later), Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn a_result_that_ends_the_run_for_good_fails_the_session_and_any_other_failure_does_not() {
+    for kind in KINDS {
+        let script = Script::new(|turn| match turn.params["prompt"][0]["text"].as_str() {
+            Some("recoverable") => vec![Step::Fail {
+                code: -32603,
+                message: "not now".to_owned(),
+                data: Some(json!({"tool": "x"})),
+            }],
+            _ => vec![Step::Finish(json!({"stopReason": "max_turn_requests"}))],
+        });
+        let world = World::new(kind, script).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        within(async { session.prompt("recoverable").await?.outcome().await }).await.unwrap_err();
+        sessions.flush().await.unwrap();
+        assert_eq!(session.record().await.unwrap().status, SessionStatus::Active, "{kind}");
+        within(async { session.prompt("too many").await?.outcome().await }).await.unwrap();
+        sessions.flush().await.unwrap();
+        assert_eq!(session.record().await.unwrap().status, SessionStatus::Error, "{kind}");
+        let ends: Vec<_> =
+            stored(&**sessions.store(), "s").await.iter().filter_map(|event| event.turn_end()).collect();
+        assert_eq!(ends[1].result_subtype.as_deref(), Some("error_max_turns"));
+        assert!(ends[1].is_terminal_error && !ends[0].is_terminal_error);
+    }
+}
+
+#[tokio::test]
+async fn cancelling_a_session_stops_its_turn_and_archives_it() {
+    for kind in KINDS {
+        let world = World::new(kind, Script::steps(vec![Step::WaitForCancel])).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let mut turn = within(session.prompt("for a long time")).await.unwrap();
+        let record = within(session.cancel_session()).await.unwrap();
+        assert_eq!(record.status, SessionStatus::Archived, "{kind}");
+        within(turn.outcome()).await.unwrap();
+        let refused = within(session.cancel_session()).await.unwrap_err();
+        assert!(matches!(refused, Error::NotAllowed { .. }), "{refused:?}");
+    }
+}

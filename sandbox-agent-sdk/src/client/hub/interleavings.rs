@@ -227,7 +227,7 @@ fn a_request_that_races_with_the_reader_and_the_end_of_its_turn_is_answered() {
                 let admitted = Arc::new(Admission::new(1_000)).admit(100).unwrap();
                 let params = Params::new("1".to_owned(), json!({"sessionId": "s"}), admitted);
                 let responder = Responder::Handler(sender);
-                let request = PermissionRequest::new(Arc::new(params), responder, Box::new(|_| {}), None);
+                let request = PermissionRequest::new(Arc::new(params), responder, Box::new(()), None);
                 // The router refuses what nothing decides.
                 if hub.publish(&Event::Permission(request.clone())) == 0 {
                     request.refuse().unwrap();

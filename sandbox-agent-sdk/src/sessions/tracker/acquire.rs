@@ -239,7 +239,9 @@ impl Tracker {
         };
         let incarnation = match scan.is_other {
             true => shared.raise_incarnation(moment.stream, position.incarnation).await?,
-            false => shared.incarnation(moment.stream, scan.is_proven.then_some(position.incarnation)).await?,
+            false => {
+                shared.incarnation(moment.stream, scan.is_proven.then_some(position.incarnation)).await?
+            }
         };
         self.set_incarnation(incarnation);
         let restarted = scan.is_other.then(|| shared.feed.restart_found(moment));

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::{Described, LateReplay, Replay, Tracker, turn_end_entry};
 use crate::Error;
-use crate::sessions::entry::{Entry, rpc_id_of};
 use crate::sessions::StatusEvent;
+use crate::sessions::entry::{Entry, rpc_id_of};
 use crate::sessions::events_lost::EventsLost;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::store::{
