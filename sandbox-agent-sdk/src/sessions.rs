@@ -15,6 +15,7 @@
 //! store              the trait `SessionStore` and three stores
 //! ```
 
+mod answers;
 mod client;
 mod compare;
 mod entry;

@@ -2,21 +2,19 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use futures::future::BoxFuture;
-use serde_json::{Value, json};
-use tokio::sync::{Notify, oneshot};
+use serde_json::Value;
+use tokio::sync::Notify;
 
-use super::entry::{Entry, is_stored, rpc_id_of};
+use super::entry::Entry;
 use super::inbox::Inbox;
 use super::store::StoredEventKind;
 use super::tracker::Command;
 use crate::client::{Hub, LogSink};
 use crate::error::RpcError;
 use crate::event::Origin;
-use crate::requests::{AgentRequest, RequestHandler, Response};
 use crate::session::Timestamp;
 use crate::stream::{LogEntry, LogRecord, StreamPosition as Position};
 use crate::{ConnectionState, Error, Event, TurnOutcome};
@@ -401,7 +399,7 @@ impl Feed {
     }
 
     /// The tracker that stores what is answered in a session.
-    fn answering(&self, session: &str) -> Option<Mailbox> {
+    pub(super) fn answering(&self, session: &str) -> Option<Mailbox> {
         let state = self.lock();
         let route = state.routes.get(session).map(|route| &route.inbox);
         route.or_else(|| state.turns.get(session)).map(Arc::clone)
@@ -422,51 +420,6 @@ impl State {
         if let Some(inbox) = inbox {
             inbox.note(Command::TurnEnded(session.to_owned(), Box::new(outcome.clone())));
         }
-    }
-}
-
-/// Stores the answers to permission requests and questions of stored sessions before they are sent.
-#[derive(Debug)]
-pub(super) struct Answers(pub(super) Weak<Feed>);
-
-impl Answers {
-    /// Whether an answer to this request is stored.
-    pub(super) fn selects(&self, request: &AgentRequest) -> bool {
-        let answering = |session: &str| self.0.upgrade()?.answering(session);
-        is_stored(request.method()) && request.session_id().and_then(answering).is_some()
-    }
-}
-
-impl RequestHandler for Answers {
-    fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response> {
-        let params = request.params();
-        let tool_call = params.pointer("/toolCall/toolCallId").or_else(|| params.get("toolCallId"));
-        let mut payload = json!({ "method": request.method(), "requestId": request.id() });
-        if let Some(tool_call) = tool_call {
-            payload["toolCallId"] = tool_call.clone();
-        }
-        let inbox = request.session_id().and_then(|session| self.0.upgrade()?.answering(session));
-        // It is published now, in its place between the updates.
-        let response = request.forward();
-        Box::pin(async move {
-            let response = response.await;
-            match &response {
-                Ok(result) => payload["result"] = result.clone(),
-                Err(error) => payload["error"] = json!({"code": error.code, "message": error.message}),
-            }
-            let Some(inbox) = inbox else { return response };
-            if inbox.is_busy() {
-                // The tracker may wait for the agent, which waits for this answer.
-                let rpc_id = payload["requestId"].as_str().map(rpc_id_of);
-                inbox.push(Entry::own(StoredEventKind::Answered, payload).about(rpc_id));
-                return response;
-            }
-            let (stored, is_stored) = oneshot::channel();
-            inbox.note(Command::Answered { payload, stored });
-            // A tracker that has ended stores nothing, and the agent gets its answer all the same.
-            let _ = is_stored.await;
-            response
-        })
     }
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::answers::Answers;
 use super::events_lost::EventsLost;
-use super::feed::{Answers, Feed};
+use super::feed::Feed;
 use super::inbox::Inbox;
 use super::options::StoreOptions;
 use super::store::{

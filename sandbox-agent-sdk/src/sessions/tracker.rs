@@ -23,7 +23,9 @@ use crate::thread::ResultRules;
 use crate::{Error, Event, NewSession, Prompt, Turn, TurnOutcome};
 
 mod acquire;
+mod catch_up;
 mod create;
+mod reopen;
 mod turns;
 mod writing;
 

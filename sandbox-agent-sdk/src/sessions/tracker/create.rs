@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use super::acquire::{can_reopen, describe};
+use super::acquire::can_reopen;
+use super::reopen::describe;
 use super::{Described, LateReplay, Owned, Replay, Tracker};
 use crate::sessions::store::{
     AgentSession, Append, Change, Fingerprint, RecordPatch, SessionRecord, StoreError, StreamPosition,

@@ -1,0 +1,270 @@
+//! Catching up with what the server's stream has behind a session's position.
+
+use std::time::SystemTime;
+
+use serde_json::json;
+
+use super::{OpenTurn, Tracker, TurnEnd, ended_by, interrupted, turn_end_entry};
+use crate::sessions::entry::{Entry, rpc_id_of, text_of_rpc_id};
+use crate::sessions::feed::Moment;
+use crate::sessions::scan::{Scan, Wanted};
+use crate::sessions::store::{
+    Append, EventQuery, NewEvent, OpenEvents, SessionRecord, StoredEventKind, StreamPosition,
+};
+use crate::stream::{StreamPosition as Position, StreamReader};
+use crate::{Error, SandboxAgentClient};
+
+/// Marks that the agent is being asked to load the session: what it replays until `restored` is not new.
+pub(super) const RESTORING: &str = "restoring";
+
+/// What the server's stream says about the time since the session was stored last.
+#[derive(Default)]
+pub(super) struct CaughtUp {
+    pub(super) events: Vec<NewEvent>,
+    /// Up to where it was read.
+    pub(super) end: Option<Position>,
+    /// Whether the agent still has the session: the server is the same one, and the session has not ended.
+    pub(super) is_there: bool,
+    /// When it was found that the server has restarted, if it has.
+    pub(super) restarted: Option<Moment>,
+    /// The turn that is still running, and whether anything was heard of it.
+    pub(super) running: Option<(OpenTurn, bool)>,
+    /// The ids of agent requests that are offered again.
+    pub(super) requests: Vec<String>,
+    pub(super) reader: Option<StreamReader>,
+}
+
+impl Tracker {
+    /// Reads what the server's stream has behind the session's position.
+    pub(super) async fn read_stream(
+        &mut self,
+        client: &SandboxAgentClient,
+        before: &SessionRecord,
+        record: &SessionRecord,
+        moment: Moment,
+        is_shared: bool,
+    ) -> Result<CaughtUp, Error> {
+        let shared = self.shared.clone();
+        let open = shared.in_time(shared.store.open(&self.id)).await?;
+        let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.clone());
+        let same_endpoint = record.endpoint.as_ref() == Some(&shared.endpoint);
+        let agent_session = record.agent_session.as_ref().filter(|_| is_shared && same_endpoint);
+        let (Some(agent_session), Some(position)) = (agent_session, record.position) else {
+            let incarnation = if is_shared { shared.incarnation(moment.stream, None).await? } else { 1 };
+            self.set_incarnation(incarnation);
+            return Ok(CaughtUp {
+                events: closing(&open, own_turn.as_deref(), incarnation),
+                ..CaughtUp::default()
+            });
+        };
+        // The end of a turn that is running arrives here, unless the scan finds it.
+        for id in open.turns.iter().flat_map(|turn| &turn.rpc_ids) {
+            shared.feed.expect_response(&text_of_rpc_id(id), &self.inbox);
+        }
+        let scan = match self.scan(client, &agent_session.id, position, &open).await {
+            Ok(scan) => scan,
+            Err(error) => {
+                // A server that allows no second reader.
+                tracing::debug!(%error, session = self.id, "the server's stream cannot be read again");
+                let incarnation = shared.incarnation(moment.stream, None).await?;
+                self.set_incarnation(incarnation);
+                let gap = Entry::gap(Some(position.offset + 1), None);
+                let mut events = vec![gap.into_event(incarnation, SystemTime::now().into(), None)];
+                events.extend(closing(&open, own_turn.as_deref(), incarnation));
+                return Ok(CaughtUp { events, ..CaughtUp::default() });
+            }
+        };
+        let incarnation = match scan.is_other {
+            true => shared.raise_incarnation(moment.stream, position.incarnation).await?,
+            false => {
+                shared.incarnation(moment.stream, scan.is_proven.then_some(position.incarnation)).await?
+            }
+        };
+        self.set_incarnation(incarnation);
+        let restarted = scan.is_other.then(|| shared.feed.restart_found(moment));
+        let is_ambiguous = self.is_restoring().await?;
+        let was_seen = before.owner.is_none() || before.owner.as_ref() == Some(&shared.owner);
+        let mut caught_up =
+            sort(scan, &open, position, (incarnation, own_turn.as_deref()), (is_ambiguous, was_seen));
+        caught_up.restarted = restarted;
+        self.settle_requests(&open, &mut caught_up, incarnation);
+        if let (Some(owned), Some(end)) = (&mut self.owned, caught_up.end) {
+            owned.scanned = Some((moment, end.offset));
+        }
+        Ok(caught_up)
+    }
+
+    fn set_incarnation(&mut self, incarnation: u64) {
+        if let Some(owned) = &mut self.owned {
+            owned.incarnation = incarnation;
+        }
+    }
+
+    /// Whether a process ended while the agent loaded the session: nothing tells what it replayed from what is new.
+    async fn is_restoring(&self) -> Result<bool, Error> {
+        let kinds = [StoredEventKind::Restored, StoredEventKind::from(RESTORING)];
+        let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
+        let page = self.shared.events(&query).await?;
+        Ok(page.events.first().is_some_and(|event| event.kind.as_str() == RESTORING))
+    }
+
+    async fn scan(
+        &self,
+        client: &SandboxAgentClient,
+        agent_session: &str,
+        position: StreamPosition,
+        open: &OpenEvents,
+    ) -> Result<Scan, Error> {
+        let behind = Position::new(0, position.offset, position.fingerprint.0);
+        // Open agent requests are received again from the beginning of their turn.
+        let begun = open.turns.iter().filter_map(|turn| {
+            serde_json::from_value::<Position>(turn.prompt.payload.get("at")?.clone()).ok()
+        });
+        let begun = begun.min_by_key(|begun| begun.offset).unwrap_or_else(Position::beginning);
+        let from = if !open.requests.is_empty() && begun.offset < behind.offset { begun } else { behind };
+        let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
+        let responses = ids.map(|id| text_of_rpc_id(id)).collect();
+        let wanted = Wanted { agent_session: agent_session.to_owned(), behind, from, responses };
+        Scan::run(client, &wanted).await
+    }
+
+    /// Sends stored answers again, and closes requests that the agent does not wait for any more. What is left is
+    /// offered again.
+    fn settle_requests(&mut self, open: &OpenEvents, caught_up: &mut CaughtUp, incarnation: u64) {
+        let is_running = caught_up.running.is_some();
+        for stored in &open.requests {
+            let Some(rpc_id) = stored.request.rpc_id.clone() else { continue };
+            let id = text_of_rpc_id(&rpc_id);
+            let is_asked = is_running && caught_up.requests.contains(&id);
+            let reason = match &stored.answer {
+                Some(answer) if is_asked => {
+                    caught_up.requests.retain(|asked| *asked != id);
+                    // The agent takes the first answer, if it got one before.
+                    if let (Some(reader), Some(result)) =
+                        (&mut caught_up.reader, answer.payload.get("result"))
+                    {
+                        reader.respond(&id, result);
+                    }
+                    "delivered"
+                }
+                None if is_asked => continue,
+                Some(_) => "delivered",
+                None => "expired",
+            };
+            let closed = Entry::own(StoredEventKind::RequestClosed, json!({ "reason": reason }));
+            let turn = stored.request.turn_id.as_deref();
+            let now = SystemTime::now().into();
+            caught_up.events.push(closed.about(Some(rpc_id)).into_event(incarnation, now, turn));
+        }
+        if !is_running {
+            caught_up.requests.clear();
+        }
+        if let Some(owned) = &mut self.owned {
+            owned.requests = caught_up.requests.iter().map(|id| (rpc_id_of(id), false)).collect();
+        }
+    }
+
+    pub(super) async fn store_read(&mut self, caught_up: &mut CaughtUp) -> Result<(), Error> {
+        let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
+        let mut append = Append::to(&self.id).fence(owned.fence);
+        append.events = std::mem::take(&mut caught_up.events);
+        append.patch.caught_up = true;
+        append.patch.endpoint = Some(self.shared.endpoint.clone());
+        append.position = caught_up.end.map(|place| self.shared.position(owned.incarnation, place));
+        self.shared.in_time(self.shared.store.append(append)).await?;
+        Ok(())
+    }
+}
+
+/// Sorts what was read: what is stored, which turns ended and which one runs.
+fn sort(
+    scan: Scan,
+    open: &OpenEvents,
+    position: StreamPosition,
+    (incarnation, own_turn): (u64, Option<&str>),
+    (is_ambiguous, was_seen): (bool, bool),
+) -> CaughtUp {
+    let now = SystemTime::now().into();
+    let Scan { is_proven, is_other, entries, responses, has_gaps, end, requests, reader } = scan;
+    let is_same = !is_other;
+    let entries = if is_same { entries } else { Vec::new() };
+    let has_ended = entries.iter().any(|entry| entry.kind == StoredEventKind::Ended);
+    let is_heard = entries.iter().any(|entry| entry.kind == StoredEventKind::Update);
+    // The turn whose reports these are.
+    let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
+    let turn = turns.next_back();
+    let turn_id = turn.and_then(|turn| turn.prompt.turn_id.clone());
+    let ids: Vec<String> = turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
+    let response = ids.iter().rev().find_map(|id| responses.get(id)).filter(|_| is_same);
+    let mut events = Vec::new();
+    if !is_same && (turn.is_some() || !was_seen) {
+        events.push(Entry::gap(Some(position.offset + 1), None).into_event(
+            incarnation,
+            now,
+            turn_id.as_deref(),
+        ));
+    }
+    if is_ambiguous && is_same && is_heard {
+        let to = end.map(|end| end.offset);
+        events.push(Entry::gap(Some(position.offset + 1), to).into_event(
+            incarnation,
+            now,
+            turn_id.as_deref(),
+        ));
+    }
+    let cut = response.map_or(usize::MAX, |(before, _)| *before);
+    let mut end_of_turn = response.map(|(_, response)| ended_by(response));
+    for (n, entry) in entries.into_iter().enumerate() {
+        if n == cut {
+            events.extend(end_event(&turn_id, end_of_turn.take(), incarnation));
+        }
+        if is_ambiguous && entry.kind == StoredEventKind::Update {
+            continue;
+        }
+        let turn = turn_id.as_deref().filter(|_| n < cut);
+        events.push(entry.into_event(incarnation, now, turn));
+    }
+    events.extend(end_event(&turn_id, end_of_turn, incarnation));
+    let running = match (turn, response) {
+        (None, _) | (_, Some(_)) => None,
+        (Some(turn), None) if is_same && !has_gaps && !has_ended => {
+            let open = OpenTurn {
+                turn_id: turn_id.clone().unwrap_or_default(),
+                prompt: turn.prompt.payload["prompt"].clone(),
+                since: turn.prompt.recorded_at,
+            };
+            Some((open, is_heard))
+        }
+        (Some(_), None) => {
+            events.extend(end_event(&turn_id, Some(interrupted()), incarnation));
+            None
+        }
+    };
+    // Earlier turns that have no end never will have one.
+    for turn in turns {
+        events.extend(end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));
+    }
+    let is_there = is_same && is_proven && !has_ended;
+    CaughtUp { events, end, is_there, restarted: None, running, requests, reader: Some(reader) }
+}
+
+fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -> Option<NewEvent> {
+    let entry = turn_end_entry(&end?);
+    Some(entry.into_event(incarnation, SystemTime::now().into(), turn_id.as_deref()))
+}
+
+/// Ends what is open of a session whose agent is gone.
+fn closing(open: &OpenEvents, own_turn: Option<&str>, incarnation: u64) -> Vec<NewEvent> {
+    let now = SystemTime::now().into();
+    let turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
+    let ends = turns.filter_map(|turn| end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));
+    let requests = open.requests.iter().map(|stored| {
+        let closed = Entry::own(StoredEventKind::RequestClosed, json!({"reason": "expired"}));
+        closed.about(stored.request.rpc_id.clone()).into_event(
+            incarnation,
+            now,
+            stored.request.turn_id.as_deref(),
+        )
+    });
+    requests.chain(ends).collect()
+}

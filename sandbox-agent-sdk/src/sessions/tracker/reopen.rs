@@ -1,0 +1,258 @@
+//! Having an agent continue a session.
+
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::acquire::{Ways, Wish};
+use super::catch_up::{CaughtUp, RESTORING};
+use super::{ForeignTurn, LateReplay, Replay, Tracker};
+use crate::client::Others;
+use crate::sessions::entry::Entry;
+use crate::sessions::failures::is_unknown_session;
+use crate::sessions::feed::Moment;
+use crate::sessions::restored::{Restored, RestoredBy};
+use crate::sessions::store::{
+    AgentSession, Append, Change, EventQuery, RecordPatch, SessionRecord, StoreError, StoredEventKind,
+};
+use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent};
+use crate::{Error, NewSession, OpenSession, SandboxAgentClient, Session};
+
+/// A session as the agent has opened it.
+struct Reopened {
+    session: Session,
+    by: RestoredBy,
+}
+
+impl Tracker {
+    /// Stores what was read, and has the agent continue the session.
+    pub(super) async fn restore(
+        &mut self,
+        client: &SandboxAgentClient,
+        record: &SessionRecord,
+        mut caught_up: CaughtUp,
+        (wish, support, ways, moment): (&Wish, Option<ResumeSupport>, Ways, Moment),
+    ) -> Result<Restored, Error> {
+        let attaches = caught_up.running.is_some() || caught_up.is_there;
+        let loads = ways.load && !attaches && record.agent_session.is_some();
+        if let Some(owned) = &self.owned
+            && owned.is_shared
+            && loads
+        {
+            let marker = Entry::own(StoredEventKind::from(RESTORING), json!({}));
+            caught_up.events.push(marker.into_event(owned.incarnation, SystemTime::now().into(), None));
+        }
+        self.store_read(&mut caught_up).await?;
+        let mut is_ambiguous = false;
+        let reopened = match (&record.agent_session, attaches) {
+            (Some(session), true) => {
+                Reopened { session: client.session(&session.id), by: RestoredBy::Attach }
+            }
+            _ => {
+                // A server that restarted, and an agent that ended, have no turn.
+                let may_run = caught_up.restarted.is_none()
+                    && record.details.termination_info.is_none()
+                    && self.may_have_a_turn().await?;
+                let reopened = self.reopen(client, record, wish, support, ways, may_run).await?;
+                is_ambiguous = may_run && reopened.by == RestoredBy::Load;
+                reopened
+            }
+        };
+        client.inner().connection().await?.barrier().await;
+        let restored = self.compare(&reopened).await?;
+        self.bind(client, record, &reopened, &restored, (support, ways, moment, is_ambiguous), caught_up)
+            .await?;
+        Ok(restored)
+    }
+
+    /// Whether the last turn may still run: it has no end, or ended for its program before the agent responded.
+    async fn may_have_a_turn(&self) -> Result<bool, Error> {
+        let kinds = [StoredEventKind::Prompt, StoredEventKind::TurnEnded];
+        let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
+        let page = self.shared.events(&query).await?;
+        let Some(last) = page.events.first() else { return Ok(false) };
+        Ok(last.turn_end().is_none_or(|end| {
+            let is_answered = end.stop_reason.is_some() || end.termination_info.is_some();
+            !is_answered && end.error.is_some_and(|error| error.maybe_executed && error.rpc.is_none())
+        }))
+    }
+
+    /// Has the agent resume or load its session, or create another one.
+    async fn reopen(
+        &mut self,
+        client: &SandboxAgentClient,
+        record: &SessionRecord,
+        wish: &Wish,
+        support: Option<ResumeSupport>,
+        ways: Ways,
+        may_run: bool,
+    ) -> Result<Reopened, Error> {
+        let new = wish.new.as_deref().cloned();
+        let new = new.unwrap_or_else(|| NewSession::from_kept(&record.details.init));
+        let connected = client.capabilities().map(|can| can.agent.clone());
+        let new = if connected.as_ref() == Some(&record.agent) { new } else { new.agent(&record.agent) };
+        if let Some(session) = &record.agent_session
+            && let Some(reopened) = resume_or_load(client, &session.id, &new, ways, may_run).await?
+        {
+            return Ok(reopened);
+        }
+        if let Some(support) = support.filter(|_| !self.shared.options.resume_by_replay) {
+            // The agent does not have it any more, and transcript replay is not wanted.
+            record.status.after(StatusEvent::Resume(ResumeSupport { resume_data: false, ..support }))?;
+        }
+        let _creating = self.shared.feed.creating();
+        let moment = self.shared.feed.now();
+        let session = client.new_session(new).await?;
+        self.shared.feed.route(session.id(), &self.id, &self.inbox, moment);
+        self.shared.feed.claim_early(session.id(), &self.inbox);
+        Ok(Reopened { session, by: RestoredBy::Replay })
+    }
+
+    /// Says which stored prompts the agent no longer knows, by what it replayed.
+    async fn compare(&mut self, reopened: &Reopened) -> Result<Restored, Error> {
+        let mut restored = Restored { by: reopened.by, unknown_prompts: None };
+        let history = reopened.session.history();
+        if matches!(reopened.by, RestoredBy::Load | RestoredBy::Resume) && !history.is_empty() {
+            let known = crate::sessions::compare::user_messages(history);
+            let unknown = self.shared.unknown_prompts(&self.id, &known).await?;
+            restored.unknown_prompts = Some(unknown);
+            if unknown > 0 {
+                tracing::warn!(
+                    session = self.id,
+                    unknown,
+                    "the agent no longer knows all prompts of the session"
+                );
+            }
+        }
+        Ok(restored)
+    }
+
+    /// Stores how the session was restored, and follows it from now on.
+    #[allow(clippy::too_many_arguments, reason = "each is another part of one step")]
+    async fn bind(
+        &mut self,
+        client: &SandboxAgentClient,
+        record: &SessionRecord,
+        reopened: &Reopened,
+        restored: &Restored,
+        (support, ways, moment, is_ambiguous): (Option<ResumeSupport>, Ways, Moment, bool),
+        mut caught_up: CaughtUp,
+    ) -> Result<(), Error> {
+        let agent_session = reopened.session.id().to_owned();
+        if let (Some((turn, is_heard)), Some(owned)) = (caught_up.running.take(), &mut self.owned) {
+            let claim = client.claim_requests(&agent_session);
+            owned.foreign = Some(ForeignTurn { turn, is_heard, _claim: claim, _reader: None });
+        }
+        // What the agent replayed lies before this place.
+        let reached = self.shared.feed.place();
+        self.catch_up().await;
+        let Some(owned) = &self.owned else {
+            return Err(StoreError::OwnershipLost { id: self.id.clone(), epoch: record.epoch }.into());
+        };
+        let is_suspended = record.status == SessionStatus::Suspended;
+        let mut patch = RecordPatch {
+            status: support.filter(|_| is_suspended).map(StatusEvent::Resume),
+            agent_session: Change::Set(AgentSession {
+                id: agent_session.clone(),
+                incarnation: owned.incarnation,
+            }),
+            supports_resume: Some(ways.resume || ways.load),
+            replay_pending: (reopened.by == RestoredBy::Replay).then_some(true),
+            termination_info: Change::Clear,
+            ..RecordPatch::default()
+        };
+        describe(reopened.session.raw(), &mut patch);
+        let mut payload = json!({"by": reopened.by.as_str(), "agentSessionId": agent_session});
+        if let Some(unknown) = restored.unknown_prompts {
+            payload["unknownPrompts"] = unknown.into();
+        }
+        let event = Entry::own(StoredEventKind::Restored, payload);
+        let mut append = Append::to(&self.id).fence(owned.fence).patch(patch);
+        if let (Some(end), Some(reached), true) = (caught_up.end, reached, is_ambiguous)
+            && reached.offset > end.offset
+        {
+            // Nothing tells what a running turn reported meanwhile from what the agent replayed.
+            let gap = Entry::gap(Some(end.offset + 1), Some(reached.offset));
+            append.events.push(gap.into_event(owned.incarnation, SystemTime::now().into(), None));
+        }
+        append.events.push(event.into_event(owned.incarnation, SystemTime::now().into(), None));
+        append.position =
+            reached.filter(|_| owned.is_shared).map(|place| self.shared.position(owned.incarnation, place));
+        if let Err(error) = self.shared.in_time(self.shared.store.append(append)).await {
+            if reopened.by == RestoredBy::Replay {
+                // Nothing holds it, so it should not run on. The caller gets the first error.
+                let _ = client.terminate_session(&agent_session).await;
+            }
+            return Err(error.into());
+        }
+        self.shared.feed.unroute(&self.inbox, Some(&agent_session));
+        let is_live = self.shared.feed.route(&agent_session, &self.id, &self.inbox, moment);
+        let from = record.agent_session.as_ref().map(|session| session.id.as_str());
+        self.shared.move_followers(&self.id, from, &agent_session);
+        if let Some(owned) = &mut self.owned {
+            owned.is_live = is_live && reopened.session.termination().is_none();
+            if reopened.by == RestoredBy::Replay {
+                owned.replay = Replay::Pending;
+            }
+            let is_silent = reopened.session.history().is_empty() && record.last_index > 0;
+            owned.late = match reopened.by == RestoredBy::Load && is_silent {
+                true => LateReplay::Possible,
+                false => LateReplay::No,
+            };
+            owned.agent_session = Some(agent_session.clone());
+        }
+        self.is_active_now();
+        self.show();
+        if let Some(mut reader) = caught_up.reader {
+            for request in &caught_up.requests {
+                reader.offer(request).await;
+            }
+            let owned = self.owned.as_mut();
+            if let Some(foreign) = owned.and_then(|owned| owned.foreign.as_mut()) {
+                // The requests are answered through it.
+                foreign._reader = Some(Mutex::new(reader));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Has the agent resume or load its session; `None` if it can do neither, or does not have it.
+async fn resume_or_load(
+    client: &SandboxAgentClient,
+    agent_session: &str,
+    new: &NewSession,
+    ways: Ways,
+    may_run: bool,
+) -> Result<Option<Reopened>, Error> {
+    let is_refusal = |error: &Error| matches!(error, Error::Unsupported { .. }) || is_unknown_session(error);
+    let others = if may_run { Others::MayHaveATurn } else { Others::HaveNoTurn };
+    if ways.resume {
+        match client.resume_in(agent_session.to_owned(), new.clone(), others).await {
+            // Where the agent cannot resume, the session was loaded, or it replayed its history all the same.
+            Ok(session) if !session.history().is_empty() => {
+                return Ok(Some(Reopened { session, by: RestoredBy::Load }));
+            }
+            Ok(session) => return Ok(Some(Reopened { session, by: RestoredBy::Resume })),
+            Err(error) if is_refusal(&error) => tracing::debug!(%error, "the session cannot be resumed"),
+            Err(error) => return Err(error),
+        }
+    }
+    if ways.load {
+        match client.load_session(agent_session, OpenSession::like(new.clone())).await {
+            Ok(session) => return Ok(Some(Reopened { session, by: RestoredBy::Load })),
+            Err(error) if is_refusal(&error) => tracing::debug!(%error, "the session cannot be loaded"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// What a response that opened a session says about it.
+pub(super) fn describe(response: &Value, patch: &mut RecordPatch) {
+    let member = |name: &str| response.get(name).filter(|value| !value.is_null()).cloned();
+    patch.config_options = member("configOptions");
+    patch.modes = member("modes");
+    patch.models = member("models");
+}
