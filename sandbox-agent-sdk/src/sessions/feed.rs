@@ -154,13 +154,15 @@ impl Feed {
 
     /// Like [`route`](Self::route), unless the agent has given the id to another session.
     pub(super) fn route_if_free(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) {
-        let is_free = {
-            let state = self.lock();
-            state.routes.get(agent_session).is_none_or(|route| Arc::ptr_eq(&route.inbox, inbox))
-        };
-        if is_free {
+        if !self.is_of_another(agent_session, inbox) {
             self.route(agent_session, session, inbox, since);
         }
+    }
+
+    /// Whether the agent has given the id to the session of another tracker.
+    pub(super) fn is_of_another(&self, agent_session: &str, inbox: &Mailbox) -> bool {
+        let state = self.lock();
+        state.routes.get(agent_session).is_some_and(|route| !Arc::ptr_eq(&route.inbox, inbox))
     }
 
     /// Ends the routes of a tracker, but for this agent's session.

@@ -252,17 +252,16 @@ impl Shared {
         lock(&self.incarnation).filter(|(of, _)| *of == stream).map(|(_, incarnation)| incarnation)
     }
 
-    /// The incarnation of the server on this stream: the one that it is proven to have, or another one.
-    pub(super) async fn incarnation(&self, stream: u64, proven: Option<u64>) -> Result<u64, StoreError> {
+    /// The incarnation of the server on this stream. Another stream after one that is known is another incarnation,
+    /// unless the server is proven to be the same.
+    pub(super) async fn incarnation(&self, stream: u64, is_proven: bool) -> Result<u64, StoreError> {
         if let Some(known) = self.incarnation_of(stream) {
             return Ok(known);
         }
-        let incarnation = match proven {
-            Some(proven) => proven,
-            None => {
-                let last = self.in_time(self.store.incarnation(&self.endpoint)).await?;
-                self.in_time(self.store.raise_incarnation(&self.endpoint, last)).await?
-            }
+        let known = lock(&self.incarnation).map(|(_, incarnation)| incarnation);
+        let incarnation = match known.filter(|_| !is_proven) {
+            Some(known) => self.in_time(self.store.raise_incarnation(&self.endpoint, known)).await?,
+            None => self.in_time(self.store.incarnation(&self.endpoint)).await?,
         };
         *lock(&self.incarnation) = Some((stream, incarnation));
         Ok(incarnation)

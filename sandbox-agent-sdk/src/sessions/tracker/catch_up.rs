@@ -50,7 +50,7 @@ impl Tracker {
         let same_endpoint = record.endpoint.as_ref() == Some(&shared.endpoint);
         let agent_session = record.agent_session.as_ref().filter(|_| is_shared && same_endpoint);
         let (Some(agent_session), Some(position)) = (agent_session, record.position) else {
-            let incarnation = if is_shared { shared.incarnation(moment.stream, None).await? } else { 1 };
+            let incarnation = if is_shared { shared.incarnation(moment.stream, false).await? } else { 1 };
             self.set_incarnation(incarnation);
             return Ok(CaughtUp {
                 events: closing(&open, own_turn.as_deref(), incarnation),
@@ -66,7 +66,7 @@ impl Tracker {
             Err(error) => {
                 // A server that allows no second reader.
                 tracing::debug!(%error, session = self.id, "the server's stream cannot be read again");
-                let incarnation = shared.incarnation(moment.stream, None).await?;
+                let incarnation = shared.incarnation(moment.stream, false).await?;
                 self.set_incarnation(incarnation);
                 let gap = Entry::gap(Some(position.offset + 1), None);
                 let mut events = vec![gap.into_event(incarnation, SystemTime::now().into(), None)];
@@ -76,9 +76,7 @@ impl Tracker {
         };
         let incarnation = match scan.is_other {
             true => shared.raise_incarnation(moment.stream, position.incarnation).await?,
-            false => {
-                shared.incarnation(moment.stream, scan.is_proven.then_some(position.incarnation)).await?
-            }
+            false => shared.incarnation(moment.stream, scan.is_proven).await?,
         };
         self.set_incarnation(incarnation);
         let restarted = scan.is_other.then(|| shared.feed.restart_found(moment));

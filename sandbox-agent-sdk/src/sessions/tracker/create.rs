@@ -25,7 +25,7 @@ impl Tracker {
         let is_shared = can.server == ServerKind::Shared;
         let _creating = shared.feed.creating();
         let moment = shared.feed.now();
-        let incarnation = if is_shared { shared.incarnation(moment.stream, None).await? } else { 1 };
+        let incarnation = if is_shared { shared.incarnation(moment.stream, false).await? } else { 1 };
         let place = shared.feed.place();
         let mut record =
             SessionRecord::new(&self.id, &agent, SystemTime::now().into()).owned_by(&shared.owner);

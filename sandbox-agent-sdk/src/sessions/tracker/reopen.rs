@@ -92,7 +92,10 @@ impl Tracker {
         let new = new.unwrap_or_else(|| NewSession::from_kept(&record.details.init));
         let connected = client.capabilities().map(|can| can.agent.clone());
         let new = if connected.as_ref() == Some(&record.agent) { new } else { new.agent(&record.agent) };
-        if let Some(session) = &record.agent_session
+        // A restarted server may have given the id to another session.
+        let bound = record.agent_session.as_ref();
+        let bound = bound.filter(|session| !self.shared.feed.is_of_another(&session.id, &self.inbox));
+        if let Some(session) = bound
             && let Some(reopened) = resume_or_load(client, &session.id, &new, ways, may_run).await?
         {
             return Ok(reopened);
