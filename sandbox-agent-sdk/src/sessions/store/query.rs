@@ -1,6 +1,6 @@
 //! How sessions and events are found, page by page.
 
-use super::limits::{DEFAULT_PAGE, check_key, page_size};
+use super::limits::{DEFAULT_PAGE, page_size};
 use super::{Cursor, SessionRecord, StoreError, StoredEvent, StoredEventKind};
 use crate::session::Timestamp;
 use crate::sessions::status::{ArchivedSessions, SessionStatus};
@@ -107,6 +107,7 @@ impl RecordQuery {
             && fits(&self.owner, record.owner.as_ref())
     }
 
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     /// The filters by column.
     pub(super) fn filters(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let filters = [
@@ -118,6 +119,7 @@ impl RecordQuery {
         filters.into_iter().filter_map(|(column, wanted)| Some((column, wanted.as_deref()?)))
     }
 
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     /// Each status once, in the order of their definition.
     pub(super) fn distinct_statuses(&self) -> Vec<SessionStatus> {
         SessionStatus::ALL.iter().copied().filter(|status| self.statuses.contains(status)).collect()
@@ -127,9 +129,11 @@ impl RecordQuery {
         page_size(self.limit)
     }
 
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     /// Whether no session can match, whatever is stored.
     pub(super) fn is_vain(&self) -> bool {
-        self.statuses.is_empty() || self.filters().any(|(column, wanted)| check_key(column, wanted).is_err())
+        self.statuses.is_empty()
+            || self.filters().any(|(column, wanted)| super::limits::check_key(column, wanted).is_err())
     }
 
     pub(super) fn check(&self) -> Result<(), StoreError> {
