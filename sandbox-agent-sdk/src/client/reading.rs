@@ -49,7 +49,7 @@ struct Opened {
     events: wire::Events,
     requests: wire::AgentRequests,
     /// Resolves when everything was read that the server had when the stream was opened; `None` afterwards.
-    probe: Option<BoxFuture<'static, ()>>,
+    probe: Option<BoxFuture<'static, Result<(), Error>>>,
     limits: Limits,
     incarnation: u64,
     /// What is still to be given out.
@@ -94,9 +94,16 @@ impl StreamReader {
                     }
                 },
                 State::Reading(opened) => {
-                    let Some(entry) = opened.next().await else {
-                        self.finish();
-                        return None;
+                    let entry = match opened.next().await {
+                        Ok(Some(entry)) => entry,
+                        Ok(None) => {
+                            self.finish();
+                            return None;
+                        }
+                        Err(error) => {
+                            self.state = State::Failed;
+                            return Some(Err(error));
+                        }
                     };
                     if let Some(entry) = self.checked(entry) {
                         return Some(Ok(entry));
@@ -209,7 +216,13 @@ impl Opened {
         let events = wire.events().untyped();
         // Every server responds to it, if only with an error, behind everything that it had before.
         let probe = wire.request_raw("session/list", &json!({})).ordered(true);
-        let probe: BoxFuture<'static, ()> = Box::pin(async move { drop(probe.await) });
+        let probe = Box::pin(async move {
+            match probe.await {
+                // Its position in the stream counts, and not what it says.
+                Ok(_) | Err(wire::Error::Rpc { .. }) => Ok(()),
+                Err(error) => Err(Error::from_wire(error)),
+            }
+        });
         Ok(Self {
             wire,
             events,
@@ -223,25 +236,30 @@ impl Opened {
         })
     }
 
-    async fn next(&mut self) -> Option<LogEntry> {
+    async fn next(&mut self) -> Result<Option<LogEntry>, Error> {
         if let Some(entry) = self.pending.take() {
-            return Some(entry);
+            return Ok(Some(entry));
         }
         loop {
             let event = match &mut self.probe {
                 Some(probe) => tokio::select! {
                     biased;
-                    event = self.events.recv() => event?,
-                    () = probe => {
+                    // A stream that ends before the probe's response is not read to its end.
+                    event = self.events.recv() => event.ok_or(Error::NotConnected)?,
+                    probed = probe => {
                         self.probe = None;
+                        probed?;
                         continue;
                     }
                 },
-                None => self.events.try_recv()?,
+                None => match self.events.try_recv() {
+                    Some(event) => event,
+                    None => return Ok(None),
+                },
             };
             self.keep_requests();
             if let Some(entry) = self.read(event) {
-                return Some(entry);
+                return Ok(Some(entry));
             }
         }
     }

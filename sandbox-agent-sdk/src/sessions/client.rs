@@ -21,6 +21,8 @@ use crate::{Error, Events, NewSession, SandboxAgentClient};
 
 impl SandboxAgentClient {
     /// A client whose sessions are stored in this store. This client itself stores nothing.
+    ///
+    /// Call it once and clone the result: the store stays attached for as long as this client lives.
     #[must_use]
     pub fn with_store(&self, store: impl SessionStore) -> StoredClient {
         self.with_store_options(Arc::new(store), StoreOptions::default())

@@ -38,6 +38,8 @@ pub(super) struct Feed {
     asleep: AtomicBool,
     /// Whether the connection is being ended because nothing happens.
     falling_asleep: AtomicBool,
+    /// Whether nothing stores what is pushed any more.
+    closed: AtomicBool,
     /// Events that did not fit, by session, until they are reported.
     lost: Mutex<BTreeMap<String, u64>>,
     pub(super) losing: Notify,
@@ -59,6 +61,9 @@ struct State {
     early_bytes: usize,
     /// The latest places of the stream.
     places: VecDeque<Position>,
+    /// The trackers whose sessions were gone with the connection or the server, until they are bound again. What their
+    /// sessions report meanwhile is not seen here, so that nothing counts as scanned.
+    unseen: Vec<Mailbox>,
     /// The offsets that trackers have not stored yet.
     unstored: BTreeMap<u64, usize>,
     clock: u64,
@@ -100,11 +105,18 @@ impl Feed {
             is_shared: Arc::clone(hub.is_shared()),
             asleep: AtomicBool::new(false),
             falling_asleep: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             lost: Mutex::default(),
             losing: Notify::new(),
         });
         hub.attach(Arc::<Self>::clone(&feed));
         feed
+    }
+
+    /// Nothing stores what is pushed any more.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.losing.notify_one();
     }
 
     /// Whether there is no connection although the application did not disconnect.
@@ -152,6 +164,11 @@ impl Feed {
         is_live
     }
 
+    /// A tracker has stored what its session reported while it was gone.
+    pub(super) fn caught_up(&self, inbox: &Mailbox) {
+        self.lock().unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
+    }
+
     /// Like [`route`](Self::route), unless the agent has given the id to another session.
     pub(super) fn route_if_free(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) {
         if !self.is_of_another(agent_session, inbox) {
@@ -171,6 +188,7 @@ impl Feed {
         state.routes.retain(|id, route| !Arc::ptr_eq(&route.inbox, inbox) || Some(id.as_str()) == but);
         state.gone.retain(|_, route| !Arc::ptr_eq(&route.inbox, inbox));
         if but.is_none() {
+            state.unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
             state.foreign.retain(|_, turn| !Arc::ptr_eq(turn, inbox));
         }
     }
@@ -230,6 +248,9 @@ impl Feed {
     /// Up to where everything of every session is stored.
     pub(super) fn scanned_to(&self) -> Option<(u64, Position)> {
         let state = self.lock();
+        if !state.unseen.is_empty() {
+            return None;
+        }
         let first = state.unstored.keys().next().copied().unwrap_or(u64::MAX);
         let place = state.places.iter().rev().find(|place| place.offset < first)?;
         Some((state.stream, *place))
@@ -315,6 +336,9 @@ impl State {
         let gone = self.routes.extract_if(|_, route| route.bound_at < before);
         for (id, route) in gone {
             route.inbox.note(Command::Gone);
+            if !self.unseen.iter().any(|inbox| Arc::ptr_eq(inbox, &route.inbox)) {
+                self.unseen.push(Arc::clone(&route.inbox));
+            }
             self.gone.insert(id, route);
         }
     }
@@ -374,7 +398,7 @@ impl LogSink for Feed {
     }
 
     fn is_read(&self) -> bool {
-        true
+        !self.closed.load(Ordering::Acquire)
     }
 }
 

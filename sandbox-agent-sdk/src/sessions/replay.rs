@@ -183,15 +183,20 @@ fn fitting(message: &Message, room: usize, shortened: usize) -> Option<String> {
 }
 
 impl Shared {
-    /// The recent history of a session as text for its agent.
-    pub(super) async fn history(&self, id: &str) -> Result<Option<String>, Error> {
+    /// The recent history of a session as text for its agent, without the newest event if it is this prompt.
+    pub(super) async fn history(&self, id: &str, but: Option<&Value>) -> Result<Option<String>, Error> {
         let limits = self.options.replay;
-        let mut messages = Messages::default();
+        let (mut messages, mut is_first) = (Messages::default(), true);
         let kinds = [StoredEventKind::Prompt, StoredEventKind::Update];
         let mut query = EventQuery::of(id).newest_first().kinds(kinds).limit(MAX_PAGE);
         for _ in 0..PAGES {
             let page = self.events(&query).await?;
-            page.events.iter().for_each(|event| messages.take(event));
+            let is_resent = |event: &&StoredEvent| {
+                event.kind == StoredEventKind::Prompt && event.payload.get("prompt") == but && but.is_some()
+            };
+            let newest = page.events.first().filter(|_| is_first).filter(is_resent);
+            page.events.iter().skip(usize::from(newest.is_some())).for_each(|event| messages.take(event));
+            is_first = false;
             match page.next.filter(|_| !messages.is_enough(limits)) {
                 Some(next) => query = query.after(next),
                 None => break,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::entry::Entry;
 use super::store::StoredEventKind;
@@ -102,6 +102,10 @@ impl Scan {
             LogRecord::Missing(gap) if gap.to > wanted.behind.offset => {
                 self.has_gaps = true;
                 self.entries.push(Entry::gap(Some(gap.from.max(wanted.behind.offset + 1)), Some(gap.to)));
+            }
+            LogRecord::Event(Event::Lagged(count)) => {
+                self.has_gaps = true;
+                self.entries.push(Entry::own(StoredEventKind::Lost, json!({ "count": count })));
             }
             LogRecord::Response { request_id, result } if wanted.responses.contains(request_id) => {
                 self.responses.insert(request_id.clone(), (self.entries.len(), result.clone()));

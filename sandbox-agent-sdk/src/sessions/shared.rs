@@ -90,9 +90,9 @@ impl Shared {
             losses: Mutex::default(),
             incarnation: Mutex::default(),
         });
-        let reporting = Arc::clone(&shared);
+        let (feed, reporting) = (Arc::clone(&shared.feed), Arc::downgrade(&shared));
         // Without a runtime nothing happens that could be lost.
-        inner.spawn(async move { reporting.report_losses().await });
+        inner.spawn(async move { report_losses(&feed, &reporting).await });
         shared
     }
 
@@ -305,14 +305,21 @@ impl Shared {
             (true, None) => Ok(()),
         }
     }
+}
 
-    /// Reports what did not fit, also while the store stands still.
-    async fn report_losses(&self) {
-        loop {
-            self.feed.losing.notified().await;
-            for (session_id, count) in self.feed.take_lost() {
-                self.lost(EventsLost { session_id, count, error: None });
-            }
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.feed.close();
+    }
+}
+
+/// Reports what did not fit, also while the store stands still.
+async fn report_losses(feed: &Feed, shared: &Weak<Shared>) {
+    loop {
+        feed.losing.notified().await;
+        let Some(shared) = shared.upgrade() else { return };
+        for (session_id, count) in feed.take_lost() {
+            shared.lost(EventsLost { session_id, count, error: None });
         }
     }
 }

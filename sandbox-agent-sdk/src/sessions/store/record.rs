@@ -184,7 +184,11 @@ impl SessionRecord {
     pub fn end_ownership(&mut self, scanned_to: Option<StreamPosition>) {
         // What an owner scanned says nothing about a session that it has not caught up with.
         if self.caught_up {
-            self.position = StreamPosition::later_of(self.position, scanned_to);
+            // What was scanned of another incarnation says nothing about this session.
+            let of_same = |scanned: &StreamPosition| {
+                self.position.is_none_or(|position| position.incarnation == scanned.incarnation)
+            };
+            self.position = StreamPosition::later_of(self.position, scanned_to.filter(of_same));
         }
         (self.owner, self.caught_up) = (None, false);
         self.epoch += 1;

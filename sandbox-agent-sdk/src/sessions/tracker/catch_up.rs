@@ -61,8 +61,9 @@ impl Tracker {
         for id in open.turns.iter().flat_map(|turn| &turn.rpc_ids) {
             shared.feed.expect_response(&text_of_rpc_id(id), &self.inbox);
         }
-        let scan = match self.scan(client, &agent_session.id, position, &open).await {
+        let mut scan = match self.scan(client, &agent_session.id, position, &open).await {
             Ok(scan) => scan,
+            Err(error) if !matches!(error, Error::Unsupported { .. }) => return Err(error),
             Err(error) => {
                 // A server that allows no second reader.
                 tracing::debug!(%error, session = self.id, "the server's stream cannot be read again");
@@ -74,6 +75,8 @@ impl Tracker {
                 return Ok(CaughtUp { events, ..CaughtUp::default() });
             }
         };
+        // The agent's session is of an earlier incarnation than the position: its id may be another session's now.
+        scan.is_other |= agent_session.incarnation < position.incarnation;
         let incarnation = match scan.is_other {
             true => shared.raise_incarnation(moment.stream, position.incarnation).await?,
             false => shared.incarnation(moment.stream, scan.is_proven).await?,
@@ -81,9 +84,15 @@ impl Tracker {
         self.set_incarnation(incarnation);
         let restarted = scan.is_other.then(|| shared.feed.restart_found(moment));
         let is_ambiguous = self.is_restoring().await?;
+        let has_ended = before.details.termination_info.is_some();
         let was_seen = before.owner.is_none() || before.owner.as_ref() == Some(&shared.owner);
-        let mut caught_up =
-            sort(scan, &open, position, (incarnation, own_turn.as_deref()), (is_ambiguous, was_seen));
+        let mut caught_up = sort(
+            scan,
+            &open,
+            position,
+            (incarnation, own_turn.as_deref()),
+            (is_ambiguous, was_seen, has_ended),
+        );
         caught_up.restarted = restarted;
         self.settle_requests(&open, &mut caught_up, incarnation);
         if let (Some(owned), Some(end)) = (&mut self.owned, caught_up.end) {
@@ -170,6 +179,7 @@ impl Tracker {
         append.patch.endpoint = Some(self.shared.endpoint.clone());
         append.position = caught_up.end.map(|place| self.shared.position(owned.incarnation, place));
         self.shared.in_time(self.shared.store.append(append)).await?;
+        self.shared.feed.caught_up(&self.inbox);
         Ok(())
     }
 }
@@ -180,13 +190,13 @@ fn sort(
     open: &OpenEvents,
     position: StreamPosition,
     (incarnation, own_turn): (u64, Option<&str>),
-    (is_ambiguous, was_seen): (bool, bool),
+    (is_ambiguous, was_seen, had_ended): (bool, bool, bool),
 ) -> CaughtUp {
     let now = SystemTime::now().into();
     let Scan { is_proven, is_other, entries, responses, has_gaps, end, requests, reader } = scan;
     let is_same = !is_other;
     let entries = if is_same { entries } else { Vec::new() };
-    let has_ended = entries.iter().any(|entry| entry.kind == StoredEventKind::Ended);
+    let has_ended = had_ended || entries.iter().any(|entry| entry.kind == StoredEventKind::Ended);
     let is_heard = entries.iter().any(|entry| entry.kind == StoredEventKind::Update);
     // The turn whose reports these are.
     let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);

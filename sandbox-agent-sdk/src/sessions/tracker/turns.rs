@@ -55,7 +55,7 @@ impl Tracker {
         let agent_session = owned.agent_session.clone().filter(|_| owned.turn.is_none());
         let agent_session = agent_session.ok_or_else(in_progress)?;
         let fence = Arc::new(Mutex::new(owned.fence));
-        let sent = self.with_history(prompt).await?;
+        let sent = self.with_history(prompt, None).await?;
         let (turn_id, at) = (random_id(), self.shared.feed.place());
         let payload = json!({"prompt": prompt.to_value(), "at": at});
         let (stored, written) = oneshot::channel();
@@ -110,13 +110,13 @@ impl Tracker {
     }
 
     /// The prompt with the recent history before it, for an agent that does not know the session.
-    async fn with_history(&mut self, prompt: &Prompt) -> Result<Prompt, Error> {
+    async fn with_history(&mut self, prompt: &Prompt, resent: Option<&Value>) -> Result<Prompt, Error> {
         let is_owed = self.owned.as_ref().is_some_and(|owned| owned.replay != Replay::Done);
         if !is_owed {
             return Ok(prompt.clone());
         }
         self.catch_up().await;
-        let history = self.shared.history(&self.id).await?;
+        let history = self.shared.history(&self.id, resent).await?;
         Ok(match history {
             Some(history) => prompt.clone().after(Content::text_of(history)),
             None => prompt.clone(),
@@ -137,7 +137,9 @@ impl Tracker {
         }
         let wish = Wish { action: UserAction::Send, new: new.cloned().map(Box::new) };
         self.acquire(&wish).await?;
-        let prompt = self.with_history(&prompt).await?;
+        // It is stored already, and is not told twice.
+        let resent = prompt.to_value();
+        let prompt = self.with_history(&prompt, Some(&resent)).await?;
         let Some(owned) = &mut self.owned else { return Err(Error::NotConnected) };
         let session = owned.agent_session.clone().ok_or(Error::NotConnected)?;
         if owned.replay == Replay::Pending {

@@ -20,7 +20,7 @@ use crate::sessions::store::{
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LAST_WAIT: Duration = Duration::from_secs(2);
 /// How long a store is given at least for one attempt.
-const SHORTEST: Duration = Duration::from_millis(100);
+const SHORTEST: Duration = Duration::from_millis(500);
 
 impl Tracker {
     /// Stores what happened in the session, if this process owns it.
@@ -266,7 +266,7 @@ impl Tracker {
     /// A turn of this process ended.
     pub(super) async fn turn_ended(&mut self, session: &str, outcome: &Result<crate::TurnOutcome, Error>) {
         let Some(owned) = &mut self.owned else { return };
-        if owned.agent_session.as_deref() != Some(session) {
+        if owned.turn.is_none() && owned.agent_session.as_deref() != Some(session) {
             return;
         }
         let foreign = || owned.foreign.take().map(|foreign| foreign.turn.turn_id);
