@@ -278,6 +278,7 @@ async fn what_comes_while_there_is_no_connection_is_stored_in_its_place() {
     let mut events = client.events();
     let sessions = client.clone();
     let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let other = within(sessions.new_session_as("other", NewSession::in_dir("/"))).await.unwrap();
     let mut turn = within(session.prompt("count")).await.unwrap();
     within(turn.outcome()).await.unwrap_err();
     let is_lost = |event: &Event| matches!(event, Event::Connection(ConnectionState::Lost(_)));
@@ -286,6 +287,9 @@ async fn what_comes_while_there_is_no_connection_is_stored_in_its_place() {
     within(client.client().connect()).await.unwrap();
     let is_live = |event: &Event| matches!(event, Event::Update(update) if update.origin() == Origin::Live);
     event(&mut events, |event| is_live(&event).then_some(())).await;
+    // What another session stores meanwhile says nothing about this one.
+    within(async { other.prompt("count").await?.outcome().await }).await.unwrap();
+    within(sessions.flush()).await.unwrap();
     within(session.resume()).await.unwrap();
     all_counted(&sessions, COUNT).await;
 }
