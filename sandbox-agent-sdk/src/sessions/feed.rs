@@ -51,7 +51,7 @@ struct State {
     routes: HashMap<String, Route>,
     /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
     gone: HashMap<String, Route>,
-    /// The turns of this process, by the id of the agent's session: their end is told even after the route is gone.
+    /// The turns of this process, by the id of the agent's session: their end is delivered even after the route is gone.
     turns: HashMap<String, Mailbox>,
     /// Turns of other programs, by the JSON-RPC id of their prompt.
     foreign: HashMap<String, Mailbox>,

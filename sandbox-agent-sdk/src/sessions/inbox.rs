@@ -28,7 +28,7 @@ struct State<C> {
     closed: bool,
 }
 
-/// What a tracker is told.
+/// What waits for a tracker.
 #[derive(Debug)]
 pub(super) enum Item<C> {
     /// Something happened in the session.

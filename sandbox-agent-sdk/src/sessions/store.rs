@@ -27,7 +27,7 @@
 //!
 //! # Positions
 //! A [`StreamPosition`] is an offset in the server's stream, the incarnation of the server, and a fingerprint of the
-//! last events up to there. Servers send no incarnation. The store counts them for each endpoint:
+//! event there. Servers send no incarnation. The store counts them for each endpoint:
 //! [`SessionStore::raise_incarnation`] is a compare-and-set, so that programs which detect the same restart raise it once.
 //!
 //! Each owner has one `scanned_to` for each endpoint: every event up to there of every session that it owns *and has

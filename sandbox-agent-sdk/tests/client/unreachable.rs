@@ -9,7 +9,7 @@ use sandbox_agent_sdk::{Error, SandboxAgentClient};
 
 use super::support::{KINDS, session, timeouts, within};
 
-/// Finds the server under a name, except when it is told to fail once.
+/// Finds the server under a name, except once, when a test has it fail.
 #[derive(Debug, Default)]
 struct FailingOnce {
     fails: Arc<AtomicBool>,

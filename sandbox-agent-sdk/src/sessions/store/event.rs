@@ -34,7 +34,7 @@ open_enum! {
         Answered = "answered",
         /// An agent request needs no answer any more: `{"reason": "delivered" | "expired" | …}`.
         RequestClosed = "request_closed",
-        /// The session was restored: `{"by": "resume" | "load" | "replay" | "attach" | "none", "agentSessionId": id}`.
+        /// The session was restored: `{"by": "resume" | "load" | "replay" | "attach", "agentSessionId": id}`.
         Restored = "restored",
         /// The session was released for another program.
         Detached = "detached",

@@ -12,7 +12,7 @@ pub struct StreamPosition {
     pub incarnation: u64,
     /// The number of the last message that was read.
     pub offset: u64,
-    /// The fingerprint of the messages up to there. Reading them again proves that the server is the same.
+    /// The fingerprint of that message. Reading it again shows that the server is the same.
     pub fingerprint: Fingerprint,
 }
 
@@ -36,32 +36,11 @@ impl StreamPosition {
     }
 }
 
-/// A hash of the last messages of a stream, at most [`WINDOW`](Self::WINDOW).
-///
-/// It is the same in every program and version: FNV-1a over the messages in order, each followed by its length.
+/// A hash of a message of a stream: [`fingerprint`](crate::stream::StreamPosition#structfield.fingerprint). It is the same in
+/// every program and version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint(pub u64);
-
-impl Fingerprint {
-    /// How many messages a fingerprint covers, if the stream has as many. A single message may be equal in two
-    /// incarnations; several in a row contain a response to a request with a random id.
-    pub const WINDOW: usize = 8;
-
-    /// The fingerprint of these messages, the oldest first.
-    #[must_use]
-    pub fn of<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-        const PRIME: u64 = 0x0000_0100_0000_01b3;
-        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
-        let mut hash = OFFSET;
-        for message in messages {
-            hash = message.iter().fold(hash, step);
-            hash = (message.len() as u64).to_le_bytes().iter().fold(hash, step);
-        }
-        Self(hash)
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -82,18 +61,5 @@ mod tests {
         assert_eq!(StreamPosition::later_of(None, Some(at(1, 1))), Some(at(1, 1)));
         assert_eq!(StreamPosition::later_of(Some(at(1, 1)), None), Some(at(1, 1)));
         assert_eq!(StreamPosition::later_of(None, None), None);
-    }
-
-    #[test]
-    fn a_fingerprint_depends_on_every_byte_the_order_and_the_borders() {
-        let of = |messages: &[&str]| Fingerprint::of(messages.iter().map(|text| text.as_bytes()));
-        assert_eq!(of(&["a", "b"]), of(&["a", "b"]));
-        let others = [of(&["b", "a"]), of(&["ab"]), of(&["ab", ""]), of(&["", "ab"]), of(&["a"]), of(&[])];
-        for (n, other) in others.iter().enumerate() {
-            assert_ne!(*other, of(&["a", "b"]));
-            assert!(!others[..n].contains(other));
-        }
-        // It is stored, so that it must not change between versions.
-        assert_eq!(of(&[]), Fingerprint(0xcbf2_9ce4_8422_2325));
     }
 }

@@ -137,7 +137,7 @@ impl Tracker {
         }
         let wish = Wish { action: UserAction::Send, new: new.cloned().map(Box::new) };
         self.acquire(&wish).await?;
-        // It is stored already, and is not told twice.
+        // It is stored already, and is not part of the history.
         let resent = prompt.to_value();
         let prompt = self.with_history(&prompt, Some(&resent)).await?;
         let Some(owned) = &mut self.owned else { return Err(Error::NotConnected) };
