@@ -13,7 +13,7 @@ use std::{
 
 use self::{
     holes::{FUTILE, Held, Hole, Trust},
-    incarnation::Standing,
+    incarnation::{LATE, Standing},
 };
 use super::{Fingerprint, prints::Prints};
 
@@ -67,7 +67,7 @@ pub(crate) struct Sequence<T> {
     unproven: Option<BTreeMap<u64, (Fingerprint, u32)>>,
     /// The first opening that is known to have read the same incarnation as the open stream.
     since: u32,
-    /// What was delivered of this incarnation before it was known to be another one.
+    /// What was delivered of this incarnation before it was known to be another one. It may come again more than once.
     early: BTreeMap<u64, Fingerprint>,
     /// How many holes in a row were fetched again in vain.
     futile: u32,
@@ -248,7 +248,7 @@ impl<T> Sequence<T> {
                 self.note(n, print);
             }
         }
-        let item = item.filter(|_| self.early.is_empty() || self.early.remove(&n) != Some(print));
+        let item = item.filter(|_| !self.was_early(n, print));
         if n == last.saturating_add(1) {
             self.last = Some(n);
             self.doubt(out);
@@ -282,7 +282,12 @@ impl<T> Sequence<T> {
                 if let Some(item) = item {
                     self.late.insert(n, (print, item));
                 }
-                if self.standing == Standing::Same || n > self.seen_at_opening {
+                // A server that withholds the proof must not fill the memory.
+                let is_full = self.late.len() >= LATE || !print.is_small();
+                if is_full {
+                    self.doubt(out);
+                }
+                if is_full || self.standing == Standing::Same || n > self.seen_at_opening {
                     self.give_late(out);
                 }
                 Flow::Continue

@@ -66,6 +66,22 @@ impl<T> Sequence<T> {
         self.prints.forget(from, to);
     }
 
+    /// An event of a reported gap is given: it must not arrive late a second time.
+    pub(super) fn fill_gap(&mut self, n: u64) {
+        let Some(place) = self.gaps.iter().position(|(from, to)| (*from..=*to).contains(&n)) else { return };
+        let (from, to) = self.gaps[place];
+        self.gaps.remove(place);
+        if n < to {
+            self.gaps.insert(place, (n + 1, to));
+        }
+        if from < n {
+            self.gaps.insert(place, (from, n - 1));
+        }
+        if self.gaps.len() > GAPS {
+            self.gaps.pop_front();
+        }
+    }
+
     pub(super) fn widen_hole(&mut self, out: &mut Vec<Sequenced<T>>) -> Flow {
         match self.hole {
             // A server whose numbers are not dense would be asked again for every event.

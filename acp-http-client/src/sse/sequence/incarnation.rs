@@ -11,6 +11,10 @@ use super::{FUTILE, Fingerprint, Flow, Held, Hole, Prints, Sequence, Sequenced};
 /// asked for an event that shows it first.
 const UNPROVEN: usize = 1024;
 
+/// How many events of reported gaps wait for a proof that the server is the same one. Beyond that they are given
+/// without it, and so are large ones.
+pub(super) const LATE: usize = 256;
+
 /// What the open stream has shown of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
@@ -34,6 +38,11 @@ impl<T> Sequence<T> {
     pub(super) fn is_late(&self, n: u64) -> bool {
         self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&n))
             || (self.openings == self.first_opening && self.first.is_some_and(|first| n < first))
+    }
+
+    /// Whether this event was delivered before the server was known to be another one.
+    pub(super) fn was_early(&self, n: u64, print: Fingerprint) -> bool {
+        self.early.get(&n) == Some(&print)
     }
 
     /// Remembers an event that was seen for the first time.
@@ -70,8 +79,9 @@ impl<T> Sequence<T> {
     pub(super) fn give_late(&mut self, out: &mut Vec<Sequenced<T>>) {
         for (n, (print, item)) in std::mem::take(&mut self.late) {
             self.note(n, print);
+            self.fill_gap(n);
             self.first = self.first.map(|first| first.min(n));
-            let item = Some(item).filter(|_| self.early.remove(&n) != Some(print));
+            let item = Some(item).filter(|_| !self.was_early(n, print));
             out.extend(item.map(Sequenced::Late));
         }
     }
@@ -96,7 +106,8 @@ impl<T> Sequence<T> {
             if brought_by == since {
                 seen.push((number, print));
             }
-            if brought_by > other && !self.held.get(&number).is_some_and(is_current) {
+            let comes_again = |held: &Held<T>| is_current(held) && held.item.is_some();
+            if brought_by > other && !self.held.get(&number).is_some_and(comes_again) {
                 early.insert(number, print);
             }
         }

@@ -77,6 +77,25 @@ fn what_a_new_server_delivered_before_its_proof_is_not_delivered_again() {
 }
 
 #[test]
+fn what_a_new_server_delivered_before_its_proof_is_not_delivered_again_after_another_reopening() {
+    let mut sequence = Sequence::new(None);
+    feed(&mut sequence, &[(1, "a"), (2, "b")]);
+    sequence.reopened();
+    // A new server, of whose events the network loses some.
+    let (out, flows) = feed(&mut sequence, &[(4, "D")]);
+    assert_eq!((out, flows), (vec![], vec![Flow::Reopen]));
+    let mut out = Vec::new();
+    sequence.give_up(&mut out);
+    assert_eq!(out, [Gap { from: 3, to: 3 }, Unproven, Item("D")]);
+    sequence.reopened();
+    let (out, _) = feed(&mut sequence, &[(1, "A"), (2, "B"), (4, "D")]);
+    assert_eq!(out, [Restarted, Item("A"), Item("B")]);
+    sequence.reopened();
+    let (out, _) = feed(&mut sequence, &[(3, "C"), (4, "D"), (5, "E")]);
+    assert_eq!(out, [Item("C"), Item("E")]);
+}
+
+#[test]
 fn a_late_event_waits_until_the_server_is_shown_to_be_the_same_one() {
     let mut sequence = Sequence::new(None);
     feed(&mut sequence, &[(1, "a"), (5, "e"), (5, "e")]);
@@ -86,6 +105,31 @@ fn a_late_event_waits_until_the_server_is_shown_to_be_the_same_one() {
     assert!(!sequence.is_decided());
     assert_eq!(feed(&mut sequence, &[(5, "e"), (2, "b"), (3, "c")]).0, [Late("c"), Late("d"), Late("b")]);
     assert!(sequence.is_decided());
+}
+
+#[test]
+fn late_events_that_wait_for_a_proof_are_bounded_and_delivered_once() {
+    let mut sequence = Sequence::new(None);
+    feed(&mut sequence, &[(1, "a"), (5000, "b")]);
+    sequence.give_up(&mut Vec::new());
+    sequence.reopened();
+    // A server that never shows whether it is the same one.
+    let mut out = Vec::new();
+    for n in 2..2000 {
+        accept(&mut sequence, n, "late", &mut out);
+        assert!(sequence.late.len() < LATE, "{n}");
+    }
+    assert_eq!(out.iter().filter(|out| **out == Unproven).count(), 1);
+    let late = out.iter().filter(|out| **out == Late("late")).count();
+    assert!(late > 1998 - LATE && out.len() == late + 1, "{late}");
+    // Its proof comes after all.
+    accept(&mut sequence, 5000, "b", &mut out);
+    assert_eq!(out.len(), 1 + 1998, "each is delivered once");
+    sequence.reopened();
+    for n in 2..2000 {
+        accept(&mut sequence, n, "late", &mut out);
+    }
+    assert_eq!(out.len(), 1 + 1998, "also if more came than are remembered");
 }
 
 #[test]
