@@ -1,7 +1,9 @@
 //! What subscribers get, and what they miss.
 
-use super::{Event, Hub, Stored};
-use crate::{ConnectionState, EndReason, EventSource};
+use bytes::Bytes;
+
+use super::{Event, Hub, Meta, Notification, Stored};
+use crate::{ConnectionState, EndReason, Error, EventId, EventSource, Json, Malformed, MessageId, Origin};
 
 fn gap(number: u64) -> Stored {
     Stored::Other(Box::new(Event::Gap { stream: EventSource::Connection, from: number, to: number }))
@@ -41,6 +43,30 @@ fn a_queue_holds_its_budget_and_no_event_more() {
             assert_eq!(number(events.try_recv()), Some(n), "{budget}");
         }
         assert!(matches!(events.try_recv(), Some(Event::Lagged(missed)) if missed == 3 - held));
+    }
+}
+
+#[test]
+fn ids_and_methods_count_in_the_budget() {
+    let long = "x".repeat(1000);
+    let meta =
+        Meta { event_id: Some(EventId::from(&*long)), origin: Origin::Live, stream: EventSource::Connection };
+    let params = Json::new(Bytes::from_static(b"{}"));
+    let notification = Notification { method: long.clone(), params: params.clone(), meta: meta.clone() };
+    let id = MessageId::from_json(&format!("\"{long}\""));
+    let event_id = meta.event_id.clone();
+    let error = Error::Config(String::new());
+    let other = |event: Event| Stored::Other(Box::new(event));
+    let weights = [
+        (Stored::Update { params: Bytes::from_static(b"{}"), meta: meta.clone() }, 1),
+        (other(Event::Notification(notification.clone())), 2),
+        (other(Event::AgentRequest { id: id.clone(), request: notification }), 3),
+        (other(Event::UnmatchedResponse { id: id.clone(), raw: params, origin: Origin::Live, event_id }), 2),
+        (other(Event::Malformed(Malformed::new(meta.event_id, b"", &*long))), 2),
+        (other(Event::AnswerLost { id, method: long.clone(), error }), 2),
+    ];
+    for (event, texts) in weights {
+        assert!(event.weight() >= texts * long.len(), "{event:?}");
     }
 }
 

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::{Event, Malformed, Meta, Update, text_chunk};
-use crate::Typed;
+use super::{Event, Malformed, Meta, Notification, Update, text_chunk};
+use crate::{Error, EventId, Typed};
 
 /// An event in the queue of a subscriber. Updates are parsed on the task of the subscriber.
 #[derive(Debug)]
@@ -20,22 +20,30 @@ impl Stored {
     /// How much the event counts in the budget of a subscriber.
     pub(crate) fn weight(&self) -> usize {
         const OVERHEAD: usize = 128;
-        let payload = match self {
-            Self::Update { params, .. } => params.len(),
+        let id = |id: &Option<EventId>| id.as_ref().map_or(0, EventId::size);
+        let notification = |notification: &Notification| {
+            notification.method.len() + notification.params.as_bytes().len() + id(&notification.meta.event_id)
+        };
+        let content = match self {
+            Self::Update { params, meta } => params.len() + id(&meta.event_id),
             Self::Other(event) => match &**event {
-                Event::Update(update) => update.content.raw().as_bytes().len(),
-                Event::Notification(notification) | Event::AgentRequest { request: notification, .. } => {
-                    notification.params.as_bytes().len()
+                Event::Update(update) => update.content.raw().as_bytes().len() + id(&update.meta.event_id),
+                Event::Notification(received) => notification(received),
+                Event::AgentRequest { id, request } => id.as_json().len() + notification(request),
+                Event::UnmatchedResponse { id: request, raw, event_id, .. } => {
+                    request.as_json().len() + raw.as_bytes().len() + id(event_id)
                 }
-                Event::UnmatchedResponse { raw, .. } => raw.as_bytes().len(),
-                Event::Malformed(malformed) => malformed.start.len() + malformed.reason.len(),
-                Event::AnswerLost { error, .. } | Event::StreamLost { error, .. } => {
-                    error.http().map_or(0, |http| http.body.len())
+                Event::Malformed(malformed) => {
+                    malformed.start.len() + malformed.reason.len() + id(&malformed.event_id)
                 }
+                Event::AnswerLost { id, method, error } => {
+                    id.as_json().len() + method.len() + body_size(error)
+                }
+                Event::StreamLost { error, .. } => body_size(error),
                 _ => 0,
             },
         };
-        OVERHEAD + payload
+        OVERHEAD + content
     }
 
     pub(crate) fn is_the_end(&self) -> bool {
@@ -55,6 +63,11 @@ impl Stored {
             Self::Other(event) => *event,
         }
     }
+}
+
+/// The size of the response in an error.
+fn body_size(error: &Error) -> usize {
+    error.http().map_or(0, |http| http.body.len())
 }
 
 fn read(params: Bytes, meta: Meta) -> Event {

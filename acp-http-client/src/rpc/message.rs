@@ -1,4 +1,4 @@
-//! One JSON-RPC message that was received, parsed without copying its payload.
+//! One JSON-RPC message that was received.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::{MessageId, RpcError, update};
 use crate::{Limits, json};
 
-/// A message that was received. Payloads are slices of its text.
+/// A message that was received. A payload is a slice of its text, unless most of the text is something else.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     /// The whole message, as UTF-8.
@@ -114,7 +114,7 @@ impl Message {
     /// Parses one message. Bytes that are not UTF-8 are replaced, as the event stream format requires.
     pub(crate) fn parse(data: Bytes, limits: &Limits) -> Result<Self, MessageError> {
         if let Some(params) = update::params(&data) {
-            let params = data.slice(params);
+            let params = payload(&data, &data[params]);
             return Self { raw: data, body: Body::Update { params } }.checked(limits);
         }
         match std::str::from_utf8(&data) {
@@ -145,7 +145,7 @@ impl Message {
         let envelope: Envelope<'_> =
             serde_json::from_str(text).map_err(|error| MessageError::NotAnObject(error.to_string()))?;
         let slice =
-            |value: Option<&RawValue>| value.map_or(NULL, |value| raw.slice_ref(value.get().as_bytes()));
+            |value: Option<&RawValue>| value.map_or(NULL, |value| payload(raw, value.get().as_bytes()));
         MessageError::check_length("the id", envelope.id.map_or(0, |id| id.get().len()), limits)?;
         let method = envelope.method.as_deref().unwrap_or_default();
         MessageError::check_length("the method", method.len(), limits)?;
@@ -166,6 +166,14 @@ impl Message {
             (None, None) => Err(MessageError::NotRpc),
         }
     }
+}
+
+/// A part of a message that can outlive it.
+///
+/// A slice keeps the whole message in memory, but only the size of the part counts in budgets. A part that is less
+/// than half of the message is therefore copied.
+fn payload(message: &Bytes, part: &[u8]) -> Bytes {
+    if part.len() < message.len() / 2 { Bytes::copy_from_slice(part) } else { message.slice_ref(part) }
 }
 
 /// The most frequent methods need no allocation.
@@ -398,10 +406,24 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_slices_of_the_message() {
-        let raw = Bytes::from_static(br#"{"method":"x","params":{"big":"payload"}}"#);
-        let message = Message::parse(raw.clone(), &Limits::default()).unwrap();
-        let Body::Notification { params, .. } = message.body else { panic!("a notification") };
-        assert!(raw.as_ptr_range().contains(&params.as_ptr()));
+    fn a_payload_is_a_slice_unless_it_would_keep_a_larger_message_in_memory() {
+        let padding = "x".repeat(100_000);
+        let cases = [
+            (r#"{"method":"x","params":{"big":"payload of this message"}}"#.to_owned(), true),
+            (format!(r#"{{"method":"x","padding":"{padding}","params":{{}}}}"#), false),
+            (format!(r#"{{"id":1,"method":"x","padding":"{padding}","params":{{}}}}"#), false),
+            (format!(r#"{{"id":1,"padding":"{padding}","result":{{}}}}"#), false),
+            (format!(r#"{{"method":"session/update","params":{{}}{}}}"#, " ".repeat(100_000)), false),
+        ];
+        for (text, is_slice) in cases {
+            let raw = Bytes::from(text);
+            let payload = match Message::parse(raw.clone(), &Limits::default()).unwrap().body {
+                Body::Update { params }
+                | Body::Notification { params, .. }
+                | Body::Request { params, .. } => params,
+                Body::Response { outcome, .. } => outcome.unwrap(),
+            };
+            assert_eq!(raw.as_ptr_range().contains(&payload.as_ptr()), is_slice, "{payload:?}");
+        }
     }
 }

@@ -59,22 +59,14 @@ pub(crate) struct Decoder {
     /// How many bytes of a byte order mark have matched, or `None` once the stream has begun.
     bom: Option<usize>,
     id: Option<EventId>,
-    data: Data,
+    /// The `data` lines of the current block. They are copied: a slice would keep its whole chunk in memory, of
+    /// which a budget counts only the slice.
+    data: Option<Vec<u8>>,
     /// Whether the `event` field of the current block names another type than `message`.
     named: bool,
     skipping: bool,
     /// How much of the event has been skipped.
     skipped: usize,
-}
-
-/// The `data` lines of the current block.
-#[derive(Debug, Default)]
-enum Data {
-    #[default]
-    None,
-    /// One line, the usual case: a slice of what arrived.
-    Line(Bytes),
-    Lines(BytesMut),
 }
 
 impl Decoder {
@@ -88,7 +80,7 @@ impl Decoder {
             after_cr: false,
             bom: Some(0),
             id: None,
-            data: Data::None,
+            data: None,
             named: false,
             skipping: false,
             skipped: 0,
@@ -137,7 +129,7 @@ impl Decoder {
     /// Whether an event has begun and not ended. Comments are not part of any.
     pub(crate) fn is_within_event(&self) -> bool {
         let in_line = self.line.first().is_some_and(|first| *first != b':');
-        in_line || self.skipping || self.id.is_some() || !matches!(self.data, Data::None)
+        in_line || self.skipping || self.id.is_some() || self.data.is_some()
     }
 
     fn strip_bom(&mut self) {
@@ -173,7 +165,7 @@ impl Decoder {
         let (name, value) = split_field(&self.line);
         // Without its colon the name may not be complete.
         let frame = if name == b"data" && name.len() < self.line.len() {
-            let seen = self.data.len_with(value);
+            let seen = len_with(self.data.as_deref(), value);
             if seen <= self.limit {
                 return None;
             }
@@ -193,10 +185,13 @@ impl Decoder {
         self.id_limit.saturating_add(FIELD_BYTES)
     }
 
-    /// A line that lies in one chunk, as most do. Only data is worth a reference to the chunk.
+    /// A line that lies in one chunk, as most do.
     fn whole_line(&mut self, end: usize) -> Option<Frame> {
         match Field::of(&self.chunk[..end], self.id_limit) {
-            Field::Data(at) if !self.skipping => self.add_data(self.chunk.slice(at..end)),
+            Field::Data(at) if !self.skipping => {
+                append(&mut self.data, &self.chunk[at..end]);
+                self.check_data()
+            }
             field => self.take_field(field),
         }
     }
@@ -212,9 +207,12 @@ impl Decoder {
             return (name == b"id").then(|| id_too_long(value, size, self.id_limit));
         }
         self.line.extend_from_slice(&self.chunk[..end]);
-        let line = std::mem::take(&mut self.line).freeze();
+        let line = std::mem::take(&mut self.line);
         match Field::of(&line, self.id_limit) {
-            Field::Data(at) if !self.skipping => self.add_data(line.slice(at..)),
+            Field::Data(at) if !self.skipping => {
+                append(&mut self.data, &line[at..]);
+                self.check_data()
+            }
             field => self.take_field(field),
         }
     }
@@ -231,18 +229,15 @@ impl Decoder {
         None
     }
 
-    fn add_data(&mut self, value: Bytes) -> Option<Frame> {
-        let seen = self.data.len_with(&value);
-        self.data.push(value);
+    fn check_data(&mut self) -> Option<Frame> {
+        let seen = self.data.as_ref().map_or(0, Vec::len);
         (seen > self.limit).then(|| self.too_large(seen))
     }
 
     fn too_large(&mut self, seen: usize) -> Frame {
-        let head = match std::mem::take(&mut self.data) {
-            Data::None => Bytes::copy_from_slice(split_field(&self.line).1.truncated(HEAD_BYTES)),
-            Data::Line(line) => Bytes::copy_from_slice(line.truncated(HEAD_BYTES)),
-            Data::Lines(lines) => Bytes::copy_from_slice(lines.truncated(HEAD_BYTES)),
-        };
+        let data = self.data.take();
+        let data = data.as_deref().unwrap_or_else(|| split_field(&self.line).1);
+        let head = Bytes::copy_from_slice(data.truncated(HEAD_BYTES));
         self.skipping = true;
         self.skipped = 0;
         Frame::TooLarge { id: self.id.clone(), seen, head }
@@ -252,39 +247,11 @@ impl Decoder {
         let id = self.id.take();
         let named = std::mem::take(&mut self.named);
         self.skipping = false;
-        let data = match std::mem::take(&mut self.data) {
-            Data::None => return id.map(Frame::Id),
-            Data::Line(data) => data,
-            Data::Lines(lines) => lines.freeze(),
-        };
+        let Some(data) = self.data.take() else { return id.map(Frame::Id) };
         if named || data.trim_ascii_start().is_empty() {
             return Some(Frame::Ignored { id });
         }
-        Some(Frame::Event { id, data })
-    }
-}
-
-impl Data {
-    /// How long it is with one more line.
-    fn len_with(&self, value: &[u8]) -> usize {
-        let before = match self {
-            Data::None => return value.len(),
-            Data::Line(line) => line.len(),
-            Data::Lines(lines) => lines.len(),
-        };
-        before + 1 + value.len()
-    }
-
-    fn push(&mut self, value: Bytes) {
-        *self = match std::mem::take(self) {
-            Data::None => Data::Line(value),
-            Data::Line(first) => {
-                let mut lines = BytesMut::with_capacity(first.len() + 1 + value.len());
-                lines.extend_from_slice(&first);
-                Data::Lines(joined(lines, &value))
-            }
-            Data::Lines(lines) => Data::Lines(joined(lines, &value)),
-        };
+        Some(Frame::Event { id, data: data.into() })
     }
 }
 
@@ -328,10 +295,20 @@ fn id_too_long(value: &[u8], size: usize, limit: usize) -> Frame {
     Frame::IdTooLong { size, start: Bytes::copy_from_slice(value.truncated(limit)) }
 }
 
-fn joined(mut lines: BytesMut, value: &[u8]) -> BytesMut {
-    lines.extend_from_slice(b"\n");
-    lines.extend_from_slice(value);
-    lines
+/// Adds a line to the data of an event.
+fn append(data: &mut Option<Vec<u8>>, line: &[u8]) {
+    match data {
+        None => *data = Some(line.to_vec()),
+        Some(lines) => {
+            lines.push(b'\n');
+            lines.extend_from_slice(line);
+        }
+    }
+}
+
+/// How long data is with one more line.
+fn len_with(data: Option<&[u8]>, line: &[u8]) -> usize {
+    data.map_or(0, |data| data.len() + 1) + line.len()
 }
 
 /// Name and value of a field; one space after the colon belongs to neither. A comment has an empty name.

@@ -31,6 +31,14 @@ impl EventId {
         matches!(&self.0, Kind::Text(text) if text.is_empty())
     }
 
+    /// How many bytes it takes besides the value itself.
+    pub(crate) fn size(&self) -> usize {
+        match &self.0 {
+            Kind::Number(_) => 0,
+            Kind::Text(text) => text.len(),
+        }
+    }
+
     /// The id as the server sent it. Bytes that are not UTF-8 are replaced.
     pub fn as_text(&self) -> Cow<'_, str> {
         match &self.0 {

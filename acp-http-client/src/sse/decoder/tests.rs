@@ -207,3 +207,15 @@ fn a_comment_of_any_length_is_not_stored() {
         assert_eq!(decode(&input, chunk, 10), [event(None, "a")]);
     }
 }
+
+#[test]
+fn an_event_does_not_keep_its_chunk_in_memory() {
+    let padding = format!(": {}\n", "x".repeat(100_000));
+    let chunk = Bytes::from(format!("{padding}id: a\ndata: small\n\n{padding}"));
+    let mut decoder = Decoder::new(&limits(LIMIT));
+    decoder.push(chunk.clone());
+    let frames: Vec<_> = std::iter::from_fn(|| decoder.next_frame()).collect();
+    assert_eq!(frames, [event(Some("a"), "small")]);
+    drop(decoder);
+    assert!(chunk.is_unique(), "a budget counts the event and not its chunk");
+}
