@@ -1,16 +1,21 @@
-//! The hub of events under random schedules: overflow, subscribers that are dropped, and the end.
+//! The hub of events and the outboxes under random schedules.
 //!
-//! The file of the hub is compiled a second time here, with locks at which the scheduler may switch.
+//! Their files are compiled a second time here, with locks at which the scheduler may switch.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 use bytes::Bytes;
 use futures::StreamExt;
 use shuttle::{future::block_on, thread};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[path = "../src/events/hub.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod hub;
+
+#[path = "../src/outbound/outbox.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod outbox;
 
 mod sync {
     pub(super) use shuttle::sync::{Mutex, MutexGuard};
@@ -18,6 +23,7 @@ mod sync {
 }
 
 use hub::{Events, Hub};
+use outbox::Outbox;
 
 /// How many schedules each test tries.
 const SCHEDULES: usize = 2_000;
@@ -156,6 +162,71 @@ fn subscribers_that_are_dropped_or_come_late_lose_nothing_for_others_and_see_the
             assert_eq!(reader.join().unwrap(), (WRITERS * EVENTS, 0));
             assert!(late.join().unwrap().0 <= WRITERS * EVENTS);
             assert_eq!(hub.subscriber_count(), 0);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn one_message_of_a_session_leaves_at_a_time_and_no_lane_is_left() {
+    shuttle::check_random(
+        || {
+            let outbox = Arc::new(Outbox::default());
+            let session: Arc<str> = "s".into();
+            let sending = Arc::new(AtomicUsize::new(0));
+            let sender = |gives_up: bool| {
+                let (outbox, session, sending) = (outbox.clone(), session.clone(), sending.clone());
+                thread::spawn(move || {
+                    let mut slot = Box::pin(outbox.enter(&session));
+                    if gives_up {
+                        drop(block_on(async { futures::poll!(&mut slot) }));
+                        return;
+                    }
+                    let slot = block_on(slot);
+                    assert_eq!(sending.fetch_add(1, Ordering::SeqCst), 0, "two messages leave at once");
+                    // The scheduler may switch here.
+                    assert!(outbox.len() == 1);
+                    sending.fetch_sub(1, Ordering::SeqCst);
+                    drop(slot);
+                })
+            };
+            let senders = [false, true, false, false].map(sender);
+            senders.into_iter().for_each(|sender| sender.join().unwrap());
+            assert_eq!(outbox.len(), 0);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn a_prompt_behind_a_cancel_is_sent_or_withdrawn_and_never_stuck() {
+    shuttle::check_random(
+        || {
+            let outbox = Arc::new(Outbox::default());
+            let session: Arc<str> = "s".into();
+            outbox.begin_turn(&session, 1);
+            assert!(outbox.start_turn(&session, 1));
+            let spawn = |work: fn(&Arc<Outbox>, &Arc<str>)| {
+                let (outbox, session) = (outbox.clone(), session.clone());
+                thread::spawn(move || work(&outbox, &session))
+            };
+            let threads = [
+                spawn(|outbox, session| {
+                    let cancelling = outbox.cancelling(session);
+                    outbox.cancel(session);
+                    drop(cancelling);
+                }),
+                spawn(|outbox, _| outbox.end_turn(1)),
+                spawn(|outbox, session| {
+                    outbox.begin_turn(session, 2);
+                    assert!(block_on(outbox.settled(session, None)));
+                    if outbox.start_turn(session, 2) {
+                        outbox.end_turn(2);
+                    }
+                }),
+            ];
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(outbox.len(), 0);
         },
         SCHEDULES,
     );

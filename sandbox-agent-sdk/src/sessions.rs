@@ -38,6 +38,11 @@ mod tracker;
 mod transcript;
 mod usage;
 
+/// What mailboxes are locked with. `tests/interleavings.rs` puts its own in their place.
+mod sync {
+    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
+}
+
 pub use client::StoredClient;
 pub use events_lost::EventsLost;
 pub use maintenance::Suspend;

@@ -1,6 +1,6 @@
-//! The queue of a subscriber under random schedules: overflow, a reader that is dropped, and the end.
+//! The queue of a subscriber and the mailbox of a stored session under random schedules.
 //!
-//! The file of the queue is compiled a second time here, with locks at which the scheduler may switch.
+//! Their files are compiled a second time here, with locks at which the scheduler may switch.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 use std::future::poll_fn;
@@ -14,12 +14,28 @@ use shuttle::thread;
 #[allow(dead_code)]
 mod queue;
 
+#[path = "../src/sessions/inbox.rs"]
+#[allow(dead_code)]
+mod inbox;
+
+/// Stands for what is stored of an event.
+mod entry {
+    #[derive(Debug)]
+    pub(super) struct Entry {
+        pub(super) writer: usize,
+        pub(super) number: usize,
+        pub(super) weight: usize,
+    }
+}
+
 mod sync {
     pub(super) use shuttle::sync::atomic::{AtomicBool, Ordering};
     pub(super) use shuttle::sync::{Mutex, MutexGuard};
     pub(super) use std::sync::PoisonError;
 }
 
+use entry::Entry;
+use inbox::{Inbox, Item};
 use queue::Queue;
 
 /// How many schedules each test tries.
@@ -179,6 +195,85 @@ fn an_end_that_races_with_pushes_is_always_seen() {
             ender.join().unwrap();
             writers.into_iter().for_each(|writer| writer.join().unwrap());
             assert!(seen <= WRITERS * ITEMS && queue.pop().is_none());
+        },
+        SCHEDULES,
+    );
+}
+
+/// Reads a mailbox until it is closed. Gives how many events came or were counted as lost, and how many commands came.
+fn track(inbox: &Inbox<usize>) -> (usize, usize) {
+    let (mut counts, mut next) = ((0, 0), [0; WRITERS]);
+    while block_on(inbox.filled()) {
+        count(inbox.take(2), &mut counts, &mut next);
+    }
+    counts
+}
+
+fn count(
+    items: impl IntoIterator<Item = Item<usize>>,
+    (events, commands): &mut (usize, usize),
+    next: &mut [usize; WRITERS],
+) {
+    for item in items {
+        match item {
+            Item::Event(Entry { writer, number, .. }) => {
+                assert!(number >= next[writer], "events of one writer came in another order");
+                next[writer] = number + 1;
+                *events += 1;
+            }
+            Item::Lost(count) => *events += usize::try_from(count).unwrap(),
+            Item::Command(_) => *commands += 1,
+        }
+    }
+}
+
+#[test]
+fn a_mailbox_gives_each_event_and_command_once_or_counts_it_as_lost() {
+    shuttle::check_random(
+        || {
+            let inbox = Arc::new(Inbox::new(3, 35));
+            let tracker = {
+                let inbox = Arc::clone(&inbox);
+                thread::spawn(move || track(&inbox))
+            };
+            let writer = |writer| {
+                let inbox = Arc::clone(&inbox);
+                thread::spawn(move || {
+                    for number in 0..ITEMS {
+                        inbox.push(Entry { writer, number, weight: 10 });
+                    }
+                    inbox.command(writer).unwrap();
+                })
+            };
+            let writers: Vec<_> = (0..WRITERS).map(writer).collect();
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            let left = inbox.close();
+            let mut counts = tracker.join().unwrap();
+            count(left, &mut counts, &mut [0; WRITERS]);
+            assert_eq!(counts, (WRITERS * ITEMS, WRITERS));
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn a_command_that_races_with_the_end_of_a_mailbox_is_given_or_comes_back() {
+    shuttle::check_random(
+        || {
+            let inbox = Arc::new(Inbox::new(3, 35));
+            let tracker = {
+                let inbox = Arc::clone(&inbox);
+                thread::spawn(move || track(&inbox))
+            };
+            let writer = |writer| {
+                let inbox = Arc::clone(&inbox);
+                thread::spawn(move || (0..ITEMS).filter(|_| inbox.command(writer).is_err()).count())
+            };
+            let writers: Vec<_> = (0..WRITERS).map(writer).collect();
+            let left = inbox.close().len();
+            let back: usize = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
+            let (_, taken) = tracker.join().unwrap();
+            assert_eq!(left + back + taken, WRITERS * ITEMS);
         },
         SCHEDULES,
     );

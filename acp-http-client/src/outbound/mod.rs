@@ -7,7 +7,14 @@ mod notices;
 mod one_way;
 mod options;
 mod outbox;
+#[cfg(test)]
+mod outbox_tests;
 mod ticket;
+
+/// What the outboxes are locked with. `tests/interleavings.rs` puts its own in their place.
+mod sync {
+    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
+}
 
 pub(crate) use cancel::cancel;
 pub(crate) use exchange::{Draft, Exchange};

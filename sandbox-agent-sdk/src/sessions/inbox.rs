@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use super::entry::Entry;
+use super::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The mailbox of one tracker. Events are bounded in number and bytes, what does not fit is counted in its place.
 #[derive(Debug)]
