@@ -46,5 +46,7 @@ pub use session_id::SessionId;
 pub use sse::{EventId, ReconnectPolicy};
 pub use state::{ConnectionState, EndReason};
 pub use tap::{Direction, Envelope, Inbound, Verdict};
-pub use transport::{HttpSendError, HttpSender, http_client_builder, http_client_builder_trusting};
+pub use transport::{
+    HttpSendError, HttpSender, http_client_builder, http_client_builder_trusting, is_loopback,
+};
 pub use {http, reqwest};

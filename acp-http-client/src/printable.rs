@@ -15,6 +15,13 @@ impl<T: fmt::Display> fmt::Display for Printable<T> {
     }
 }
 
+/// Makes the message of an error safe to print: it may quote what the server sent.
+pub(crate) fn safe_error(error: serde_json::Error) -> serde_json::Error {
+    let text = error.to_string();
+    // The new error has the line and the column, which are at the end of the message.
+    if text.contains(is_unsafe) { serde::de::Error::custom(Printable(text)) } else { error }
+}
+
 /// Displays JSON text with the same characters written as JSON escapes, so that it stays the same JSON.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PrintableJson<'a>(pub(crate) &'a str);
@@ -71,6 +78,22 @@ mod tests {
         for (text, shown) in table {
             assert_eq!(Printable(text).to_string(), shown);
         }
+    }
+
+    #[test]
+    fn an_error_that_quotes_the_server_is_safe_to_print_and_says_where_it_is() {
+        #[derive(Debug, serde::Deserialize)]
+        enum Known {
+            One,
+        }
+        let read = |text: &str| {
+            serde_json::from_str::<Vec<Known>>(text).map(|_| Known::One).map_err(safe_error).unwrap_err()
+        };
+        let error = read("[\n\"\\u001b]0;owned\\u0007\"]");
+        let shown = error.to_string();
+        assert!(!shown.chars().any(is_unsafe) && shown.contains("owned"), "{shown:?}");
+        assert_eq!((error.line(), error.column() > 0), (2, true), "{shown}");
+        assert!(read("[").is_eof(), "an error that is safe stays what it is");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::handle::AcpHttpClient;
 use crate::{
     Error, Json, MessageId, Order, RequestOptions, Typed, json,
     outbound::{Draft, Exchange},
+    printable::safe_error,
     rpc::Outgoing,
 };
 
@@ -119,7 +120,7 @@ impl<R: DeserializeOwned> Request<R> {
             fits.and_then(|()| serde_json::from_slice(&raw)).map_err(|source| Error::Decode {
                 method: method.to_owned(),
                 raw,
-                source: Arc::new(source),
+                source: Arc::new(safe_error(source)),
             })
         })
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use url::Url;
+use url::{Host, Url};
 
 use crate::{Error, Timeouts};
 
@@ -16,6 +16,10 @@ pub(crate) fn default_client(
     http2_prior_knowledge: bool,
 ) -> Result<reqwest::Client, Error> {
     let mut builder = http_client_builder().connect_timeout(timeouts.connect);
+    // A proxy would see the token, and `HTTP_PROXY` applies to loopback addresses unless `NO_PROXY` names them.
+    if is_loopback(endpoint) {
+        builder = builder.no_proxy();
+    }
     if http2_prior_knowledge {
         builder = builder.http2_prior_knowledge();
     }
@@ -23,6 +27,17 @@ pub(crate) fn default_client(
         return Err(Error::Config("https needs the feature `rustls-tls` or `native-tls`".to_owned()));
     }
     builder.build().map_err(|error| Error::Config(format!("the HTTP client cannot be built: {error}")))
+}
+
+/// Whether a URL names the loopback interface of this machine. The default HTTP client uses no proxy for it.
+#[must_use]
+pub fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.to_canonical().is_loopback(),
+        Some(Host::Domain(name)) => name.trim_end_matches('.').eq_ignore_ascii_case("localhost"),
+        None => false,
+    }
 }
 
 /// A builder with the settings of this crate's own HTTP client: TLS by the features, no redirects.
@@ -170,6 +185,33 @@ mod tests {
         for pem in ["", "no certificate", broken, "-----BEGIN CERTIFICATE-----\n"] {
             let error = http_client_builder_trusting(pem.as_bytes()).expect_err(pem);
             assert!(matches!(error, Error::Config(_)), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_loopback_host_is_recognised_by_its_address() {
+        let loopback = [
+            "http://127.0.0.1:2468",
+            "http://127.9.9.9",
+            "http://[::1]:1",
+            "http://[::ffff:127.0.0.1]",
+            "http://localhost",
+            "http://LOCALHOST.:7",
+            "http://2130706433",
+        ];
+        let others = [
+            "http://10.0.0.1",
+            "http://127.0.0.1.example.com",
+            "http://localhost.example.com",
+            "http://notlocalhost",
+            "http://[::2]",
+            "http://0.0.0.0",
+        ];
+        for url in loopback {
+            assert!(is_loopback(&Url::parse(url).unwrap()), "{url}");
+        }
+        for url in others {
+            assert!(!is_loopback(&Url::parse(url).unwrap()), "{url}");
         }
     }
 }

@@ -10,7 +10,7 @@ mod sender;
 mod stream;
 
 pub(crate) use connector::default_client;
-pub use connector::{http_client_builder, http_client_builder_trusting};
+pub use connector::{http_client_builder, http_client_builder_trusting, is_loopback};
 pub(crate) use handover::Handover;
 pub(crate) use http::{Transport, TransportConfig};
 pub(crate) use post::{Post, PostFailure, Posted, Sent};

@@ -210,7 +210,7 @@ impl Connection {
         response.parse().map_err(|source| Error::Decode {
             what: method.to_owned(),
             raw: response.as_str().to_owned(),
-            source: Arc::new(source),
+            source: Arc::new(crate::convert::text::safe_error(source)),
         })
     }
 

@@ -261,6 +261,6 @@ pub(super) fn read<T: serde::de::DeserializeOwned>(method: &str, answer: Value) 
     serde_json::from_value(answer).map_err(|source| Error::Decode {
         what: method.to_owned(),
         raw,
-        source: Arc::new(source),
+        source: Arc::new(crate::convert::text::safe_error(source)),
     })
 }

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-use acp_http_client::http_client_builder;
-use url::{Host, Url};
+use acp_http_client::{http_client_builder, is_loopback};
+use url::Url;
 
 use crate::Error;
 
@@ -43,48 +43,5 @@ pub(crate) fn warn_of_plain_http(url: &Url) {
     let warned = warned.get_or_insert_default();
     if warned.len() < WARNED_HOSTS && warned.insert(host.to_owned()) {
         tracing::warn!(host, "a token is sent over plain http: anyone on the network path can read it");
-    }
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.to_canonical().is_loopback(),
-        Some(Host::Domain(name)) => name.trim_end_matches('.').eq_ignore_ascii_case("localhost"),
-        None => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use url::Url;
-
-    use super::is_loopback;
-
-    #[test]
-    fn loopback_is_told_from_other_hosts_by_address_and_not_by_looks() {
-        let loopback = [
-            "http://127.0.0.1:2468",
-            "http://127.9.9.9",
-            "http://[::1]:1",
-            "http://[::ffff:127.0.0.1]",
-            "http://localhost",
-            "http://LOCALHOST.:7",
-            "http://2130706433",
-        ];
-        let others = [
-            "http://10.0.0.1",
-            "http://127.0.0.1.example.com",
-            "http://localhost.example.com",
-            "http://notlocalhost",
-            "http://[::2]",
-            "http://0.0.0.0",
-        ];
-        for url in loopback {
-            assert!(is_loopback(&Url::parse(url).unwrap()), "{url}");
-        }
-        for url in others {
-            assert!(!is_loopback(&Url::parse(url).unwrap()), "{url}");
-        }
     }
 }

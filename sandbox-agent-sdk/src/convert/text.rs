@@ -44,6 +44,13 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
+/// Makes the message of an error safe to print: it may quote what the server sent.
+pub(crate) fn safe_error(error: serde_json::Error) -> serde_json::Error {
+    let text = error.to_string();
+    // The new error has the line and the column, which are at the end of the message.
+    if text.contains(is_unsafe) { serde::de::Error::custom(printable(&text)) } else { error }
+}
+
 /// Whether a character can control a terminal or change the writing direction.
 pub(crate) fn is_unsafe(character: char) -> bool {
     match character {
@@ -57,7 +64,7 @@ pub(crate) fn is_unsafe(character: char) -> bool {
 mod tests {
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
-    use super::{is_unsafe, printable};
+    use super::{is_unsafe, printable, safe_error};
 
     #[test]
     fn attacks_on_a_terminal_become_text() {
@@ -74,6 +81,22 @@ mod tests {
         ] {
             assert_eq!(printable(attack).to_string(), shown);
         }
+    }
+
+    #[test]
+    fn an_error_that_quotes_the_server_is_safe_to_print_and_says_where_it_is() {
+        #[derive(Debug, serde::Deserialize)]
+        enum Known {
+            One,
+        }
+        let read = |text: &str| {
+            serde_json::from_str::<Vec<Known>>(text).map(|_| Known::One).map_err(safe_error).unwrap_err()
+        };
+        let error = read("[\n\"\\u001b]0;owned\\u0007\"]");
+        let shown = error.to_string();
+        assert!(!shown.chars().any(is_unsafe) && shown.contains("owned"), "{shown:?}");
+        assert_eq!((error.line(), error.column() > 0), (2, true), "{shown}");
+        assert!(read("[").is_eof(), "an error that is safe stays what it is");
     }
 
     #[test]

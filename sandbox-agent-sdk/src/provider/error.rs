@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 
 use crate::Error;
+use crate::convert::text::printable;
 use crate::local::LocalError;
 
-/// The error of a sandbox provider.
+/// The error of a sandbox provider. `Display` is safe to print; the fields hold the original text.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProviderError {
@@ -14,10 +15,10 @@ pub enum ProviderError {
     #[error("the provider does not support `{0}`")]
     Unsupported(&'static str),
     /// The sandbox does not exist.
-    #[error("sandbox `{0}` does not exist")]
+    #[error("sandbox `{}` does not exist", printable(.0))]
     NotFound(String),
     /// The sandbox id belongs to another provider.
-    #[error("sandbox `{id}` does not belong to provider `{provider}`")]
+    #[error("sandbox `{}` does not belong to provider `{provider}`", printable(.id))]
     WrongProvider {
         /// The sandbox id.
         id: String,
@@ -37,7 +38,7 @@ pub enum ProviderError {
         source: Arc<io::Error>,
     },
     /// A command of the container engine failed.
-    #[error("`{command}` failed: {output}")]
+    #[error("`{command}` failed: {}", printable(.output))]
     Engine {
         /// The command, without secrets.
         command: String,
@@ -48,4 +49,23 @@ pub enum ProviderError {
     /// destroyed.
     #[error("the server in the sandbox is not usable")]
     Server(#[source] Box<Error>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ProviderError;
+
+    #[test]
+    fn an_error_is_safe_to_print_whatever_an_engine_prints() {
+        let attack = "\u{1b}]0;owned\u{7}\u{9b}2J";
+        let errors = [
+            ProviderError::Engine { command: "docker run".to_owned(), output: attack.to_owned() },
+            ProviderError::NotFound(attack.to_owned()),
+            ProviderError::WrongProvider { id: attack.to_owned(), provider: "docker".to_owned() },
+        ];
+        for error in errors {
+            let shown = error.to_string();
+            assert!(!shown.contains(char::is_control) && shown.contains("owned"), "{shown:?}");
+        }
+    }
 }

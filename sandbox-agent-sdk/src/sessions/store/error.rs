@@ -4,27 +4,28 @@ use std::error::Error as StdError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::convert::text::printable;
 use crate::sessions::status::{SessionStatus, TransitionError, UserAction};
 
-/// Why a store failed.
+/// Why a store failed. `Display` is safe to print; the fields hold the original text.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// There is no such session.
-    #[error("the store has no session `{id}`")]
+    #[error("the store has no session `{}`", printable(.id))]
     NotFound {
         /// The session.
         id: String,
     },
     /// A session of this id exists.
-    #[error("the store already has a session `{id}`")]
+    #[error("the store already has a session `{}`", printable(.id))]
     Exists {
         /// The session.
         id: String,
     },
     /// The fence is not of the current epoch: another process acquired the session, or it was released. Nothing was
     /// written.
-    #[error("session `{id}` is owned by another process (epoch {epoch})")]
+    #[error("session `{}` is owned by another process (epoch {epoch})", printable(.id))]
     OwnershipLost {
         /// The session.
         id: String,
@@ -32,7 +33,7 @@ pub enum StoreError {
         epoch: u64,
     },
     /// The session's status does not allow the action. Nothing was written.
-    #[error("session `{id}` is {status}, which does not allow this")]
+    #[error("session `{}` is {status}, which does not allow this", printable(.id))]
     NotAllowed {
         /// The session.
         id: String,
@@ -45,7 +46,7 @@ pub enum StoreError {
     #[error(transparent)]
     Status(#[from] TransitionError),
     /// A value is not one that every store can hold. Nothing was written.
-    #[error("invalid value: {0}")]
+    #[error("invalid value: {}", printable(.0))]
     Invalid(String),
     /// The text is not a cursor of a store.
     #[error("{cursor:?} is not a cursor of a store")]
@@ -71,7 +72,7 @@ pub enum StoreError {
     #[error("the store is unavailable")]
     Unavailable(#[source] Arc<dyn StdError + Send + Sync>),
     /// The stored record is damaged.
-    #[error("the stored record of session `{id}` is damaged")]
+    #[error("the stored record of session `{}` is damaged", printable(.id))]
     Unreadable {
         /// The session.
         id: String,
@@ -80,7 +81,7 @@ pub enum StoreError {
         source: Arc<dyn StdError + Send + Sync>,
     },
     /// A line of a transcript cannot be read.
-    #[error("line {line} of the transcript is invalid: {reason}")]
+    #[error("line {line} of the transcript is invalid: {}", printable(.reason))]
     Transcript {
         /// The number of the line, from 1.
         line: usize,
@@ -109,5 +110,31 @@ impl StoreError {
 
     pub(super) fn not_found(id: &str) -> Self {
         Self::NotFound { id: id.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use super::StoreError;
+
+    #[test]
+    fn an_error_is_safe_to_print_whatever_a_session_or_a_transcript_says() {
+        let text = || "\u{1b}]0;owned\u{7}\u{9b}2J".to_owned();
+        let errors = [
+            StoreError::NotFound { id: text() },
+            StoreError::Exists { id: text() },
+            StoreError::OwnershipLost { id: text(), epoch: 1 },
+            StoreError::Invalid(text()),
+            StoreError::BadCursor { cursor: text() },
+            StoreError::Unreadable { id: text(), source: Arc::new(io::Error::other("damaged")) },
+            StoreError::Transcript { line: 1, reason: text() },
+        ];
+        for error in errors {
+            let shown = error.to_string();
+            assert!(!shown.contains(char::is_control) && shown.contains("owned"), "{shown:?}");
+        }
     }
 }
