@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acp_http_client::{Auth, TokenUse, http_client_builder};
+use acp_http_client::{Auth, TokenUse};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -24,7 +24,8 @@ use super::timeouts::ControlTimeouts;
 use super::upload::Upload;
 use crate::Error;
 use crate::client::limits::{BodyKind, Limits};
-use crate::client::network::check_runtime;
+use crate::client::network::{check_runtime, http_client_builder_for};
+use crate::convert::text::safe_error;
 use crate::error::{Phase, Timeout};
 
 /// Up to this body size the server's rejection is always received, because the whole body was sent before.
@@ -170,7 +171,11 @@ impl Http {
             let (what, privacy, kind) = (call.head.what, call.head.privacy, call.head.kind);
             let response = http.respond(call).await?;
             let (status, content_type) = (response.status(), header(&response, &CONTENT_TYPE));
-            let body = http.incoming(what, response).collect(http.0.limits.text(kind)).await?;
+            let body = http.incoming(what, response).collect(http.0.limits.text(kind));
+            let limit = http.0.timeouts.body;
+            let body = timeout(limit, body).await;
+            let late = |_| Error::Timeout(Box::new(Timeout::new(Phase::Body, what, limit)));
+            let body = body.map_err(late)??;
             http.0.limits.check(kind, what, &body)?;
             decode(what, privacy, &body).map_err(|error| {
                 let foreign = !is_json(content_type.as_deref());
@@ -228,7 +233,7 @@ impl Http {
     ) -> Result<Response, Error> {
         let response = self.raw(what, Method::GET, route.clone(), headers.clone()).await?;
         let response = if response.version() == Version::HTTP_2 {
-            let client = http_client_builder()
+            let client = http_client_builder_for(self.0.base.as_str())
                 .connect_timeout(self.0.timeouts.connect)
                 .http1_only()
                 .build()
@@ -419,7 +424,7 @@ fn decode<T: DeserializeOwned>(what: &'static str, privacy: Privacy, body: &Byte
         match privacy {
             Privacy::Public => {
                 let raw = String::from_utf8_lossy(body).into_owned();
-                Error::Decode { what, raw, source: Arc::new(source) }
+                Error::Decode { what, raw, source: Arc::new(safe_error(source)) }
             }
             // The parser's error would quote the invalid value.
             Privacy::Private => {

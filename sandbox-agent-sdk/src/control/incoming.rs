@@ -12,7 +12,7 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout_at};
 
 use super::refusal::{connection_lost, header};
 use crate::Error;
@@ -69,13 +69,14 @@ impl Incoming {
         Ok(body.into_bytes())
     }
 
-    /// Reads the beginning of the body and ignores later failures.
+    /// Reads the beginning of the body and ignores later failures. It takes no longer than one stall.
     pub(super) async fn start(mut self, limit: usize) -> Bytes {
+        let until = Instant::now() + self.stall;
         let mut start = BytesMut::new();
         while start.len() < limit {
-            match self.next().await {
-                Some(Ok(piece)) => start.extend_from_slice(&piece),
-                Some(Err(_)) | None => break,
+            match timeout_at(until, self.next()).await {
+                Ok(Some(Ok(piece))) => start.extend_from_slice(&piece),
+                Ok(Some(Err(_)) | None) | Err(_) => break,
             }
         }
         start.truncate(limit);

@@ -20,6 +20,9 @@ pub const RELEASED_BODY_LIMIT: u64 = 2 * 1024 * 1024;
 /// How much of an error response is kept.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
 
+/// The longest wait that a server can ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(5 * 60);
+
 /// How much of an unexpected response body is shown.
 const START_CHARS: usize = 1024;
 
@@ -35,6 +38,7 @@ pub(crate) async fn refused(what: &'static str, response: Response, stall: Durat
     }
     let content_type = header(&response, &CONTENT_TYPE);
     let retry_after = header(&response, &RETRY_AFTER).and_then(|seconds| seconds.parse().ok());
+    let retry_after = retry_after.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
     let body = Incoming::new(what, response, stall).start(ERROR_BODY_BYTES).await;
     Error::from_http(HttpError {
         what: what.to_owned(),
@@ -42,7 +46,7 @@ pub(crate) async fn refused(what: &'static str, response: Response, stall: Durat
         content_type,
         problem: Problem::from_json(&body),
         body: String::from_utf8_lossy(&body).into_owned(),
-        retry_after: retry_after.map(Duration::from_secs),
+        retry_after,
     })
 }
 

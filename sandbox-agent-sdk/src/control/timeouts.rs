@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The timeouts of a [`ControlPlane`](crate::control::ControlPlane), one for each phase of a request.
 ///
-/// There is no total timeout: a large file may take any time as long as data flows.
+/// A file has no total timeout: it may take any time as long as data flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ControlTimeouts {
@@ -14,6 +14,8 @@ pub struct ControlTimeouts {
     pub answer: Duration,
     /// The timeout of a body chunk: how long the server may send nothing, or accept nothing.
     pub stall: Duration,
+    /// The timeout of a whole JSON response. A server that sends one byte at a time never stalls.
+    pub body: Duration,
     /// The timeout of an installation's response, which arrives at its end; `None` waits without limit.
     pub install: Option<Duration>,
 }
@@ -24,6 +26,7 @@ impl Default for ControlTimeouts {
             connect: Duration::from_secs(10),
             answer: Duration::from_secs(30),
             stall: Duration::from_secs(30),
+            body: Duration::from_secs(5 * 60),
             install: Some(Duration::from_secs(15 * 60)),
         }
     }

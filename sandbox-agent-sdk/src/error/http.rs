@@ -28,7 +28,7 @@ pub struct HttpError {
     pub problem: Option<Problem>,
     /// The beginning of the body.
     pub body: String,
-    /// How long the server asks the client to wait.
+    /// How long the server asks the client to wait (`Retry-After`), at most five minutes.
     pub retry_after: Option<Duration>,
 }
 

@@ -1,6 +1,8 @@
 //! Bodies that stop moving, and those that only move slowly.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -73,6 +75,97 @@ async fn a_file_that_comes_slowly_comes() {
     let start = Instant::now();
     assert_eq!(soon(quick(&stub).files().read("/x")).await.unwrap(), "0123456789");
     assert!(start.elapsed() > 2 * STALL, "it took longer than any single piece may");
+}
+
+#[tokio::test]
+async fn a_response_that_comes_one_byte_at_a_time_is_given_up() {
+    for status in ["200 OK", "500 Internal Server Error"] {
+        let stub = Stub::serve(move |_, mut stream| {
+            Box::pin(async move {
+                let head = format!(
+                    "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
+                );
+                stream.write_all(head.as_bytes()).await.unwrap();
+                // The client hangs up.
+                while stream.write_all(b" ").await.is_ok() {
+                    tokio::time::sleep(STALL / 8).await;
+                }
+            })
+        })
+        .await;
+        let plane = impatient(&stub.url, |timeouts| {
+            timeouts.stall = STALL;
+            timeouts.body = 2 * STALL;
+        });
+        let error = soon(plane.agents().list()).await.unwrap_err();
+        match &error {
+            Error::Timeout(timeout) => assert_eq!((timeout.phase, status), (Phase::Body, "200 OK")),
+            Error::Http(http) => assert_eq!(http.status, 500),
+            error => panic!("{error:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn heads_chunks_and_trailers_without_end_are_given_up() {
+    const CHUNKED: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let attacks = [
+        ("headers", "HTTP/1.1 200 OK\r\n".to_owned(), format!("x-padding: {}\r\n", "x".repeat(1000))),
+        ("one header", "HTTP/1.1 200 OK\r\nx-padding: ".to_owned(), "x".repeat(1000)),
+        ("cookies", "HTTP/1.1 200 OK\r\n".to_owned(), format!("set-cookie: c={}\r\n", "x".repeat(1000))),
+        ("early responses", String::new(), "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n".to_owned()),
+        ("the extension of a chunk", format!("{CHUNKED}2;"), "x".repeat(1000)),
+        ("the size of a chunk", CHUNKED.to_owned(), "0".repeat(1000)),
+        ("trailers", format!("{CHUNKED}0\r\n"), format!("x-padding: {}\r\n", "x".repeat(1000))),
+        ("chunks", CHUNKED.to_owned(), format!("3e8\r\n{}\r\n", " ".repeat(1000))),
+    ];
+    for (what, start, endless) in attacks {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&sent);
+        let stub = Stub::serve(move |_, mut stream| {
+            let (start, endless, count) = (start.clone(), endless.clone(), Arc::clone(&count));
+            Box::pin(async move {
+                stream.write_all(start.as_bytes()).await.unwrap();
+                // The client hangs up.
+                while stream.write_all(endless.as_bytes()).await.is_ok() {
+                    count.fetch_add(endless.len(), Ordering::Relaxed);
+                }
+            })
+        })
+        .await;
+        let result = soon(quick(&stub).agents().list()).await;
+        assert!(result.is_err(), "{what}: {result:?}");
+        // Reading ends with the error: the server gets no further than what the sockets hold.
+        let end = || sent.load(Ordering::Relaxed);
+        soon(async {
+            let mut before = usize::MAX;
+            while before != end() {
+                before = end();
+                tokio::time::sleep(STALL).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn no_compressed_body_is_asked_for() {
+    let stub = Stub::answer(response("200 OK", "application/json", "{}")).await;
+    let _refused = soon(quick(&stub).agents().list()).await;
+    assert!(!stub.heads()[0].to_lowercase().contains("accept-encoding"), "{}", stub.heads()[0]);
+}
+
+#[tokio::test]
+async fn a_server_cannot_ask_for_a_wait_without_end() {
+    let head = "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\nconnection: close\r\n";
+    for (value, wait) in
+        [("7", Some(7)), ("300", Some(300)), ("18446744073709551615", Some(300)), ("-1", None)]
+    {
+        let stub = Stub::answer(format!("{head}retry-after: {value}\r\n\r\n")).await;
+        let error = quick(&stub).agents().list().await.unwrap_err();
+        assert_eq!(error.retry_after(), wait.map(Duration::from_secs), "{value}");
+    }
 }
 
 #[tokio::test]
