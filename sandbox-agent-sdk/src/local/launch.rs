@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use acp_http_client::{Token, TokenError};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
+use super::credential::Credential;
 use super::group::Group;
 use super::log::Lines;
 use super::server::LocalServer;
@@ -18,7 +18,7 @@ use super::{LocalError, LocalOptions};
 use crate::client::random::random_token;
 use crate::client::secret::Secret;
 use crate::control::HealthWait;
-use crate::process_tree::{Listener, ProcessTree, run_blocking};
+use crate::process_tree::{Holders, Listener, ProcessTree, run_blocking};
 use crate::{ClientOptions, Error, SandboxAgentClient};
 
 /// How many ports are tried: another process may bind a free port before the server does.
@@ -33,7 +33,7 @@ pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<Loc
         None => random_token().map_err(|error| LocalError::machine("randomness", error))?,
     };
     let mut attempt = 1;
-    let (supervisor, lines, port) = loop {
+    let (supervisor, lines, port, credential) = loop {
         let port = match options.port {
             Some(port) if is_taken(port) => {
                 return Err(LocalError::machine("port", io::Error::from(io::ErrorKind::AddrInUse)));
@@ -43,7 +43,7 @@ pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<Loc
         };
         let (supervisor, lines) = spawn(&options, &binary, port, &token)?;
         match healthy(&options, supervisor, &lines, port, &token).await {
-            Ok(supervisor) => break (supervisor, lines, port),
+            Ok((supervisor, credential)) => break (supervisor, lines, port, credential),
             Err(error) if options.port.is_none() && attempt < PORTS && lost_port(&error, port) => {
                 tracing::debug!(port, "another process bound the port before the server did");
                 attempt += 1;
@@ -52,7 +52,7 @@ pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<Loc
         }
     };
     let url = url(port);
-    let mut client = authorised(ClientOptions::new(&url), supervisor.tree(), &token);
+    let mut client = authorised(ClientOptions::new(&url), credential);
     client = client.auto_connect(options.agent.is_some());
     if let Some(agent) = options.agent {
         client = client.agent(agent);
@@ -62,16 +62,10 @@ pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<Loc
     Ok(LocalServer::new(client, supervisor, lines, url, token, binary))
 }
 
-/// Sends the token only while the server is running: afterwards another process may listen on its port.
-fn authorised(options: ClientOptions, tree: &Arc<ProcessTree>, token: &Secret) -> ClientOptions {
-    let (tree, token) = (Arc::clone(tree), token.clone());
+fn authorised(options: ClientOptions, credential: Arc<Credential>) -> ClientOptions {
     options.token_provider(move |_| {
-        let token = if tree.is_leader_alive() {
-            Token::new(token.expose()).map_err(TokenError::from)
-        } else {
-            Err(TokenError::from("the local server has exited"))
-        };
-        std::future::ready(token)
+        let credential = Arc::clone(&credential);
+        async move { credential.token().await }
     })
 }
 
@@ -107,13 +101,13 @@ async fn healthy(
     lines: &Lines,
     port: u16,
     token: &Secret,
-) -> Result<Supervisor, LocalError> {
+) -> Result<(Supervisor, Arc<Credential>), LocalError> {
     let started = Instant::now();
     let failure = tokio::select! {
         biased;
         exit = supervisor.ended() => return Err(LocalError::Died { exit, output: lines.last() }),
         outcome = ready(options, supervisor.tree(), port, token) => match outcome {
-            Ok(()) => return Ok(supervisor),
+            Ok(credential) => return Ok((supervisor, credential)),
             Err(failure) => failure,
         },
     };
@@ -143,23 +137,24 @@ async fn ready(
     tree: &Arc<ProcessTree>,
     port: u16,
     token: &Secret,
-) -> Result<(), Failure> {
+) -> Result<Arc<Credential>, Failure> {
     let failed = |error: Error| Failure::Other(LocalError::Client(Box::new(error)));
     let started = Instant::now();
     let mut foreign = false;
-    loop {
+    let holders: Option<Holders> = loop {
         let listener = run_blocking(tree, move |tree| tree.listener(port)).await;
         match listener.map_err(|error| Failure::Other(LocalError::machine("table of sockets", error)))? {
-            Listener::Member | Listener::Unknown => break,
+            Listener::Member(holders) => break Some(holders),
+            Listener::Unknown => break None,
             #[cfg(feature = "providers")]
             Listener::Foreign if options.relayed && ProcessTree::listens_itself(port).unwrap_or(false) => {
-                break;
+                break None;
             }
             // If the server exits between two reads of the tables, its socket looks foreign once.
             Listener::Foreign if foreign => {
                 return Err(Failure::Other(LocalError::ForeignListener { port }));
             }
-            listener => foreign = listener == Listener::Foreign,
+            listener => foreign = matches!(listener, Listener::Foreign),
         }
         if started.elapsed() >= options.start_timeout {
             // Probes without a token, to report the failure.
@@ -169,11 +164,14 @@ async fn ready(
             }
         }
         sleep(LISTENER_POLL).await;
-    }
-    let probe = authorised(SandboxAgentClient::builder(url(port)), tree, token).auto_connect(false);
+    };
+    let credential = Credential::new(Arc::clone(tree), port, token.clone(), holders);
+    let probe = authorised(SandboxAgentClient::builder(url(port)), Arc::clone(&credential));
+    let probe = probe.auto_connect(false);
     let health = probe.build().map_err(failed)?.health();
     let left = options.start_timeout.saturating_sub(started.elapsed());
-    health.wait(HealthWait::within(left)).await.map(drop).map_err(Failure::NotHealthy)
+    health.wait(HealthWait::within(left)).await.map_err(Failure::NotHealthy)?;
+    Ok(credential)
 }
 
 /// Whether the start failed because another process bound its port.

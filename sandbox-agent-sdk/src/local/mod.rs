@@ -10,7 +10,7 @@
 //! - The server inherits only environment variables that hold no secrets. [`LocalOptions::inherit`] adds
 //!   others.
 //! - The token is sent to no other process: not through a proxy, not before the listening socket was found in
-//!   the server's process tree (Linux), not after the server has exited.
+//!   the server's process tree (Linux), not after the server has exited, not after it lost its port (Linux).
 //! - The token is visible on the server's command line, because the server accepts it in no other way. On a
 //!   machine with untrusted users, hide command lines from them (`hidepid=2`, a container).
 //!
@@ -29,11 +29,13 @@
 // find         finds the program
 // trust        checks whether other users can replace the program
 // launch       one attempt: port, token, process, listener, health
+// credential   the token, while the server holds its port
 // server       the handle: client, log, exit
 // supervisor   the task that owns the processes and stops them
 // group        the server's process and its process tree
 // log          the server's output, bounded
 
+mod credential;
 mod error;
 mod exit;
 mod find;

@@ -50,17 +50,34 @@ pub(crate) struct ProcessTree {
 }
 
 /// The holder of the sockets that listen on a loopback port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Listener {
     /// No socket listens yet.
     None,
     /// Members of the tree hold every such socket.
-    Member,
+    Member(Holders),
     /// Another process holds at least one of them.
     Foreign,
     /// This system does not expose the holder of a socket.
     #[cfg_attr(target_os = "linux", allow(dead_code))]
     Unknown,
+}
+
+/// Processes that hold the same sockets.
+#[derive(Debug)]
+pub(crate) struct Holders {
+    #[cfg(target_os = "linux")]
+    entries: Vec<table::Entry>,
+}
+
+impl Holders {
+    /// Whether one of them is alive.
+    pub(crate) fn any_alive(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.entries.iter().any(table::Entry::is_alive);
+        #[cfg(not(target_os = "linux"))]
+        return true;
+    }
 }
 
 impl ProcessTree {

@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::process::{Pid, geteuid};
 
-use super::Listener;
 use super::membership::Membership;
 use super::sweep::members;
 use super::table::Look;
+use super::{Holders, Listener};
 
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
@@ -33,16 +33,20 @@ pub(super) fn listener(membership: &Membership, port: u16) -> io::Result<Listene
         return Ok(Listener::None);
     }
     let user = geteuid().as_raw();
-    let mut held = HashSet::new();
+    let (mut held, mut entries) = (HashSet::new(), Vec::new());
     for entry in members(&[membership], Look::new().entries) {
         if fs::metadata(format!("/proc/{}", entry.pid.as_raw_pid()))
             .is_ok_and(|process| process.uid() == user)
         {
-            held.extend(inodes(entry.pid));
+            let found = inodes(entry.pid);
+            if sockets.iter().any(|socket| found.contains(&socket.inode)) {
+                entries.push(entry);
+            }
+            held.extend(found);
         }
     }
     let is_held = |socket: &Socket| socket.user == user && held.contains(&socket.inode);
-    Ok(if sockets.iter().all(is_held) { Listener::Member } else { Listener::Foreign })
+    Ok(if sockets.iter().all(is_held) { Listener::Member(Holders { entries }) } else { Listener::Foreign })
 }
 
 /// Whether this process holds every socket that accepts connections to this loopback port.

@@ -26,6 +26,11 @@ impl Entry {
     pub(super) fn read(pid: Pid) -> Option<Self> {
         parse(pid, &fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?)
     }
+
+    /// Whether this very process is still alive.
+    pub(super) fn is_alive(&self) -> bool {
+        Self::read(self.pid).is_some_and(|now| now.lives && now.started == self.started)
+    }
 }
 
 /// One scan of the process table.

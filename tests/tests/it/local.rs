@@ -22,13 +22,13 @@ const VERSION: &str = "0.4.2";
 /// Long enough for a server to end in good order, short enough for a test that waits it out.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A data folder for a server, with an agent in it.
+/// A data directory for a server, with an agent in it.
 pub(crate) struct Home(TempDir);
 
 impl Home {
     /// With the stub agent and these options of it.
     pub(crate) fn new(agent_options: &[&str]) -> Self {
-        let home = tempfile::tempdir().expect("a temporary folder");
+        let home = tempfile::tempdir().expect("a temporary directory");
         let command: Vec<String> =
             [STUB].iter().chain(agent_options).map(|word| (*word).to_owned()).collect();
         install_agent(home.path(), &command);
@@ -37,7 +37,7 @@ impl Home {
 
     /// With the stub agent, which has before it started this line.
     fn with_line(line: &str) -> Self {
-        let home = tempfile::tempdir().expect("a temporary folder");
+        let home = tempfile::tempdir().expect("a temporary directory");
         let line =
             format!("cd '{}'\n{line}\nexec '{STUB}' --ignore-eof --ignore-sigterm", home.path().display());
         install_agent(home.path(), &["/bin/sh".to_owned(), "-c".to_owned(), line]);
@@ -329,11 +329,18 @@ fn a_runtime_that_goes_first_ends_the_whole_process_tree() {
 async fn a_cancelled_start_leaves_no_process_of_the_tree() {
     for line in STRAYS {
         let home = Home::new(&[]);
-        let script = home.script(&format!("{line}\nexec sleep 1000"));
+        // A process that leaves before its tree was recorded is not found.
+        let wait = "while [ ! -e go ]; do sleep 0.01; done";
+        let script = home.script(&format!("{wait}\n{line}\nexec sleep 1000"));
         let start = home.options(script).start();
         let stray = tokio::select! {
+            biased;
             outcome = start => panic!("{outcome:?}"),
-            pid = home.pid() => pid,
+            pid = async {
+                // The first poll of the start has recorded the tree.
+                fs::write(home.path().join("go"), "").unwrap();
+                home.pid().await
+            } => pid,
         };
         eventually("the end of what was started", || !is_alive(stray)).await;
     }
@@ -352,7 +359,7 @@ async fn a_server_that_exits_during_its_start_leaves_no_process_of_its_tree() {
 
 /// This test runs itself, as its own standard error cannot be read.
 #[test]
-fn a_log_that_is_forwarded_is_on_the_standard_error_and_kept() {
+fn a_forwarded_log_is_written_to_standard_error_and_retained() {
     const INNER: &str = "SDK_TESTS_FORWARDED_LOG";
     let home = Home::new(&[]);
     if std::env::var_os(INNER).is_some() {
@@ -364,10 +371,10 @@ fn a_log_that_is_forwarded_is_on_the_standard_error_and_kept() {
         return;
     }
     let itself = std::env::current_exe().expect("a test has a program");
-    let name = "local::a_log_that_is_forwarded_is_on_the_standard_error_and_kept";
+    let name = "local::a_forwarded_log_is_written_to_standard_error_and_retained";
     let mut command = std::process::Command::new(itself);
     let output = command.args(["--exact", name, "--nocapture"]).env(INNER, "1").output().expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    assert!(told.contains("said on one\n") && told.contains("said on the other\n"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("said on one\n") && stderr.contains("said on the other\n"), "{stderr}");
 }

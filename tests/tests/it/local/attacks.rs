@@ -7,7 +7,10 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
     process::{Command, Output},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -47,15 +50,23 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// A process that listens where it should not: it answers that it is healthy, and records what it is sent.
 #[derive(Clone, Default)]
-struct Rival(Arc<Mutex<Vec<u8>>>);
+struct Rival {
+    received: Arc<Mutex<Vec<u8>>>,
+    stopped: Arc<AtomicBool>,
+}
 
 impl Rival {
-    /// Serves a listener until the test ends.
+    /// Serves a listener until the test ends, or until `stop`.
     fn serve(&self, listener: TcpListener) {
-        let received = Arc::clone(&self.0);
+        let Self { received, stopped } = self.clone();
+        listener.set_nonblocking(true).unwrap();
         std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(mut stream) = stream else { return };
+            while !stopped.load(Ordering::Relaxed) {
+                let Ok((mut stream, _)) = listener.accept() else {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                };
+                stream.set_nonblocking(false).unwrap();
                 let received = Arc::clone(&received);
                 std::thread::spawn(move || {
                     let mut piece = [0; 4096];
@@ -68,8 +79,13 @@ impl Rival {
         });
     }
 
+    /// Closes the listener soon.
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
     fn received(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+        String::from_utf8_lossy(&self.received.lock().unwrap()).into_owned()
     }
 }
 
@@ -264,6 +280,48 @@ async fn a_client_sends_its_token_to_no_successor_of_its_server() {
     assert!(!received.contains("authorization") && !received.contains(server.token()), "{received}");
 }
 
+#[tokio::test]
+async fn a_client_sends_its_token_to_no_successor_of_a_server_behind_a_wrapper() {
+    let Some(binary) = released(VERSION).await else { return };
+    let home = Home::new(&[]);
+    // The wrapper does not exit with the server, and starts it again when it may.
+    let script = home.script(&format!(
+        "while :; do '{}' \"$@\" & echo $! > pid.new; mv pid.new pid; wait $!; while [ ! -e again ]; do sleep 0.01; done; done",
+        binary.display()
+    ));
+    let server = within("the start", home.options(script).start()).await.expect("a server");
+    let client = server.client().clone();
+    within("a health check", client.health().check()).await.unwrap();
+    let port: u16 = server.url().rsplit(':').next().unwrap().parse().unwrap();
+    let pid = nix::unistd::Pid::from_raw(home.pid().await.try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    let mut listener = None;
+    eventually("the port to be free", || {
+        listener = listener.take().or_else(|| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
+        listener.is_some()
+    })
+    .await;
+    let rival = Rival::default();
+    rival.serve(listener.unwrap());
+    for _ in 0..3 {
+        assert!(within("a health check", client.health().check()).await.is_err());
+        assert!(within("a list", client.agents().list()).await.is_err());
+    }
+    assert_eq!(rival.received(), "");
+    assert_eq!(server.exit(), None, "the wrapper is running");
+    // The server that the wrapper starts next is one of its own.
+    rival.stop();
+    fs::write(home.path().join("again"), "").unwrap();
+    let health = client.health();
+    within("a server again", async {
+        while health.check().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    within("closing", server.close()).await;
+}
+
 #[test]
 fn a_proxy_of_the_environment_sees_nothing_that_goes_to_the_loopback_interface() {
     if is_inner() {
@@ -274,6 +332,9 @@ fn a_proxy_of_the_environment_sees_nothing_that_goes_to_the_loopback_interface()
             let control =
                 sandbox_agent_sdk::control::ControlPlane::builder(mock.url()).token("hush").build().unwrap();
             within("a health check", control.health().check()).await.unwrap();
+            let server = sdk_tests::acp_server(|_| Vec::new()).token("hush").start().await;
+            let client = sdk_tests::client(&server).token("hush").build().unwrap();
+            within("a session", sdk_tests::session(&client)).await;
             if let Some(binary) = released(VERSION).await {
                 let home = Home::new(&[]);
                 let server =
