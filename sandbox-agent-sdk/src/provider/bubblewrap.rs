@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -157,12 +158,22 @@ impl BubblewrapProvider {
         self
     }
 
-    /// The environment of the sandbox. `bwrap` itself runs with it, because processes in the sandbox can read
-    /// the environment of `bwrap`. It is not passed on the command line, which other users can read.
-    fn variables(&self) -> Vec<String> {
+    /// The arguments of `bwrap` that set the environment of the sandbox, in the format of its option `--args`.
+    /// They are read from a file, because other users can read command lines.
+    fn variables(&self) -> io::Result<String> {
         let own = [("HOME", HOME), ("PATH", "/usr/local/bin:/usr/bin:/bin")];
-        let own = own.iter().map(|(name, value)| format!("{name}={value}"));
-        own.chain(self.environment.iter().map(|(name, value)| format!("{name}={value}"))).collect()
+        let given = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut arguments = String::new();
+        for (name, value) in own.into_iter().chain(given) {
+            if name.contains('\0') || value.contains('\0') {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "a variable contains a NUL character",
+                ));
+            }
+            arguments.extend(["--setenv\0", name, "\0", value, "\0"]);
+        }
+        Ok(arguments)
     }
 
     /// Builds the arguments of `bwrap`, including the server's program.
@@ -170,7 +181,7 @@ impl BubblewrapProvider {
         let mut words: Vec<String> = Vec::new();
         let mut add = |parts: &[&str]| words.extend(parts.iter().map(|part| (*part).to_owned()));
         add(&["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]);
-        add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--info-fd", "3"]);
+        add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--info-fd", "3", "--args", "4"]);
         if self.network == Network::Own {
             add(&["--unshare-net"]);
         }
@@ -192,17 +203,19 @@ impl BubblewrapProvider {
         let directory = self.homes.join(random_id());
         let home = directory.join("home");
         let launcher = directory.join("sandbox-agent");
+        let variables = directory.join("variables");
         let quote = |words: Vec<String>| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
         let script = format!(
-            "#!/bin/sh\nbwrap=$(command -v {}) || exit 127\nexec env -i {} \"$bwrap\" {} \"$@\" 3> {}\n",
+            "#!/bin/sh\nbwrap=$(command -v {}) || exit 127\nexec env -i \"$bwrap\" {} \"$@\" 3> {} 4< {}\n",
             quoted(&self.bwrap.display().to_string()),
-            quote(self.variables()),
             quote(self.words(&home)),
             quoted(&directory.join(INFO).display().to_string()),
+            quoted(&variables.display().to_string()),
         );
         let place = Place { directory: directory.clone(), relay: None };
         let made = fs::create_dir_all(&home)
             .and_then(|()| fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)))
+            .and_then(|()| fs::write(&variables, self.variables()?))
             .and_then(|()| fs::write(&launcher, script))
             .and_then(|()| fs::set_permissions(&launcher, fs::Permissions::from_mode(0o700)));
         let program = launcher.display().to_string();
@@ -268,4 +281,43 @@ impl fmt::Debug for BubblewrapProvider {
 /// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::{BubblewrapProvider, Path, PermissionsExt, fs};
+
+    fn program(path: &Path, script: &str) {
+        fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn no_command_line_of_the_launcher_has_the_value_of_a_variable() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        let seen = at("seen");
+        // In place of the programs that the launcher runs, one after the other.
+        program(&at("env"), &format!("echo \"$@\" >> {0}; shift; exec \"$@\"", seen.display()));
+        program(&at("bwrap"), &format!("echo \"$@\" >> {0}; cat <&4 > {0}.variables", seen.display()));
+        let provider =
+            BubblewrapProvider::new("/bin/true", at("homes")).bwrap(at("bwrap")).env("KEY", "hush");
+        let (_place, launcher) = provider.prepare().unwrap();
+        let path = format!("{}:/usr/bin:/bin", scratch.path().display());
+        assert!(Command::new(launcher).env("PATH", path).status().unwrap().success());
+        let lines = fs::read_to_string(&seen).unwrap();
+        assert_eq!((lines.lines().count(), lines.contains("hush")), (2, false), "{lines}");
+        let variables = fs::read_to_string(at("seen.variables")).unwrap();
+        assert!(variables.ends_with("--setenv\0KEY\0hush\0"), "{variables:?}");
+    }
+
+    #[test]
+    fn a_variable_adds_no_option() {
+        let homes = tempfile::tempdir().unwrap();
+        let provider = BubblewrapProvider::new("/bin/true", homes.path()).env("KEY", "x\0--bind\0/\0/");
+        assert!(provider.prepare().is_err());
+        assert_eq!(fs::read_dir(homes.path()).unwrap().count(), 0);
+    }
 }
