@@ -270,6 +270,26 @@ async fn other_users_cannot_read_what_is_stored() {
 }
 
 #[tokio::test]
+async fn other_users_cannot_read_a_store_behind_a_link() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let (real, link) = (directory.path().join("real.db"), directory.path().join("link.db"));
+    std::os::unix::fs::symlink("real.db", &link).unwrap();
+    // At first the link leads to nothing.
+    for existing in [false, true] {
+        if existing {
+            std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o664)).unwrap();
+        }
+        let store = SqliteStore::open(&link).await.unwrap();
+        create(&store, if existing { "s" } else { "t" }).await;
+        for suffix in ["", "-wal", "-shm"] {
+            assert_eq!(mode(&beside(&real, suffix)), 0o600, "real.db{suffix}, {existing}");
+        }
+        store.close().await;
+    }
+}
+
+#[tokio::test]
 async fn a_store_that_other_users_could_read_is_made_private_unless_it_is_shared_on_purpose() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir().unwrap();

@@ -145,11 +145,14 @@ mod private {
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             let _ = DirBuilder::new().recursive(true).mode(0o700).create(parent);
         }
-        let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        // A link is followed, as SQLite follows it.
+        let _ = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
     }
 
     /// Takes the permissions of other users from the files of a store.
     pub(super) fn restrict(path: &Path) {
+        // SQLite puts its files beside the file that a link leads to.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         for suffix in ["", "-wal", "-shm"] {
             let mut file = path.as_os_str().to_owned();
             file.push(suffix);
