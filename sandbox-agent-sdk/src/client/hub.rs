@@ -16,7 +16,7 @@ use super::log::LogQueue;
 use super::session::TurnState;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
 use super::sync::{Mutex, MutexGuard, PoisonError};
-use crate::client::event::Queue;
+use crate::client::event::{Queue, Weight};
 use crate::client::limits::Limits;
 use crate::event::Origin;
 use crate::update::Missed;
@@ -237,12 +237,18 @@ impl Hub {
         };
         // Most events are of a session that is known.
         if let Some(book) = state.sessions.get_mut(id) {
-            return self.publish_to(book, event, deciders);
+            let deciders = self.publish_to(book, event, deciders);
+            if !book.is_named {
+                state.grow_unnamed(event.weight());
+            }
+            return deciders;
         }
         if id.len() > self.longest_id || !state.remembers_unknown() {
             return deciders;
         }
-        self.publish_to(state.known_or_unnamed(id), event, deciders)
+        let deciders = self.publish_to(state.known_or_unnamed(id), event, deciders);
+        state.grow_unnamed(event.weight());
+        deciders
     }
 
     /// Publishes an event to the readers of its session.

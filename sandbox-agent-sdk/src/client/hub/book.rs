@@ -33,6 +33,8 @@ pub(super) struct SessionBook {
     /// The events without a reader: before the response that created the session, or between turns.
     pub(super) backlog: VecDeque<Event>,
     pub(super) backlog_bytes: usize,
+    /// How many bytes the events took from which its snapshot was learnt, while this client has not named it.
+    learned_bytes: usize,
     pub(super) missed: u64,
     pub(super) turn: Option<Arc<Queue<TurnItem>>>,
     /// Whether its prompt was sent. Earlier updates belong to an earlier turn.
@@ -82,6 +84,7 @@ impl SessionBook {
             subscribers: Vec::new(),
             backlog: VecDeque::new(),
             backlog_bytes: 0,
+            learned_bytes: 0,
             missed: 0,
             turn: None,
             is_prompted: false,
@@ -115,6 +118,11 @@ impl SessionBook {
             || Arc::strong_count(&self.snapshot) > 1
     }
 
+    /// Returns an upper bound of what is stored of a session that this client has not named.
+    pub(super) fn stored_bytes(&self) -> usize {
+        self.backlog_bytes + self.learned_bytes
+    }
+
     /// Whether it has ended and no call is loading or resuming it.
     pub(super) fn is_deserted(&self) -> bool {
         self.taking_up == 0 && self.ended.borrow().is_some()
@@ -144,6 +152,9 @@ impl SessionBook {
             _ => None,
         };
         if let Some(patch) = patch {
+            if !self.is_named {
+                self.learned_bytes += event.weight();
+            }
             self.snapshot.report(patch, event.origin(), now);
         }
     }

@@ -11,6 +11,8 @@ use crate::{ConnectionState, Event};
 
 /// How many sessions are stored that this client has not named.
 pub(super) const UNNAMED: usize = 1024;
+/// How many bytes may be stored of all of them. They are measured whenever a quarter of that was added.
+pub(super) const UNNAMED_BYTES: usize = 64 << 20;
 /// From this number of sessions on, unused ones are forgotten.
 pub(super) const BOOKS: usize = 4096;
 
@@ -25,6 +27,8 @@ pub(super) struct State {
     pub(super) connection: Option<ConnectionState>,
     /// The sessions that this client has not named, the oldest first.
     unnamed: VecDeque<Arc<str>>,
+    /// How many bytes of events came for them since they were measured.
+    unnamed_growth: usize,
     /// Whether a warning was logged that sessions are forgotten.
     crowded: bool,
     /// Whether other clients have sessions on the same stream.
@@ -81,6 +85,24 @@ impl State {
         self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(false))
     }
 
+    /// An event of so many bytes came for a session that this client has not named. If too much is stored of such
+    /// sessions, the oldest are forgotten.
+    pub(super) fn grow_unnamed(&mut self, bytes: usize) {
+        self.unnamed_growth = self.unnamed_growth.saturating_add(bytes);
+        if self.unnamed_growth < UNNAMED_BYTES / 4 {
+            return;
+        }
+        self.unnamed_growth = 0;
+        let stored = |state: &Self, id: &str| state.sessions.get(id).map_or(0, SessionBook::stored_bytes);
+        let mut total: usize = self.unnamed.iter().map(|id| stored(self, id)).sum();
+        while total > UNNAMED_BYTES
+            && let Some(oldest) = self.unnamed.front()
+        {
+            total -= stored(self, oldest);
+            self.forget_unnamed();
+        }
+    }
+
     /// Forgets unused sessions, once there are many. One that is named again gets a new state.
     fn make_room(&mut self) {
         if self.sessions.len() < self.room.max(BOOKS) {
@@ -99,7 +121,8 @@ impl State {
         }
         if !std::mem::replace(&mut self.crowded, true) {
             tracing::warn!(
-                bound = UNNAMED,
+                sessions = UNNAMED,
+                bytes = UNNAMED_BYTES,
                 "there are more sessions of other clients than are stored; the events of the oldest are dropped"
             );
         }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::Hub;
 use super::book::BACKLOG_EVENTS;
-use super::books::{BOOKS, UNNAMED};
+use super::books::{BOOKS, UNNAMED, UNNAMED_BYTES};
 use crate::client::turn::TurnItem;
 use crate::event::Origin;
 use crate::termination::TerminationReport;
@@ -55,6 +55,30 @@ fn the_number_of_unnamed_and_idle_sessions_is_bounded() {
     assert!(hub.lock().sessions.len() <= BOOKS && hub.lock().sessions.contains_key("kept"));
     assert!(hub.lock().sessions.contains_key("held"), "what a handle shows must not be forgotten");
     drop((kept, held));
+}
+
+#[test]
+fn the_bytes_of_unnamed_sessions_are_bounded() {
+    let hub = Hub::new(1 << 20);
+    let named = hub.subscribe_session("named");
+    let modes = |id: &str, text: &str| {
+        let update = json!({"sessionUpdate": "current_mode_update", "currentModeId": text});
+        Event::Update(Update::read(json!({"sessionId": id, "update": update}), Origin::Live, text.len()))
+    };
+    let text = "x".repeat(600 << 10);
+    for round in 0..3 {
+        for number in 0..400 {
+            let id = format!("unnamed {number}");
+            let event = if round == 0 { update(&id, "hi") } else { update(&id, &text) };
+            hub.publish(&event);
+            hub.publish(&modes(&id, &text));
+        }
+        let state = hub.lock();
+        let stored: usize = state.sessions.values().map(super::book::SessionBook::stored_bytes).sum();
+        assert!(stored <= UNNAMED_BYTES / 4 * 5, "{stored}");
+        assert!(state.sessions.contains_key("unnamed 399") && state.sessions.contains_key("named"));
+    }
+    drop(named);
 }
 
 #[test]
