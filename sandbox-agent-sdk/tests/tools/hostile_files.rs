@@ -53,6 +53,112 @@ async fn files_that_make_other_programs_run_code_are_not_written() {
 }
 
 #[tokio::test]
+async fn no_spelling_leads_to_a_protected_name() {
+    let place = Place::new();
+    let files = place.files();
+    // File systems that ignore case also fold these letters and ignore these characters.
+    for planted in [
+        ".g\u{200d}it/config",
+        ".git\u{feff}/config",
+        ".\u{17f}sh/authorized_keys",
+        ".hus\u{212a}y/pre-commit",
+        ".gitcon\u{fb01}g",
+        ".claude/settings.json",
+        "sub/.cursor/mcp.json",
+        ".gdbinit",
+        "ENVRC~1",
+        "VSCODE~1/tasks.json",
+    ] {
+        let result = write(&files, place.at(planted), "attack").await;
+        assert!(matches!(result, Err(FileError::Protected(_))), "{planted:?}: {result:?}");
+    }
+    for harmless in ["über.txt", "s\u{200d}h", "a~1", "claude/settings.json"] {
+        write(&files, place.at(harmless), "fine").await.unwrap();
+    }
+}
+
+/// Git takes a directory with these files for a bare repository, and runs the programs that its `config` names.
+#[tokio::test]
+async fn no_bare_repository_is_planted() {
+    let place = Place::new();
+    let files = place.files();
+    let marker = place.outside().join("ran");
+    let config = format!(
+        "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = {}\n\tfsmonitor = touch {}; false\n",
+        place.at("docs").display(),
+        marker.display()
+    );
+    let heads = ["ref: refs/heads/main\n".to_owned(), format!("{:040x}\n", 7), format!("{:064x}", 7)];
+    for head in &heads {
+        for (name, content) in
+            [("docs/config", config.as_str()), ("docs/objects/info/note", ""), ("docs/refs/heads/note", "")]
+        {
+            write(&files, place.at(name), content).await.unwrap();
+        }
+        for name in ["docs/HEAD", "docs/head"] {
+            let result = write(&files, place.at(name), head.as_str()).await;
+            assert!(matches!(result, Err(FileError::Protected(_))), "{name} {head:?}: {result:?}");
+        }
+        let _ = std::process::Command::new("git").arg("status").current_dir(place.at("docs")).output();
+        assert!(!marker.exists(), "git ran a program of the agent");
+    }
+    // A file of this name that git does not take for its own is written.
+    write(&files, place.at("docs/HEAD"), "The head of the list.").await.unwrap();
+    write(&files, place.at("head/index.html"), "ref: refs/heads/main").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_of_any_length_is_refused_or_opened_in_bounded_time() {
+    let place = Place::new();
+    let files = place.files();
+    let root = place.root().display().to_string();
+    for path in [
+        format!("{root}/{}x", "a/".repeat(300_000)),
+        format!("{root}/{}x", "../root/".repeat(100_000)),
+        format!("{root}/{}", "a".repeat(1_000_000)),
+        format!("{root}/{}x", "./".repeat(500_000)),
+        format!("{root}{}x", "/".repeat(1_000_000)),
+    ] {
+        for _ in 0..8 {
+            assert!(write(&files, &path, "attack").await.is_err(), "{}", path.len());
+            assert!(read(&files, &path).await.is_err(), "{}", path.len());
+        }
+    }
+    assert_eq!(fs::read_dir(place.root()).unwrap().count(), 0, "nothing is created for a refused file");
+    write(&files, format!("{root}/{}x", "a/".repeat(100)), "fine").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_hard_link_to_a_file_outside_is_replaced_and_the_file_outside_is_not_changed() {
+    let place = Place::new();
+    let secret = place.outside().join("secret");
+    fs::hard_link(&secret, place.at("link")).unwrap();
+    write(&place.files(), place.at("link"), "attack").await.unwrap();
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
+    assert_eq!(fs::read_to_string(place.at("link")).unwrap(), "attack");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_root_that_was_deleted_or_moved_leads_nowhere_else() {
+    let place = Place::new();
+    let files = place.files();
+    place.file("f", "inside");
+    let moved = place.outside().join("moved");
+    fs::rename(place.root(), &moved).unwrap();
+    fs::create_dir(place.root()).unwrap();
+    place.file("f", "another directory");
+    // The directory that was opened, under its new name.
+    assert_eq!(read(&files, place.at("f")).await.unwrap(), "inside");
+    write(&files, place.at("f"), "written").await.unwrap();
+    assert_eq!(fs::read_to_string(moved.join("f")).unwrap(), "written");
+    assert!(matches!(write(&files, place.at(".envrc"), "x").await, Err(FileError::Protected(_))));
+    fs::remove_dir_all(&moved).unwrap();
+    assert!(write(&files, place.at("new"), "x").await.is_err() && read(&files, place.at("f")).await.is_err());
+    assert_eq!(fs::read_to_string(place.at("f")).unwrap(), "another directory");
+}
+
+#[tokio::test]
 async fn links_do_not_lead_to_protected_files() {
     let place = Place::new();
     let files = place.files();

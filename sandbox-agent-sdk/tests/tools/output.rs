@@ -26,7 +26,7 @@ async fn everything_that_was_written_before_the_end_is_there_when_the_end_is() {
 }
 
 #[tokio::test]
-async fn the_end_is_kept_and_what_is_left_out_is_told() {
+async fn the_end_of_the_output_is_kept_and_truncation_is_reported() {
     let place = Place::new();
     let terminals = place.terminals();
     let id = terminals.create("s", &sh("printf 'one🦀two'").output_limit(6)).unwrap();

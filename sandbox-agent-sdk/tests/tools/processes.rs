@@ -220,7 +220,7 @@ async fn a_terminal_belongs_to_its_session() {
     let terminals = place.terminals();
     let mine = terminals.create("mine", &sh("echo self $$; exec sleep 1000")).unwrap();
     let other = terminals.create("other", &sh("sleep 1000")).unwrap();
-    assert!(mine != other && mine.len() > 32, "nobody can guess it");
+    assert!(mine != other && mine.len() > 32, "it cannot be guessed");
     for id in [mine.as_str(), "", "term-1", "../x"] {
         assert!(matches!(terminals.output("other", id, None), Err(TerminalError::Unknown(_))));
         assert!(matches!(within(terminals.kill("other", id)).await, Err(TerminalError::Unknown(_))));
@@ -235,7 +235,7 @@ async fn a_terminal_belongs_to_its_session() {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_start_is_told_and_leaves_nothing() {
+async fn a_command_that_cannot_start_is_an_error_and_leaves_nothing() {
     let place = Place::new();
     let terminals = place.terminals();
     let missing = TerminalCommand::new("/no/such/program");
@@ -277,7 +277,7 @@ async fn a_session_has_no_more_terminals_than_it_may_and_others_have_theirs() {
     let data = error.to_rpc().data.unwrap();
     assert_eq!((&data["reason"], &data["limit"]), (&json!("too_many_in_session"), &json!(2)));
     terminals.create("t", &sh("true")).unwrap();
-    // Sessions that an agent makes up have nothing of their own.
+    // Sessions that an agent invents have no terminals.
     for invented in ["u", "v", "w"] {
         assert!(matches!(terminals.create(invented, &sh("true")), Err(TerminalError::TooMany { limit: 3 })));
     }

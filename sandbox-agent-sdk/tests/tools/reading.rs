@@ -58,7 +58,7 @@ async fn a_large_file_is_read_by_its_lines_and_refused_whole() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_told_as_such() {
+async fn a_file_that_is_not_text_is_a_typed_error() {
     let place = Place::new();
     let files = place.files();
     let path = place.file("f", b"good\nbad \xFF\nhalf \xC3");
@@ -94,7 +94,7 @@ async fn a_device_is_no_file() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told_as_such() {
+async fn a_missing_file_is_a_typed_error() {
     let place = Place::new();
     assert!(matches!(read(&place.files(), place.at("none")).await, Err(FileError::NotFound(_))));
     assert!(matches!(read(&place.files(), place.at("none/below")).await, Err(FileError::NotFound(_))));
@@ -122,7 +122,7 @@ async fn there_can_be_several_roots_and_roots_under_another_name() {
 }
 
 #[tokio::test]
-async fn a_scan_that_nobody_waits_for_ends() {
+async fn a_scan_whose_future_was_dropped_ends() {
     let place = Place::new();
     // Without a line feed, so that it would be scanned to its end; sparse, so that it takes no room.
     let file = std::fs::File::create(place.at("huge")).unwrap();

@@ -38,8 +38,8 @@ async fn only_commands_that_are_allowed_run() {
     for command in refused {
         let error = terminals.create("s", &TerminalCommand::new(command)).unwrap_err();
         assert!(matches!(error, TerminalError::NotAllowed(_)), "{command}: {error:?}");
-        let told = error.to_rpc().data.unwrap();
-        assert_eq!((&told["reason"], &told["command"]), (&json!("not_allowed"), &json!(command)));
+        let data = error.to_rpc().data.unwrap();
+        assert_eq!((&data["reason"], &data["command"]), (&json!("not_allowed"), &json!(command)));
     }
 }
 
@@ -103,8 +103,8 @@ async fn variables_of_the_agent_are_refused_where_commands_are_restricted() {
         for name in loading {
             let error = terminals.create("s", &TerminalCommand::new("sh").env(name, "x")).unwrap_err();
             assert!(matches!(error, TerminalError::VariableNotAllowed(_)), "{name}: {error:?}");
-            let told = error.to_rpc().data.unwrap();
-            assert_eq!((&told["reason"], &told["variable"]), (&json!("variable_not_allowed"), &json!(name)));
+            let data = error.to_rpc().data.unwrap();
+            assert_eq!((&data["reason"], &data["variable"]), (&json!("variable_not_allowed"), &json!(name)));
         }
         assert_eq!(terminals.count(), 0);
     }

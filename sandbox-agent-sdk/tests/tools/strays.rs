@@ -1,4 +1,4 @@
-//! Processes that leave the command they came from, and must not be left behind.
+//! Processes that leave the process group of their command, and must end with it.
 
 use sandbox_agent_sdk::tools::{AgentTools, Terminals};
 use serde_json::json;
@@ -32,7 +32,7 @@ const WAYS: [(&str, &str); 12] = [
         "a daemon of a daemon",
         "GATE; env -i setsid -f timeout 1000 setsid -f env -i LIVE </dev/null >/dev/null 2>&1",
     ),
-    ("nothing heeded", "trap '' TERM HUP INT QUIT TSTP; setsid timeout -s TERM 1000 LIVE"),
+    ("signals ignored", "trap '' TERM HUP INT QUIT TSTP; setsid timeout -s TERM 1000 LIVE"),
     ("stopped", "setsid -f STOPPED"),
 ];
 
@@ -42,7 +42,7 @@ fn line_for(place: &Place, way: &str) -> String {
     let live = script(place, "live", &format!("echo $$ > {file}.new; mv {file}.new {file}; exec sleep 1000"));
     let stopped =
         script(place, "stopped", &format!("echo $$ > {file}.new; mv {file}.new {file}; kill -STOP $$"));
-    // A command has had the time by then that anybody needs to take note of its start.
+    // By then the start of the command has been recorded.
     let gate = format!("echo started > {file}.gate; while [ ! -e {file}.go ]; do sleep 0.01; done");
     way.replace("LIVE", &live).replace("STOPPED", &stopped).replace("GATE", &gate)
 }
@@ -58,7 +58,7 @@ async fn stray(place: &Place) -> String {
     read()
 }
 
-/// Lets a line go on that stands at the gate.
+/// Lets a line continue that waits at the gate.
 fn open_gate(place: &Place) {
     if place.at("stray.gate").exists() {
         place.file("stray.go", "");
@@ -66,7 +66,7 @@ fn open_gate(place: &Place) {
 }
 
 #[tokio::test]
-async fn whatever_way_a_process_goes_it_ends_with_its_command() {
+async fn a_process_ends_with_its_command_however_it_leaves_it() {
     for (name, way) in WAYS {
         for end in ENDS {
             let place = Place::new();
@@ -88,7 +88,7 @@ async fn whatever_way_a_process_goes_it_ends_with_its_command() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_session_takes_everything_with_it_that_left_and_leaves_the_rest() {
+async fn the_end_of_a_session_ends_its_processes_and_no_others() {
     let (place, other) = (Place::new(), Place::new());
     let roots = sandbox_agent_sdk::tools::Roots::at(place.root()).and(other.root());
     let terminals = Terminals::new(sandbox_agent_sdk::tools::TerminalOptions::new(roots));
@@ -102,29 +102,29 @@ async fn the_end_of_a_session_takes_everything_with_it_that_left_and_leaves_the_
 }
 
 #[tokio::test]
-async fn a_command_that_has_ended_can_still_be_killed_with_what_it_left() {
+async fn a_command_that_has_exited_can_still_be_killed_with_its_processes() {
     let place = Place::new();
     let terminals = place.terminals();
     let tools = AgentTools::new().terminals(terminals.clone());
     let line = format!("{}; echo last; exit 5", line_for(&place, "setsid -f LIVE"));
     let id = terminals.create("s", &sh(&line)).unwrap();
     let exit = within(terminals.wait_for_exit("s", &id)).await.unwrap();
-    assert_eq!(exit.code, Some(5), "the one that left holds the output open, and nobody waits for it");
+    assert_eq!(
+        exit.code,
+        Some(5),
+        "the process that left holds the output open, and the exit does not wait for it"
+    );
     let stray = stray(&place).await;
     let params = json!({"sessionId": "s", "terminalId": id});
     within(tools.answer("terminal/kill", &params).unwrap()).await.unwrap();
     assert!(!runs(&stray));
     let output = terminals.output("s", &id, None).unwrap();
-    assert_eq!(
-        (output.text.as_str(), output.exit),
-        ("last\n", Some(exit)),
-        "its real end, and what it wrote"
-    );
+    assert_eq!((output.text.as_str(), output.exit), ("last\n", Some(exit)), "its exit status and its output");
     within(terminals.release("s", &id)).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_a_child_writes_after_the_end_of_its_command_can_be_read() {
+async fn output_of_a_child_after_the_exit_of_its_command_can_be_read() {
     let place = Place::new();
     let terminals = place.terminals();
     let line =
@@ -139,7 +139,7 @@ async fn what_a_child_writes_after_the_end_of_its_command_can_be_read() {
 }
 
 #[tokio::test]
-async fn processes_that_start_others_faster_than_anybody_looks_are_ended() {
+async fn processes_that_start_others_faster_than_a_scan_are_ended() {
     let storms = [
         // Each is followed by another one, in a session of its own, and ends.
         "setsid HOP &",
@@ -153,7 +153,7 @@ async fn processes_that_start_others_faster_than_anybody_looks_are_ended() {
             let place = Place::new();
             let terminals = place.terminals();
             let up = place.at("up").display().to_string();
-            // It ends by itself when its place is gone, if a test should fail.
+            // If a test fails, it ends when its directory is removed.
             let hop = script(&place, "hop", &format!("echo x >> {up} || exit; setsid \"$0\" & exit"));
             let line = line_for(&place, storm).replace("HOP", &hop);
             let id = terminals.create("s", &sh(&format!("touch {up}; {line}"))).unwrap();

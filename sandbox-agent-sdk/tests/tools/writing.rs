@@ -59,7 +59,7 @@ async fn a_file_that_may_not_be_written_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_text_over_the_limit_is_refused_and_the_file_kept() {
+async fn a_text_over_the_limit_is_refused_and_the_file_is_unchanged() {
     let place = Place::new();
     let files = place.files().write_limit(10);
     let path = place.file("f", "old");
@@ -103,7 +103,7 @@ async fn a_name_of_any_length_that_the_system_takes_can_be_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_reads_meanwhile_sees_the_old_text_or_the_new_one() {
+async fn a_concurrent_reader_sees_the_old_text_or_the_new_one() {
     let place = Place::new();
     let files = place.files();
     let (one, two) = ("1".repeat(300_000), "2".repeat(200_000));
@@ -180,7 +180,7 @@ async fn what_is_not_finished_has_no_name() {
 }
 
 #[tokio::test]
-async fn a_file_is_written_beside_a_name_that_is_taken_by_somebody_else_meanwhile() {
+async fn a_file_is_written_although_another_process_takes_its_temporary_name() {
     let place = Place::new();
     let files = place.files().max_at_once(4);
     let writers = (0..30).map(|number| {

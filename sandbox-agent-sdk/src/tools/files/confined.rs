@@ -23,6 +23,8 @@ use crate::tools::Roots;
 const LIMIT: u64 = 16 << 20;
 /// How many bytes one request scans for lines by default.
 const SCAN_LIMIT: u64 = 256 << 20;
+/// The longest path, as in Linux. The work for a path grows with its length.
+const PATH_BYTES: usize = 4096;
 /// How many files are read or written at once by default. Further ones wait.
 const AT_ONCE: usize = 16;
 
@@ -41,7 +43,8 @@ const AT_ONCE: usize = 16;
 /// # Files that are not written
 /// Some files make programs run code later, outside of every restriction: git hooks and configuration, `.envrc`, startup
 /// files of shells, settings of editors and build tools. Writing a file or below a directory of such a name is
-/// [`FileError::Protected`], also through links: [`DENIED`](Self::DENIED). Source files, build scripts and `Makefile`s
+/// [`FileError::Protected`], also through links: [`DENIED`](Self::DENIED). So is a file `HEAD` that makes its directory a
+/// git repository, unless `.git` may be written. Source files, build scripts and `Makefile`s
 /// can be written: do not build what an agent wrote outside of a sandbox.
 #[derive(Clone)]
 pub struct ConfinedFiles {
@@ -135,6 +138,9 @@ impl ConfinedFiles {
 
     /// The directory that a path is in, and the path relative to it.
     fn locate<'a>(&self, path: &'a Path) -> Result<(&Dir, &'a Path), FileError> {
+        if path.as_os_str().len() > PATH_BYTES {
+            return Err(FileError::PathTooLong { limit: PATH_BYTES });
+        }
         // The system ends a path at a NUL byte.
         if !path.is_absolute() || path.as_os_str().as_encoded_bytes().contains(&0) {
             return Err(FileError::NotAbsolute(path.to_owned()));

@@ -18,6 +18,12 @@ pub enum FileError {
     /// The path is not absolute, or invalid.
     #[error("{} is no absolute path", shown(.0))]
     NotAbsolute(PathBuf),
+    /// The path is longer than allowed.
+    #[error("the path is longer than {limit} bytes")]
+    PathTooLong {
+        /// How many bytes are allowed.
+        limit: usize,
+    },
     /// The path leads out of the directories that the agent may use: by its name, by `..` or by a link.
     #[error("{} is outside of the directories that may be used", shown(.0))]
     Outside(PathBuf),
@@ -92,6 +98,7 @@ impl FileError {
     fn reason(&self) -> &'static str {
         match self {
             Self::NotAbsolute(_) => "not_absolute",
+            Self::PathTooLong { .. } => "path_too_long",
             Self::Outside(_) => "outside",
             Self::NotFound(_) => "not_found",
             Self::NotAFile(_) => "not_a_file",
@@ -138,6 +145,7 @@ mod tests {
         let source = Arc::new(io::Error::other("broken"));
         let errors = [
             FileError::NotAbsolute(path()),
+            FileError::PathTooLong { limit: 1 },
             FileError::Outside(path()),
             FileError::NotFound(path()),
             FileError::NotAFile(path()),

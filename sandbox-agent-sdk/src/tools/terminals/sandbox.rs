@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::allowed::locate;
 use super::spawner::Spawner;
+use crate::convert::text::printable;
 
 /// The name of bubblewrap's program.
 const PROGRAM: &str = "bwrap";
@@ -31,9 +32,10 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 ///
 /// The sandbox does not prevent everything. A command can read every other file that this program can read
 /// (use [`hide`](Self::hide)), connect to Unix sockets in visible directories, use any amount of memory and
-/// processor time, attack the kernel, and use file descriptors that this program opened without close-on-exec
-/// (the Rust standard library never does). Files that a command writes to the roots remain there, including
-/// hooks and build scripts: do not run them outside a sandbox.
+/// processor time, attack the kernel, read the keys in this program's session keyring (`keyctl`), and use file
+/// descriptors that this program opened without close-on-exec (the Rust standard library never does). Files
+/// that a command writes to the roots remain there, including hooks and build scripts: do not run them outside
+/// a sandbox.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -79,7 +81,7 @@ pub enum SandboxError {
     #[error("bubblewrap was not found at {}", .0.display())]
     NotFound(PathBuf),
     /// Bubblewrap is too old, or this system does not allow unprivileged user namespaces.
-    #[error("bubblewrap does not work on this system: {message}")]
+    #[error("bubblewrap does not work on this system: {}", printable(.message))]
     Unusable {
         /// The output of bubblewrap.
         message: String,

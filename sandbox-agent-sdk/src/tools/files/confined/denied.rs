@@ -1,6 +1,11 @@
 //! Names that must not be written.
 
+use std::ffi::OsStr;
 use std::path::{Component, Path};
+
+/// A directory with a file of this name, a `config`, `objects` and `refs` is a git repository, whatever its own
+/// name is, and git runs the programs that `config` names.
+const HEAD: &str = "HEAD";
 
 /// Files and directories that make programs of the user run code, and directories with keys.
 ///
@@ -9,6 +14,7 @@ pub(super) const DEFAULT: &[&str] = &[
     ".git",
     ".gitconfig",
     ".gitmodules",
+    ".pre-commit-config.yaml",
     ".hg",
     ".svn",
     ".jj",
@@ -18,8 +24,22 @@ pub(super) const DEFAULT: &[&str] = &[
     ".ssh",
     ".gnupg",
     ".netrc",
+    ".pgpass",
+    ".aws",
+    ".kube",
+    ".docker",
     ".vscode",
     ".idea",
+    ".zed",
+    ".vimrc",
+    ".exrc",
+    ".nvimrc",
+    ".nvim.lua",
+    ".emacs",
+    ".emacs.d",
+    ".dir-locals.el",
+    ".gdbinit",
+    ".lldbinit",
     ".devcontainer",
     ".cargo",
     ".npmrc",
@@ -27,6 +47,11 @@ pub(super) const DEFAULT: &[&str] = &[
     ".yarnrc.yml",
     ".pypirc",
     ".mcp.json",
+    ".claude",
+    ".codex",
+    ".cursor",
+    ".gemini",
+    ".opencode",
     ".profile",
     ".bashrc",
     ".bash_profile",
@@ -38,6 +63,14 @@ pub(super) const DEFAULT: &[&str] = &[
     ".zprofile",
     ".zlogin",
     ".zlogout",
+    ".kshrc",
+    ".cshrc",
+    ".tcshrc",
+    ".login",
+    ".inputrc",
+    ".xinitrc",
+    ".xprofile",
+    ".tmux.conf",
 ];
 
 /// The names of files and directories that must not be written, at any depth.
@@ -61,18 +94,76 @@ impl Denied {
 
     /// Whether a part of this path has one of the names.
     ///
-    /// Some file systems ignore case, and Windows also dots and spaces at the end and the name of a stream.
+    /// Some file systems ignore case and invisible characters. Windows also ignores dots and spaces at the end and the
+    /// name of a stream, and knows a name by its first six characters.
     pub(super) fn matches(&self, path: &Path) -> bool {
         let mut names = path.components().filter_map(|part| match part {
             Component::Normal(name) => Some(name.to_string_lossy()),
             _ => None,
         });
         names.any(|name| {
-            let name = name.split(':').next().unwrap_or_default().trim_end_matches(['.', ' ']);
-            let is_short = name.eq_ignore_ascii_case("git~1") && self.0.iter().any(|denied| denied == ".git");
-            is_short || self.0.iter().any(|denied| denied.eq_ignore_ascii_case(name))
+            let name = folded(name.split(':').next().unwrap_or_default());
+            let name = name.trim_end_matches(['.', ' ']);
+            self.0
+                .iter()
+                .map(|denied| folded(denied))
+                .any(|denied| denied == name || is_short_for(name, &denied))
         })
     }
+
+    /// Whether a file of this name and content makes its directory a git repository.
+    pub(super) fn is_repository(&self, name: &OsStr, content: &str) -> bool {
+        let protects_git = self.0.iter().any(|denied| denied == ".git");
+        let content = content.trim_ascii();
+        // A reference, or the id of a commit.
+        let is_head = content.starts_with("ref:")
+            || (matches!(content.len(), 40 | 64) && content.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        protects_git && is_head && folded(&name.to_string_lossy()) == folded(HEAD)
+    }
+}
+
+/// A name in the form by which file systems that ignore case compare names.
+fn folded(name: &str) -> String {
+    // Through upper case, which also unites letters such as `ſ` and `s`, or the Kelvin sign and `k`.
+    let visible = name.chars().filter(|character| !is_ignored(*character));
+    visible.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+/// Whether file systems that ignore case ignore this character too (Unicode, `Default_Ignorable_Code_Point`).
+fn is_ignored(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fff8}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
+}
+
+/// Whether Windows may give this short name to a file, such as `git~1` to `.git`.
+fn is_short_for(short: &str, name: &str) -> bool {
+    let Some((start, number)) = short.split_once('~') else { return false };
+    let number = number.split('.').next().unwrap_or_default();
+    // Leading dots are left out, and the rest up to the next one is cut off.
+    let base = name.trim_start_matches('.').split('.').next().unwrap_or_default();
+    let start_of_base: String = base.chars().take(6).collect();
+    name.starts_with('.')
+        && start == start_of_base
+        && !number.is_empty()
+        && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -94,13 +185,30 @@ mod tests {
             ".git /config",
             ".git::$INDEX_ALLOCATION/config",
             "GIT~1/config",
+            "git~12",
+            "vscode~1",
+            "yarnrc~2.yml",
+            ".g\u{200c}it/config",
+            ".\u{17f}sh",
             "x/../.envrc",
             ".ENVRC",
             "sub/.vscode/tasks.json",
         ] {
             assert!(is(&denied, path), "{path}");
         }
-        for path in ["", ".", "git", ".gitignore", ".github/workflows/ci.yml", "envrc", "a.git", "src/.env"] {
+        for path in [
+            "",
+            ".",
+            "git",
+            ".gitignore",
+            ".github/workflows/ci.yml",
+            "envrc",
+            "a.git",
+            "src/.env",
+            "a~1",
+            "git~x",
+            "git~",
+        ] {
             assert!(!is(&denied, path), "{path}");
         }
         denied.add(["Makefile"]);

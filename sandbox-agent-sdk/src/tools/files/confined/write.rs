@@ -22,6 +22,9 @@ impl ConfinedFiles {
             return Err(FileError::TooLarge { path: path.clone(), limit: self.write_limit });
         }
         let (parent, name) = self.destination(dir, rest, path)?;
+        if self.denied.is_repository(&name, &request.content) {
+            return Err(FileError::Protected(path.clone()));
+        }
         let old = existing(&parent, &name, path)?;
         replace(&parent, &name, request.content.as_bytes(), old.as_ref(), path)
     }
@@ -52,8 +55,10 @@ impl ConfinedFiles {
         };
         let opened = opened.map_err(failed)?;
         // By the directory that was opened, as links may have changed meanwhile.
-        if let Some(real) = path_below(&opened, dir) {
-            self.permit(&real.join(name), path)?;
+        match path_below(&opened, dir) {
+            Below::At(real) => self.permit(&real.join(name), path)?,
+            Below::Elsewhere => return Err(FileError::Outside(path.to_owned())),
+            Below::Unknown => {}
         }
         Ok((opened, name.to_owned()))
     }
@@ -81,17 +86,28 @@ fn real_path(dir: &Dir, path: &Path) -> io::Result<PathBuf> {
     Err(ErrorKind::NotFound.into())
 }
 
-/// The path of an open directory below another one, as the system knows it. `None` on systems that do not tell.
+/// Where an open directory is, as the system knows it.
+enum Below {
+    /// Below the other directory, at this path.
+    At(PathBuf),
+    /// Somewhere else: it was moved meanwhile.
+    Elsewhere,
+    /// The system does not tell.
+    Unknown,
+}
+
+/// The path of an open directory below another one.
 #[cfg(target_os = "linux")]
-fn path_below(directory: &Dir, root: &Dir) -> Option<PathBuf> {
+fn path_below(directory: &Dir, root: &Dir) -> Below {
     use std::os::fd::{AsFd, AsRawFd};
     let path = |dir: &Dir| std::fs::read_link(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd())).ok();
-    path(directory)?.strip_prefix(path(root)?).ok().map(Path::to_owned)
+    let (Some(directory), Some(root)) = (path(directory), path(root)) else { return Below::Unknown };
+    directory.strip_prefix(root).map_or(Below::Elsewhere, |path| Below::At(path.to_owned()))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn path_below(_: &Dir, _: &Dir) -> Option<PathBuf> {
-    None
+fn path_below(_: &Dir, _: &Dir) -> Below {
+    Below::Unknown
 }
 
 /// What a new file takes over from the old one.
