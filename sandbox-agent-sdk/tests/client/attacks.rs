@@ -1,4 +1,4 @@
-//! Races, servers that lie, and lists without end.
+//! Races, servers that send wrong responses, and endless lists.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,14 +20,14 @@ fn state_of(event: Event) -> Option<ConnectionState> {
 }
 
 #[tokio::test]
-async fn an_attempt_that_was_given_up_is_over_before_the_next_one_begins() {
+async fn a_cancelled_attempt_to_connect_ends_before_the_next_one_begins() {
     for kind in KINDS {
         let attempts = Arc::new(AtomicUsize::new(0));
         let script = Script::default().on_request(move |method, _| {
             let first = method == "initialize" && attempts.fetch_add(1, Ordering::SeqCst) == 0;
             first.then(|| vec![Step::Hang])
         });
-        // Closing takes a while, and must not be felt by the next connection.
+        // Closing is slow, and must not delay the next connection.
         let server = MockServer::builder().agent("mock", script).fault(Fault::DeleteHangs).start().await;
         let client = options(&server, kind).auto_connect(false).build().unwrap();
         let mut events = client.events();
@@ -37,19 +37,19 @@ async fn an_attempt_that_was_given_up_is_over_before_the_next_one_begins() {
         assert!(within(first).await.is_err());
         within(client.connect()).await.unwrap();
         let session = session(&client).await;
-        let mut told = Vec::new();
-        while told.len() < 4 {
-            told.push(event(&mut events, state_of).await);
+        let mut states = Vec::new();
+        while states.len() < 4 {
+            states.push(event(&mut events, state_of).await);
         }
         use ConnectionState::{Connected, Connecting, Disconnected};
-        assert_eq!(told, [Connecting, Disconnected, Connecting, Connected], "{kind}");
+        assert_eq!(states, [Connecting, Disconnected, Connecting, Connected], "{kind}");
         assert_eq!(client.state(), Connected);
         assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn tasks_that_connect_and_disconnect_at_will_leave_one_defined_state() {
+async fn tasks_that_connect_and_disconnect_concurrently_leave_a_consistent_state() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let times = super::support::timeouts().disconnect(std::time::Duration::from_millis(20));
@@ -78,10 +78,10 @@ async fn tasks_that_connect_and_disconnect_at_will_leave_one_defined_state() {
         }
         within(client.disconnect()).await.unwrap();
         assert_eq!(client.state(), ConnectionState::Disconnected);
-        // What was told last is what is so, and nothing is told in an order in which it cannot happen.
-        let told: Vec<_> = std::iter::from_fn(|| events.try_next()).filter_map(state_of).collect();
-        assert!(matches!(told.last(), None | Some(ConnectionState::Disconnected)), "{kind}: {told:?}");
-        for pair in told.windows(2) {
+        // The last reported state is the current one, and each transition is possible.
+        let states: Vec<_> = std::iter::from_fn(|| events.try_next()).filter_map(state_of).collect();
+        assert!(matches!(states.last(), None | Some(ConnectionState::Disconnected)), "{kind}: {states:?}");
+        for pair in states.windows(2) {
             use ConnectionState::{Connected, Connecting, Disconnected, Reconnecting};
             // A DELETE that was given up may arrive late, and ends the streams of a shared endpoint.
             let possible = matches!(
@@ -91,7 +91,7 @@ async fn tasks_that_connect_and_disconnect_at_will_leave_one_defined_state() {
                     | (Reconnecting { .. }, Connected | Disconnected | Reconnecting { .. })
                     | (Disconnected, Connecting)
             );
-            assert!(possible, "{kind}: {told:?}");
+            assert!(possible, "{kind}: {states:?}");
         }
         within(client.connect()).await.unwrap();
         let session = session(&client).await;
@@ -131,8 +131,8 @@ async fn a_list_that_leads_nowhere_ends_with_an_error() {
         assert!(server.messages("session/list").len() <= 200);
         let mut list = client.list_sessions(ListSessions::all());
         within(async { while list.next().await.is_some() {} }).await;
-        // Looking for a session ends too, and what it finds is not made up.
-        within(client.get_session("nobody")).await.unwrap_err();
+        // Searching for a session ends too, and invents none.
+        within(client.get_session("missing")).await.unwrap_err();
     }
 }
 
@@ -163,7 +163,7 @@ async fn a_session_that_was_only_named_does_not_end() {
 }
 
 #[tokio::test]
-async fn a_session_of_another_agent_is_taken_up_with_that_agent() {
+async fn a_session_of_another_agent_is_loaded_with_that_agent() {
     let other = Script::steps(vec![Step::Say("other".into())]);
     let server = MockServer::builder().agent("mock", Script::default()).agent("other", other).start().await;
     let client = client(&server, ServerKind::Shared);
@@ -173,13 +173,13 @@ async fn a_session_of_another_agent_is_taken_up_with_that_agent() {
     assert_eq!(sent["agent"], "other");
     assert_eq!(sent["_meta"]["sandboxagent.dev"]["agent"], "other");
     assert_eq!(within(session.prompt("who").text()).await.unwrap(), "other");
-    // It is remembered, so that it need not be said again.
+    // The client remembers the agent of the session.
     within(client.load_session("elsewhere", OpenSession::in_dir("/"))).await.unwrap();
     assert_eq!(server.messages("session/load")[1]["params"]["agent"], "other");
 }
 
 #[tokio::test]
-async fn cancelling_is_over_with_the_turn_even_if_its_message_hangs() {
+async fn a_cancel_ends_with_the_turn_even_if_its_post_hangs() {
     for kind in KINDS {
         let server =
             MockServer::builder().agent("mock", Script::steps(vec![Step::WaitForCancel])).start().await;
@@ -214,14 +214,14 @@ async fn whatever_tells_of_an_end_and_however_often_it_is_told_once() {
     within(turn.outcome()).await.unwrap_err();
     let info = within(session.info()).await.unwrap();
     within(client.disconnect()).await.unwrap();
-    let told = ends_so_far(&mut events);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(!told[0].termination.is_crash(), "it was asked for");
-    assert_eq!(info.termination_info.as_ref(), Some(&told[0].termination));
+    let ends = ends_so_far(&mut events);
+    assert_eq!(ends.len(), 1, "{ends:?}");
+    assert!(!ends[0].termination.is_crash(), "the client requested it");
+    assert_eq!(info.termination_info.as_ref(), Some(&ends[0].termination));
 }
 
 #[tokio::test]
-async fn a_server_that_lies_costs_the_one_answer() {
+async fn a_wrong_response_fails_one_call_and_no_other() {
     for kind in KINDS {
         let lies = Arc::new([
             json!(null),
@@ -262,7 +262,11 @@ async fn a_server_that_lies_costs_the_one_answer() {
         let session = session(&client).await;
         let now = session.snapshot();
         assert_eq!((now.modes.len(), now.tools.len(), now.config_options.len()), (0, 0, 0));
-        assert_eq!((&now.other["modes"], &now.other["title"]), (&json!(5), &json!(7)), "what is odd is kept");
+        assert_eq!(
+            (&now.other["modes"], &now.other["title"]),
+            (&json!(5), &json!(7)),
+            "unexpected values are preserved"
+        );
         assert!(within(session.set_config_option("a", true)).await.unwrap().is_empty());
         if kind == ServerKind::PerAgent {
             let error = within(client.list_sessions(ListSessions::all()).all()).await.unwrap_err();

@@ -14,7 +14,7 @@ fn asks() -> Step {
 }
 
 #[tokio::test]
-async fn sessions_that_an_agent_makes_up_cost_nothing_that_stays() {
+async fn sessions_that_an_agent_invents_leave_no_tasks_behind() {
     const SESSIONS: usize = 300;
     let ask = |number: usize| Step::Request {
         method: "session/request_permission".into(),
@@ -51,36 +51,37 @@ async fn a_large_request_that_finds_no_room_is_counted_and_cancelled() {
         drop(waiting);
         assert_eq!(within(two.prompt("go").text()).await.unwrap(), "permission: cancelled");
         assert!(request.is_open(), "the other one is still there to be answered");
-        let told = event(&mut events, |event| match event {
+        let shown = event(&mut events, |event| match event {
             Event::Permission(request) => Some(request),
             _ => None,
         })
         .await;
-        assert_eq!(told.session_id(), Some(one.id()));
+        assert_eq!(shown.session_id(), Some(one.id()));
         event(&mut events, |event| matches!(event, Event::Lagged(count) if count > 0).then_some(())).await;
-        told.allow_once().unwrap();
+        shown.allow_once().unwrap();
         assert_eq!(within(first.text()).await.unwrap(), "permission: allow_once");
         assert!(asked(&mut events).is_empty());
     }
 }
 
 #[tokio::test]
-async fn notifications_of_any_size_count_for_the_budget() {
+async fn notifications_of_any_size_count_in_the_budget() {
     let big = Step::Notify { method: "_x/big".into(), params: json!({"text": "x".repeat(100_000)}) };
     let server = MockServer::builder().agent("mock", Script::steps(vec![big; 50])).start().await;
     let client = options(&server, ServerKind::Shared).event_budget(1 << 20).build().unwrap();
     let session = session(&client).await;
     let mut events = client.events().deciding();
     within(session.prompt("go").outcome()).await.unwrap();
-    let told: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
-    let big = told.iter().filter(|event| matches!(event, Event::Other { .. })).count();
+    let received: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
+    let big = received.iter().filter(|event| matches!(event, Event::Other { .. })).count();
     assert!((5..=11).contains(&big), "{big}");
-    let lost: u64 = told.iter().map(|event| if let Event::Lagged(count) = event { *count } else { 0 }).sum();
+    let lost: u64 =
+        received.iter().map(|event| if let Event::Lagged(count) = event { *count } else { 0 }).sum();
     assert_eq!(big as u64 + lost, 50);
 }
 
 #[tokio::test]
-async fn whoever_answers_may_call_the_client_and_cancel_the_turn_that_asks() {
+async fn a_responder_may_call_the_client_and_cancel_the_turn_of_the_request() {
     for kind in KINDS {
         let script = Script::steps(vec![asks(), Step::WaitForCancel]);
         let server = MockServer::builder().agent("mock", script).start().await;
@@ -102,12 +103,12 @@ async fn whoever_answers_may_call_the_client_and_cancel_the_turn_that_asks() {
             message["method"] == "session/cancel" && message["params"]["sessionId"] == session.id()
         };
         let cancel = sent.iter().position(|message| of_session(&message)).unwrap();
-        assert!(answer < cancel, "the agent gets its answer before it hears of the cancel");
+        assert!(answer < cancel, "the agent gets its response before the cancel");
     }
 }
 
 #[tokio::test]
-async fn an_answer_whose_post_is_lost_is_given_once_and_its_request_is_not_shown_again() {
+async fn an_answer_whose_post_is_lost_is_sent_once_and_its_request_is_not_shown_again() {
     for kind in KINDS {
         for fault in [Fault::PostResetAfterRead { execute: true }, Fault::PostHangs] {
             let server = MockServer::builder().agent("mock", Script::steps(vec![asks()])).start().await;
