@@ -193,7 +193,7 @@ async fn a_cancel_ends_with_the_turn_even_if_its_post_hangs() {
 }
 
 #[tokio::test]
-async fn whatever_tells_of_an_end_and_however_often_it_is_told_once() {
+async fn the_end_of_a_session_is_reported_once_whatever_reports_it() {
     let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
