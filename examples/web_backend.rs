@@ -23,7 +23,7 @@ use axum::routing::{get, post};
 use futures::{Stream, StreamExt, stream};
 use sandbox_agent_sdk::requests::ReplyError;
 use sandbox_agent_sdk::turns::TurnEvent;
-use sandbox_agent_sdk::{Event, NewSession, PermissionRequest, SandboxAgentClient, Session};
+use sandbox_agent_sdk::{NewSession, PermissionRequest, SandboxAgentClient, Session};
 use sdk_examples::Server;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -49,25 +49,13 @@ impl App {
     async fn follow(&self, prompt: String) {
         let mut turn = self.session.prompt(prompt);
         while let Some(event) = turn.next_event().await {
-            match event {
-                TurnEvent::Update(update) => self.tell(&json!(Event::Update(update))),
-                TurnEvent::Permission(request) => {
-                    let news = json!(Event::Permission(request.clone()));
-                    let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                    waiting.retain(|_, request| request.is_open());
-                    waiting.insert(request.id().to_owned(), request);
-                    drop(waiting);
-                    self.tell(&news);
-                }
-                TurnEvent::Ended(Ok(outcome)) => {
-                    self.tell(&json!({"type": "turnEnded", "stopReason": outcome.stop_reason}))
-                }
-                // The cause says more: an exit code, the last lines of stderr, or what the model refused.
-                TurnEvent::Ended(Err(error)) => {
-                    self.tell(&json!({"type": "turnFailed", "error": error.to_string()}))
-                }
-                _ => {}
+            let news = json!(event);
+            if let TurnEvent::Permission(request) = event {
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                waiting.retain(|_, request| request.is_open());
+                waiting.insert(request.id().to_owned(), request);
             }
+            self.tell(&news);
         }
     }
 }
@@ -153,7 +141,7 @@ async fn browse(url: &str) -> Result<(), Box<dyn Error>> {
                 let option = event["options"][0]["optionId"].as_str().unwrap_or_default().to_owned();
                 let decided = http.post(format!("{url}/permissions/{id}")).body(option).send().await?;
                 println!("decided: {}", decided.status());
-            } else if event["type"] == "turnEnded" || event["type"] == "turnFailed" {
+            } else if event["type"] == "turnEnded" {
                 return Ok(());
             }
         }

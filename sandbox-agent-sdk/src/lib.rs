@@ -53,7 +53,7 @@ pub mod connection {
 
 /// Parts of an [`Event`].
 pub mod event {
-    pub use crate::client::{Gap, Origin, SessionEnded};
+    pub use crate::client::{Gap, Origin, SessionEnded, TurnEnded};
 }
 
 /// What is known about a session: its entry in a list, its settings, its metadata.

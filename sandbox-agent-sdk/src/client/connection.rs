@@ -11,11 +11,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant};
 
+use super::event_loop::{COMMANDS, Command, EventLoop, Exit, Shared, lost_reason};
 use super::hub::Hub;
 use super::names::AUTHENTICATE;
 use super::offers::client_capabilities;
 use super::probe::Endpoint;
-use super::pump::{COMMANDS, Command, Exit, Pump, Shared, lost_reason};
 use super::router::RequestRouter;
 use super::wiring::Wiring;
 use crate::connection::Capabilities;
@@ -41,10 +41,10 @@ pub(crate) struct Connection {
     commands: mpsc::Sender<Command>,
     /// Guards the capabilities, which may change when the agent restarts; held for a copy.
     capabilities: Mutex<Option<Arc<Capabilities>>>,
-    /// What answers the agent's requests; it ends with the connection.
+    /// The handlers of agent requests; they end with the connection.
     handlers: Arc<ConnectionHandlers>,
     /// Owns the event loop, which ends with the connection.
-    _pump: JoinSet<()>,
+    _event_loop: JoinSet<()>,
 }
 
 impl Connection {
@@ -75,7 +75,7 @@ impl Connection {
             Arc::clone(&handlers),
             Arc::clone(&shared),
         );
-        let pump = Pump {
+        let event_loop = EventLoop {
             // Updates are parsed once, here.
             events: client.events().untyped(),
             wire: client.clone(),
@@ -85,12 +85,12 @@ impl Connection {
             hub: Arc::clone(hub),
             shared: Arc::clone(&shared),
             router,
-            patience: options.timeouts.termination,
+            termination_timeout: options.timeouts.termination,
             exit: Exit::default(),
-            away: false,
+            is_lost: false,
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(pump.run());
+        tasks.spawn(event_loop.run());
         Ok(Self {
             wire: client,
             hub: Arc::clone(hub),
@@ -102,7 +102,7 @@ impl Connection {
             commands,
             capabilities: Mutex::new(None),
             handlers,
-            _pump: tasks,
+            _event_loop: tasks,
         })
     }
 
@@ -117,12 +117,12 @@ impl Connection {
         });
         let metadata = SessionMetadata::new().with_agent(&self.agent);
         metadata.write_into(&mut params).map_err(|error| Error::config(error.to_string()))?;
-        // On a shared endpoint, the order tells the backlog from live events.
+        // On a shared endpoint, the order distinguishes the backlog from live events.
         let options = wire::RequestOptions::new().ordered(self.kind == ServerKind::Shared);
         let answer = self.call_with("initialize", params, options).await?;
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
-        self.hub.usage.connected(&self.agent, capabilities.agent_name.as_deref());
+        self.hub.usage(|usage| usage.connected(&self.agent, capabilities.agent_name.as_deref()));
         self.shared.learned.clear();
         self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
         if self.options.auto_authenticate {
@@ -135,8 +135,8 @@ impl Connection {
         Ok(capabilities)
     }
 
-    /// Logs in with a key that the agent may have, and says whether it did. Only the end of the agent, or of the
-    /// connection, is a failure.
+    /// Logs in with a key that the agent may have, and returns whether it did. Only the end of the agent or of the
+    /// connection is an error.
     async fn log_in(&self, login: &str) -> Result<bool, Error> {
         let mut params = json!({"methodId": login});
         name_agent(&mut params, self.kind, &self.agent);
@@ -158,7 +158,7 @@ impl Connection {
         self.kind
     }
 
-    /// Another client of the same endpoint, which reads what follows the event of this number.
+    /// Builds another client of the same endpoint that reads the stream after this event number.
     pub(super) fn reader(&self, after: u64) -> wire::AcpHttpClientBuilder {
         self.wiring.reader(after)
     }
@@ -217,22 +217,22 @@ impl Connection {
 
     /// Waits until everything that has arrived was published.
     pub(crate) async fn barrier(&self) {
-        self.ask_pump(Command::Barrier).await;
+        self.command(Command::Barrier).await;
     }
 
-    async fn ask_pump(&self, command: fn(oneshot::Sender<()>) -> Command) {
-        let (done, told) = oneshot::channel();
-        if self.commands.send(command(done)).await.is_ok() {
+    async fn command(&self, command: fn(oneshot::Sender<()>) -> Command) {
+        let (sender, done) = oneshot::channel();
+        if self.commands.send(command(sender)).await.is_ok() {
             // An event loop that has ended has nothing to publish.
-            let _ = told.await;
+            let _ = done.await;
         }
     }
 
     /// Reports a sign that the agent has ended, and returns how it ended.
     pub(super) async fn report(&self, report: TerminationReport) -> TerminationInfo {
-        let (told, info) = oneshot::channel();
+        let (sender, info) = oneshot::channel();
         let alone = report.clone();
-        if self.commands.send(Command::Report(Box::new(report), told)).await.is_err() {
+        if self.commands.send(Command::Report(Box::new(report), sender)).await.is_err() {
             return alone.into_info();
         }
         info.await.unwrap_or_else(|_| alone.into_info())
@@ -243,7 +243,7 @@ impl Connection {
     /// Open agent requests are answered as cancelled before, because an agent that continues would wait forever.
     pub(super) async fn close(&self) {
         // An end of the agent before this one is published as what it is.
-        self.ask_pump(Command::Settle).await;
+        self.command(Command::Settle).await;
         let lost = match self.wire.state() {
             wire::ConnectionState::Terminated(reason) => lost_reason(&reason).is_some(),
             _ => false,
@@ -292,7 +292,7 @@ impl Connection {
 }
 
 impl Drop for Connection {
-    /// The pump is given up with the connection, but ends when the runtime gets to it. What runs for the agent on this
+    /// The event loop is aborted with the connection, but ends when the runtime gets to it. What runs for the agent on this
     /// machine ends now.
     fn drop(&mut self) {
         self.handlers.close();
@@ -309,7 +309,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// The `agent` member that servers with several agents behind one endpoint want for sessions they do not know.
+/// Adds the field `agent`, which servers with several agents need for sessions that they do not know.
 pub(super) fn name_agent(params: &mut Value, kind: ServerKind, agent: &str) {
     if kind != ServerKind::PerAgent
         && let Some(members) = params.as_object_mut()

@@ -10,7 +10,7 @@ use crate::requests::{PermissionDecided, QuestionRequest, UnclaimedRequest};
 #[cfg(feature = "sessions")]
 use crate::sessions::{EventsLost, Restored};
 use crate::usage::BudgetEvent;
-use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, Update};
+use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, TurnOutcome, Update};
 
 mod queue;
 #[cfg(test)]
@@ -42,6 +42,8 @@ pub enum Event {
     SessionEnded(Box<SessionEnded>),
     /// Details about the end of a session that arrived after it was published, such as the last lines of stderr.
     TerminationDetails(Box<SessionEnded>),
+    /// A turn of this client ended. Every update of it comes before, and the session is free for the next prompt.
+    TurnEnded(Box<TurnEnded>),
     /// The agent printed a line that is not a message.
     #[non_exhaustive]
     AgentUnparsed {
@@ -170,6 +172,7 @@ impl Event {
         match self {
             Self::Update(update) => Some(update.session_id()),
             Self::SessionEnded(ended) | Self::TerminationDetails(ended) => Some(&ended.session_id),
+            Self::TurnEnded(ended) => Some(&ended.session_id),
             Self::Permission(request) => request.session_id(),
             Self::Question(request) => request.session_id(),
             Self::UnclaimedRequest(request) => request.session_id(),
@@ -196,6 +199,21 @@ pub struct SessionEnded {
     pub termination: TerminationInfo,
     /// Whether it is live.
     pub origin: Origin,
+}
+
+/// The end of a turn of this client.
+///
+/// Serializes to `{"sessionId", "requestId", "outcome"}`. If the turn failed, it has `error` instead of `outcome`: an
+/// object with the `message`, `maybeExecuted`, and, if there are any, the agent's `rpc` error and `termination`.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TurnEnded {
+    /// The session.
+    pub session_id: String,
+    /// The id of the prompt as JSON text, if it was sent.
+    pub request_id: Option<String>,
+    /// How the turn ended.
+    pub outcome: Result<TurnOutcome, Error>,
 }
 
 /// Whether an event is live or old.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use futures::future::BoxFuture;
 
 use super::hub::PendingCall;
-use super::lifecycle::{Again, Asked, Attempt, Inner};
+use super::lifecycle::{Attempt, Inner, Reconnect, Trigger};
 use super::stream::{EventLog, StreamPosition, StreamReader};
 use crate::connection::{Capabilities, Feature, Support};
 use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
@@ -87,7 +87,7 @@ impl SandboxAgentClient {
         let auto_connect = options.auto_connect;
         let client = Self::over(Arc::new(Inner::new(options, control, http)));
         if let Some(agent) = agent.filter(|_| auto_connect) {
-            client.inner().begin(&agent, Asked::ByOptions)?;
+            client.inner().begin(&agent, Trigger::Background)?;
         }
         Ok(client)
     }
@@ -135,7 +135,7 @@ impl SandboxAgentClient {
     ) -> BoxFuture<'static, Result<Arc<Capabilities>, Error>> {
         let (client, agent) = (self.clone(), agent.into());
         Box::pin(async move {
-            let attempt = client.inner().begin(&agent, Asked::ByProgram)?;
+            let attempt = client.inner().begin(&agent, Trigger::Call)?;
             client.wait_for(attempt).await
         })
     }
@@ -145,7 +145,7 @@ impl SandboxAgentClient {
         struct GiveUp<'a>(&'a Inner, &'a Arc<Attempt>);
         impl Drop for GiveUp<'_> {
             fn drop(&mut self) {
-                self.0.give_up(self.1);
+                self.0.cancel_attempt(self.1);
             }
         }
         let guard = GiveUp(self.inner(), &attempt);
@@ -200,10 +200,10 @@ impl SandboxAgentClient {
             if connection.kind() != ServerKind::PerAgent && connection.is_usable() {
                 return connection.initialize().await;
             }
-            match client.inner().begin_again(&connection)? {
-                Again::Ours(attempt) => client.wait_for(attempt).await,
-                Again::Theirs(attempt) => attempt.finished().await,
-                Again::Done(connection) => connection.capabilities().ok_or(Error::NotConnected),
+            match client.inner().reconnect(&connection)? {
+                Reconnect::Started(attempt) => client.wait_for(attempt).await,
+                Reconnect::Joined(attempt) => attempt.finished().await,
+                Reconnect::Done(connection) => connection.capabilities().ok_or(Error::NotConnected),
             }
         })
     }

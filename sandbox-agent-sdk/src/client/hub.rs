@@ -2,29 +2,24 @@
 
 use std::fmt;
 use std::sync::Arc;
-#[cfg(feature = "sessions")]
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use self::book::SessionBook;
-use self::books::State;
 pub(super) use self::ends::{EndListener, ended_event};
 pub(super) use self::open_request::OpenRequest;
 pub(super) use self::pending_call::{Opening, PendingCall};
 pub(super) use self::progress::Progress;
+pub(super) use self::session_state::SessionHandle;
+use self::state::State;
 use super::log::LogQueue;
 use super::session::TurnState;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
 use super::sync::{Mutex, MutexGuard, PoisonError};
-use crate::client::event::{Queue, Weight};
+use crate::client::event::Queue;
 use crate::client::limits::Limits;
 use crate::event::Origin;
 use crate::update::Missed;
-use crate::usage::UsageBook;
 use crate::{ConnectionState, Event, Events, Update};
 
-mod book;
-mod books;
 mod ends;
 #[cfg(test)]
 mod interleavings;
@@ -32,7 +27,9 @@ mod known;
 mod open_request;
 mod pending_call;
 mod progress;
-mod taking_up;
+mod resuming;
+mod session_state;
+mod state;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -70,8 +67,6 @@ pub(crate) struct Hub {
     is_shared: Arc<AtomicBool>,
     /// A logical clock: it orders responses and updates about sessions.
     clock: AtomicU64,
-    /// The usage of sessions.
-    pub(crate) usage: UsageBook,
 }
 
 impl Hub {
@@ -87,14 +82,18 @@ impl Hub {
             state: Mutex::default(),
             incarnation: AtomicU64::new(0),
             clock: AtomicU64::new(0),
-            usage: UsageBook::new(),
             is_shared: Arc::default(),
         }
     }
 
+    /// Creates the queue of a subscription.
+    pub(crate) fn event_queue(&self) -> Arc<Queue<Event>> {
+        Arc::new(Queue::new(self.budget))
+    }
+
     /// Subscribes to the events of the client.
     pub(crate) fn subscribe(&self) -> Events {
-        let queue = Arc::new(Queue::new(self.budget));
+        let queue = self.event_queue();
         self.lock().subscribers.push(Arc::clone(&queue));
         Events::new(queue)
     }
@@ -111,8 +110,8 @@ impl Hub {
         self.lock().logs.push(sink);
     }
 
-    #[cfg(feature = "sessions")]
     /// Whether other clients see the stream of the present connection.
+    #[cfg(feature = "sessions")]
     pub(crate) fn is_shared(&self) -> &Arc<AtomicBool> {
         &self.is_shared
     }
@@ -139,54 +138,40 @@ impl Hub {
 
     /// Subscribes to the events of a session, beginning with the stored ones.
     pub(crate) fn subscribe_session(&self, id: &str) -> Events {
-        let queue = Arc::new(Queue::new(self.budget));
-        let mut state = self.lock();
-        let book = state.book(id);
-        let (missed, backlog) = book.take_backlog();
-        if missed > 0 {
-            queue.push(Event::Lagged(missed));
-        }
-        for event in backlog {
-            queue.push(event);
-        }
-        book.subscribers.push(Arc::clone(&queue));
+        let queue = self.event_queue();
+        self.move_subscriptions(&[Arc::clone(&queue)], None, id);
         Events::new(queue)
     }
 
-    #[cfg(feature = "sessions")]
-    /// A subscription to no session yet.
-    pub(crate) fn subscribe_later(&self) -> Events {
-        Events::new(Arc::new(Queue::new(self.budget)))
-    }
-
-    #[cfg(feature = "sessions")]
-    /// Moves subscriptions to this session, from whatever session they belonged to.
-    pub(crate) fn follow(&self, followers: &[Weak<Queue<Event>>], from: Option<&str>, to: &str) {
-        let moved: Vec<_> = followers.iter().filter_map(Weak::upgrade).collect();
+    /// Moves subscriptions to a session, from another one if they had one. They begin with the stored events.
+    pub(crate) fn move_subscriptions(&self, queues: &[Arc<Queue<Event>>], from: Option<&str>, to: &str) {
+        fn is_in(list: &[Arc<Queue<Event>>], queue: &Arc<Queue<Event>>) -> bool {
+            list.iter().any(|known| Arc::ptr_eq(known, queue))
+        }
         let mut state = self.lock();
-        let moved: Vec<_> = moved.into_iter().filter(|queue| !state.book(to).is_followed_by(queue)).collect();
+        let target = &state.session(to).subscribers;
+        let moved: Vec<_> = queues.iter().filter(|queue| !is_in(target, queue)).cloned().collect();
         if moved.is_empty() {
             return;
         }
         if let Some(from) = from {
-            let moves = |queue: &Arc<Queue<Event>>| moved.iter().any(|moved| Arc::ptr_eq(moved, queue));
-            state.book(from).subscribers.retain(|queue| !moves(queue));
+            state.session(from).subscribers.retain(|queue| !is_in(&moved, queue));
         }
-        let book = state.book(to);
-        let (missed, backlog) = book.take_backlog();
+        let session = state.session(to);
+        let (missed, unread) = session.take_unread();
         for queue in &moved {
             if missed > 0 {
                 queue.push(Event::Lagged(missed));
             }
-            backlog.iter().for_each(|event| queue.push(event.clone()));
+            unread.iter().for_each(|event| queue.push(event.clone()));
         }
-        book.subscribers.extend(moved);
+        session.subscribers.extend(moved);
     }
 
     /// Collects the history of a session that is about to be loaded. It decides no requests.
     pub(super) fn collect_history(&self, id: &str) -> Arc<Queue<Update>> {
         let queue = Arc::new(Queue::new(self.budget));
-        self.lock().book(id).histories.push(Arc::clone(&queue));
+        self.lock().session(id).histories.push(Arc::clone(&queue));
         queue
     }
 
@@ -214,9 +199,9 @@ impl Hub {
         }
         if let Event::UnclaimedRequest(request) = event {
             // The session is followed here only if it is known.
-            let book = request.session_id().and_then(|id| state.sessions.get_mut(id));
-            if let Some(book) = book {
-                book.push(event, 0);
+            let session = request.session_id().and_then(|id| state.sessions.get_mut(id));
+            if let Some(session) = session {
+                session.push(event, 0);
             }
             return deciders;
         }
@@ -227,36 +212,21 @@ impl Hub {
                 Event::Malformed { lost: true, .. } => Some(Missed::Malformed),
                 _ => None,
             };
-            for (id, book) in &mut state.sessions {
-                deciders = book.push(event, deciders);
+            for (id, session) in &mut state.sessions {
+                deciders = session.push(event, deciders);
                 if let Some(missed) = missed {
-                    book.miss(id, missed);
+                    session.miss(id, missed);
                 }
             }
             return deciders;
         };
         // Most events are of a session that is known.
-        if let Some(book) = state.sessions.get_mut(id) {
-            let deciders = self.publish_to(book, event, deciders);
-            if !book.is_named {
-                state.grow_unnamed(event.weight());
-            }
+        if let Some(deciders) = state.deliver(id, event, deciders, self.tick()) {
             return deciders;
         }
-        if id.len() > self.longest_id || !state.remembers_unknown() {
-            return deciders;
-        }
-        let deciders = self.publish_to(state.known_or_unnamed(id), event, deciders);
-        state.grow_unnamed(event.weight());
-        deciders
-    }
-
-    /// Publishes an event to the readers of its session.
-    fn publish_to(&self, book: &mut SessionBook, event: &Event, deciders: usize) -> usize {
-        let deciders = book.push(event, deciders);
-        book.learn(event, self.tick());
-        if let (Event::Update(update), true) = (event, book.is_named) {
-            self.usage.observe(update);
+        if id.len() <= self.longest_id && state.remembers_unknown() {
+            state.known_or_unnamed(id);
+            return state.deliver(id, event, deciders, self.tick()).unwrap_or(deciders);
         }
         deciders
     }
@@ -264,11 +234,11 @@ impl Hub {
     /// Publishes a change of the connection.
     pub(crate) fn connection(&self, state: ConnectionState) {
         // Under one lock, so that the state that is published last is the last one.
-        let mut books = self.lock();
-        let before = books.connection.replace(state.clone());
+        let mut sessions = self.lock();
+        let before = sessions.connection.replace(state.clone());
         // A stream that is reopened while the connection is made reports that it is connected as well.
         if before.as_ref() != Some(&state) {
-            self.publish_in(&mut books, &Event::Connection(state), None);
+            self.publish_in(&mut sessions, &Event::Connection(state), None);
         }
     }
 
@@ -283,7 +253,7 @@ impl Hub {
 
     /// Whether no turn is running.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.lock().sessions.values().all(|book| *book.turn_state.borrow() == TurnState::Idle)
+        self.lock().sessions.values().all(|session| *session.turn_state.borrow() == TurnState::Idle)
     }
 
     /// Ends every subscription, log and turn.
@@ -293,9 +263,9 @@ impl Hub {
             queue.end();
         }
         state.logs.drain(..).for_each(|queue| queue.end());
-        for book in state.sessions.values_mut() {
-            book.subscribers.drain(..).for_each(|queue| queue.end());
-            if let Some(turn) = book.turn.take() {
+        for session in state.sessions.values_mut() {
+            session.subscribers.drain(..).for_each(|queue| queue.end());
+            if let Some(turn) = session.turn.take() {
                 turn.end();
             }
         }

@@ -1,4 +1,4 @@
-//! Connecting and disconnecting, and what happens when they meet.
+//! Connecting and disconnecting, also at the same time.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,41 +25,34 @@ pub(crate) struct Inner {
     pub(crate) hub: Arc<Hub>,
     pub(super) requests: Requests,
     http: reqwest::Client,
-    /// Guards where the one connection stands; held for a look or a change, and for telling of the change, so that
-    /// changes are told in the order in which they happen.
-    life: Mutex<Life>,
+    /// Guards the state of the one connection; held for a look-up or a change, and while the change is published, so
+    /// that changes are published in order.
+    lifecycle: Mutex<Lifecycle>,
     /// Guards the tasks, which end with the last handle; `None` then. Held to start one.
     tasks: Mutex<Option<JoinSet<()>>>,
 }
 
 #[derive(Debug)]
-struct Life {
+struct Lifecycle {
     phase: Phase,
-    /// A connection that was given up and is being closed: the next one waits for it.
-    closing: Option<Closing>,
-    /// An attempt that was given up and has not ended yet: the next one waits for it, so that neither its messages
-    /// nor the news of its end come into the time of the next one.
-    fading: Option<Arc<Attempt>>,
+    previous: Previous,
 }
 
-/// What has to be over before an attempt begins, as it was when somebody asked for it.
-struct Before {
-    fading: Option<Arc<Attempt>>,
+/// What must end before the next attempt begins, so that its messages and events do not mix with those of the next one.
+#[derive(Debug, Clone, Default)]
+struct Previous {
+    /// An attempt that was cancelled and has not ended yet.
+    cancelled: Option<Arc<Attempt>>,
+    /// A connection that is being closed.
     closing: Option<Closing>,
-}
-
-impl Life {
-    fn before(&self) -> Before {
-        Before { fading: self.fading.clone(), closing: self.closing.clone() }
-    }
 }
 
 /// A connection that is being closed.
 #[derive(Debug, Clone)]
 struct Closing {
     connection: Arc<Connection>,
-    /// Whether the program asked for that and hears when it is done.
-    asked: bool,
+    /// Whether the application requested it. Then the end is published.
+    requested: bool,
 }
 
 impl Closing {
@@ -70,7 +63,7 @@ impl Closing {
 
 #[derive(Debug)]
 enum Phase {
-    /// There is no connection; with why, if the background attempt failed.
+    /// There is no connection. If connecting in the background failed, this is the error.
     Idle(Option<Error>),
     Connecting(Arc<Attempt>),
     Connected(Arc<Connection>),
@@ -80,13 +73,13 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Attempt {
     agent: String,
-    given_up: watch::Sender<bool>,
+    cancelled: watch::Sender<bool>,
     outcome: watch::Sender<Option<Outcome>>,
 }
 
 impl Attempt {
     fn new(agent: String) -> Arc<Self> {
-        Arc::new(Self { agent, given_up: watch::Sender::new(false), outcome: watch::Sender::new(None) })
+        Arc::new(Self { agent, cancelled: watch::Sender::new(false), outcome: watch::Sender::new(None) })
     }
 
     /// Waits until the attempt is over.
@@ -99,30 +92,30 @@ impl Attempt {
     }
 }
 
-/// Who asked for a connection.
+/// Why a connection is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// The program, which waits for the outcome.
-    ByProgram,
-    /// The options: whoever makes the first call learns of a failure.
-    ByOptions,
+pub(super) enum Trigger {
+    /// A call, which waits for the outcome.
+    Call,
+    /// The option to connect in the background. The first call reports a failure.
+    Background,
 }
 
-/// What became of the wish to connect again.
+/// The state of a reconnect.
 #[derive(Debug)]
-pub(super) enum Again {
-    /// It is being done.
-    Ours(Arc<Attempt>),
-    /// It is being done for somebody else who had the same wish.
-    Theirs(Arc<Attempt>),
-    /// Somebody else was quicker, and it is done.
+pub(super) enum Reconnect {
+    /// This call started it.
+    Started(Arc<Attempt>),
+    /// Another call started it.
+    Joined(Arc<Attempt>),
+    /// Another call has completed it.
     Done(Arc<Connection>),
 }
 
 impl Inner {
     pub(super) fn new(options: ClientOptions, control: ControlPlane, http: reqwest::Client) -> Self {
         let hub = Arc::new(Hub::with_limits(options.event_budget, &options.limits));
-        hub.usage.set_budget(None, options.budget.clone());
+        hub.usage(|usage| usage.set_budget(None, options.budget.clone()));
         let requests = Requests::default();
         options.parts.register(&requests);
         Self {
@@ -130,68 +123,69 @@ impl Inner {
             hub,
             requests,
             http,
-            life: Mutex::new(Life { phase: Phase::Idle(None), closing: None, fading: None }),
+            lifecycle: Mutex::new(Lifecycle { phase: Phase::Idle(None), previous: Previous::default() }),
             tasks: Mutex::new(Some(JoinSet::new())),
             options: Arc::new(options),
         }
     }
 
-    /// Starts connecting, unless there is a connection or it is being made.
-    pub(super) fn begin(self: &Arc<Self>, agent: &str, asked: Asked) -> Result<Arc<Attempt>, Error> {
+    /// Starts to connect, unless there is a connection or an attempt.
+    pub(super) fn begin(self: &Arc<Self>, agent: &str, trigger: Trigger) -> Result<Arc<Attempt>, Error> {
         if agent.trim().is_empty() {
-            return Err(Error::config("connecting needs the name of an agent"));
+            return Err(Error::config("an agent name is required to connect"));
         }
         let attempt = Attempt::new(agent.trim().to_owned());
-        let before = {
-            let mut life = self.life();
-            match &life.phase {
+        let previous = {
+            let mut lifecycle = self.lifecycle();
+            match &lifecycle.phase {
                 Phase::Connecting(_) => return Err(Error::AlreadyConnected),
                 Phase::Connected(connection) if connection.is_usable() => {
                     return Err(Error::AlreadyConnected);
                 }
                 Phase::Connected(dead) => {
-                    life.closing = Some(Closing { connection: Arc::clone(dead), asked: false });
+                    lifecycle.previous.closing =
+                        Some(Closing { connection: Arc::clone(dead), requested: false });
                 }
                 Phase::Idle(_) => {}
             }
-            life.phase = Phase::Connecting(Arc::clone(&attempt));
-            life.before()
+            lifecycle.phase = Phase::Connecting(Arc::clone(&attempt));
+            lifecycle.previous.clone()
         };
-        self.start(&attempt, asked, before);
+        self.start(&attempt, trigger, previous);
         Ok(attempt)
     }
 
-    /// Ends the connection there is, whatever its state, and starts to make it again.
-    pub(super) fn begin_again(self: &Arc<Self>, old: &Arc<Connection>) -> Result<Again, Error> {
+    /// Closes the connection in any state and starts to connect again.
+    pub(super) fn reconnect(self: &Arc<Self>, old: &Arc<Connection>) -> Result<Reconnect, Error> {
         let attempt = Attempt::new(old.agent().to_owned());
-        let before = {
-            let mut life = self.life();
-            match &life.phase {
+        let previous = {
+            let mut lifecycle = self.lifecycle();
+            match &lifecycle.phase {
                 Phase::Connected(present) if Arc::ptr_eq(present, old) => {}
-                Phase::Connected(present) => return Ok(Again::Done(Arc::clone(present))),
-                Phase::Connecting(attempt) => return Ok(Again::Theirs(Arc::clone(attempt))),
+                Phase::Connected(present) => return Ok(Reconnect::Done(Arc::clone(present))),
+                Phase::Connecting(attempt) => return Ok(Reconnect::Joined(Arc::clone(attempt))),
                 Phase::Idle(_) => return Err(Error::NotConnected),
             }
-            life.closing = Some(Closing { connection: Arc::clone(old), asked: false });
-            life.phase = Phase::Connecting(Arc::clone(&attempt));
-            life.before()
+            lifecycle.previous.closing = Some(Closing { connection: Arc::clone(old), requested: false });
+            lifecycle.phase = Phase::Connecting(Arc::clone(&attempt));
+            lifecycle.previous.clone()
         };
-        self.start(&attempt, Asked::ByProgram, before);
-        Ok(Again::Ours(attempt))
+        self.start(&attempt, Trigger::Call, previous);
+        Ok(Reconnect::Started(attempt))
     }
 
-    fn start(self: &Arc<Self>, attempt: &Arc<Attempt>, asked: Asked, before: Before) {
+    fn start(self: &Arc<Self>, attempt: &Arc<Attempt>, trigger: Trigger, previous: Previous) {
         let (inner, task) = (Arc::clone(self), Arc::clone(attempt));
-        let started = self.spawn(async move { inner.run(&task, asked, before).await });
+        let started = self.spawn(async move { inner.run(&task, trigger, previous).await });
         if !started {
-            self.settle(attempt, Err(Error::NotConnected), Asked::ByProgram);
+            self.settle(attempt, Err(Error::NotConnected), Trigger::Call);
         }
     }
 
-    async fn run(self: Arc<Self>, attempt: &Arc<Attempt>, asked: Asked, before: Before) {
-        let Before { fading, closing } = before;
-        if let Some(old) = fading {
-            // What became of it is told to whoever asked for it.
+    async fn run(self: Arc<Self>, attempt: &Arc<Attempt>, trigger: Trigger, previous: Previous) {
+        let Previous { cancelled, closing } = previous;
+        if let Some(old) = cancelled {
+            // Its own caller gets the outcome.
             let _ = old.finished().await;
         }
         if let Some(old) = closing {
@@ -199,10 +193,10 @@ impl Inner {
         }
         self.hub.connection(ConnectionState::Connecting);
         let mut opening = None;
-        let mut given_up = attempt.given_up.subscribe();
+        let mut cancelled = attempt.cancelled.subscribe();
         let outcome = tokio::select! {
             biased;
-            _ = given_up.wait_for(|given_up| *given_up) => Err(Error::Disconnected { what: "connect".to_owned() }),
+            _ = cancelled.wait_for(|cancelled| *cancelled) => Err(Error::Disconnected { what: "connect".to_owned() }),
             outcome = self.establish(&attempt.agent, &mut opening) => outcome,
         };
         let outcome = match (outcome, &opening) {
@@ -215,7 +209,7 @@ impl Inner {
                 Err(outcome.err().unwrap_or_else(|| Error::Disconnected { what: "connect".to_owned() }))
             }
         };
-        self.settle(attempt, outcome, asked);
+        self.settle(attempt, outcome, trigger);
     }
 
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
@@ -225,71 +219,72 @@ impl Inner {
         opening.insert(Arc::new(connection)).initialize().await
     }
 
-    /// Makes a connection the one there is, unless the attempt was given up meanwhile.
+    /// Makes this the current connection, unless the attempt was cancelled.
     fn install(&self, attempt: &Arc<Attempt>, connection: &Arc<Connection>) -> bool {
-        let mut life = self.life();
-        let present = matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt));
+        let mut lifecycle = self.lifecycle();
+        let present = matches!(&lifecycle.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt));
         if present {
-            life.phase = Phase::Connected(Arc::clone(connection));
+            lifecycle.phase = Phase::Connected(Arc::clone(connection));
             self.hub.connection(ConnectionState::Connected);
         }
         present
     }
 
-    fn settle(&self, attempt: &Arc<Attempt>, outcome: Outcome, asked: Asked) {
+    fn settle(&self, attempt: &Arc<Attempt>, outcome: Outcome, trigger: Trigger) {
         if let Err(error) = &outcome {
-            let mut life = self.life();
-            if life.fading.as_ref().is_some_and(|fading| Arc::ptr_eq(fading, attempt)) {
-                life.fading = None;
+            let mut lifecycle = self.lifecycle();
+            if lifecycle.previous.cancelled.as_ref().is_some_and(|cancelled| Arc::ptr_eq(cancelled, attempt))
+            {
+                lifecycle.previous.cancelled = None;
             }
-            if matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
-                life.phase = Phase::Idle((asked == Asked::ByOptions).then(|| error.clone()));
+            if matches!(&lifecycle.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
+                lifecycle.phase = Phase::Idle((trigger == Trigger::Background).then(|| error.clone()));
             }
             self.hub.connection(ConnectionState::Disconnected);
         }
         attempt.outcome.send_replace(Some(outcome));
     }
 
-    /// Gives an attempt up whose caller went away.
-    pub(super) fn give_up(&self, attempt: &Arc<Attempt>) {
-        let mut life = self.life();
-        if matches!(&life.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
-            life.phase = Phase::Idle(None);
-            life.fading = Some(Arc::clone(attempt));
+    /// Cancels an attempt whose caller was dropped.
+    pub(super) fn cancel_attempt(&self, attempt: &Arc<Attempt>) {
+        let mut lifecycle = self.lifecycle();
+        if matches!(&lifecycle.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
+            lifecycle.phase = Phase::Idle(None);
+            lifecycle.previous.cancelled = Some(Arc::clone(attempt));
         }
-        drop(life);
-        attempt.given_up.send_replace(true);
+        drop(lifecycle);
+        attempt.cancelled.send_replace(true);
     }
 
-    /// Ends the connection, or the attempt to make it, within a bound.
+    /// Closes the connection, or cancels the attempt, within a deadline.
     pub(crate) async fn disconnect(&self) {
-        let (phase, closing) = {
-            let mut life = self.life();
-            let phase = std::mem::replace(&mut life.phase, Phase::Idle(None));
+        let (phase, previous) = {
+            let mut lifecycle = self.lifecycle();
+            let phase = std::mem::replace(&mut lifecycle.phase, Phase::Idle(None));
             match &phase {
                 Phase::Connected(connection) => {
-                    life.closing = Some(Closing { connection: Arc::clone(connection), asked: true });
+                    lifecycle.previous.closing =
+                        Some(Closing { connection: Arc::clone(connection), requested: true });
                 }
-                Phase::Connecting(attempt) => life.fading = Some(Arc::clone(attempt)),
+                Phase::Connecting(attempt) => lifecycle.previous.cancelled = Some(Arc::clone(attempt)),
                 Phase::Idle(_) => {}
             }
-            (phase, (life.closing.clone(), life.fading.clone()))
+            (phase, lifecycle.previous.clone())
         };
         match phase {
             Phase::Connecting(attempt) => {
-                attempt.given_up.send_replace(true);
-                // What became of it is told to whoever asked for it.
+                attempt.cancelled.send_replace(true);
+                // Its own caller gets the outcome.
                 let _ = attempt.finished().await;
             }
             Phase::Connected(connection) => self.finish_closing(&connection).await,
             Phase::Idle(_) => {
-                let (closing, fading) = closing;
-                if let Some(fading) = fading {
-                    let _ = fading.finished().await;
+                if let Some(cancelled) = previous.cancelled {
+                    let _ = cancelled.finished().await;
                 }
-                match closing {
+                match previous.closing {
                     Some(closing) => self.finish_closing(&closing.connection).await,
-                    // There is no change to publish, but layers hear that no connection is wanted.
+                    // The state does not change, but layers need to know that no connection is wanted.
                     None => {
                         let wanted = Event::Connection(ConnectionState::Disconnected);
                         self.hub.log(LogRecord::Event(wanted), None, Origin::Live);
@@ -299,18 +294,19 @@ impl Inner {
         }
     }
 
-    /// Ends the connection, if no call is being made over it and no turn is running. A turn that begins at this moment
-    /// either comes first, or finds no connection and is not sent.
+    /// Closes the connection if no call is pending and no turn is running. A turn that begins at the same time either
+    /// keeps the connection open, or finds none and is not sent.
     pub(crate) async fn disconnect_if_idle(&self) -> bool {
         let connection = {
-            let mut life = self.life();
-            let Phase::Connected(connection) = &life.phase else { return false };
+            let mut lifecycle = self.lifecycle();
+            let Phase::Connected(connection) = &lifecycle.phase else { return false };
             let connection = Arc::clone(connection);
             if !connection.is_quiet() || !self.hub.is_quiet() {
                 return false;
             }
-            life.phase = Phase::Idle(None);
-            life.closing = Some(Closing { connection: Arc::clone(&connection), asked: true });
+            lifecycle.phase = Phase::Idle(None);
+            lifecycle.previous.closing =
+                Some(Closing { connection: Arc::clone(&connection), requested: true });
             connection
         };
         self.finish_closing(&connection).await;
@@ -319,20 +315,20 @@ impl Inner {
 
     async fn finish_closing(&self, connection: &Arc<Connection>) {
         connection.close().await;
-        let mut life = self.life();
-        if let Some(closing) = life.closing.take_if(|closing| closing.is_of(connection))
-            && closing.asked
+        let mut lifecycle = self.lifecycle();
+        if let Some(closing) = lifecycle.previous.closing.take_if(|closing| closing.is_of(connection))
+            && closing.requested
         {
             self.hub.connection(ConnectionState::Disconnected);
         }
     }
 
-    /// The connection, once it is made if it is being made. One that could not be made in the background is tried again
-    /// once, unless this call has waited for an attempt that failed.
+    /// Returns the connection, and waits for it while connecting. If connecting in the background failed, this tries
+    /// again once, unless this call has waited for the failed attempt.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
         let mut tried = false;
         loop {
-            let attempt = match &self.life().phase {
+            let attempt = match &self.lifecycle().phase {
                 Phase::Connected(connection) => return Ok(Arc::clone(connection)),
                 Phase::Idle(Some(error)) if tried => return Err(error.clone()),
                 Phase::Idle(Some(_)) => None,
@@ -342,29 +338,30 @@ impl Inner {
             tried = true;
             let attempt = match attempt {
                 Some(attempt) => attempt,
-                None => match self.begin(self.options.agent.as_deref().unwrap_or_default(), Asked::ByOptions)
-                {
-                    Ok(attempt) => attempt,
-                    // Another call was quicker.
-                    Err(Error::AlreadyConnected) => continue,
-                    Err(error) => return Err(error),
-                },
+                None => {
+                    match self.begin(self.options.agent.as_deref().unwrap_or_default(), Trigger::Background) {
+                        Ok(attempt) => attempt,
+                        // Another call has started to connect.
+                        Err(Error::AlreadyConnected) => continue,
+                        Err(error) => return Err(error),
+                    }
+                }
             };
-            // Success and failure alike show in the phase.
+            // The phase shows success and failure.
             let _ = attempt.finished().await;
         }
     }
 
-    /// The connection, if there is one now.
+    /// Returns the current connection, if there is one.
     pub(crate) fn present(&self) -> Option<Arc<Connection>> {
-        match &self.life().phase {
+        match &self.lifecycle().phase {
             Phase::Connected(connection) => Some(Arc::clone(connection)),
             _ => None,
         }
     }
 
     pub(super) fn state(&self) -> ConnectionState {
-        let connection = match &self.life().phase {
+        let connection = match &self.lifecycle().phase {
             Phase::Idle(_) => return ConnectionState::Disconnected,
             Phase::Connecting(_) => return ConnectionState::Connecting,
             Phase::Connected(connection) => Arc::clone(connection),
@@ -372,7 +369,7 @@ impl Inner {
         connection.state()
     }
 
-    /// Starts a task that ends with the last handle; `false` if that is gone, or there is no runtime.
+    /// Starts a task that ends with the last handle. Returns `false` if there is no handle or no runtime.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(tasks), Ok(runtime)) = (tasks.as_mut(), tokio::runtime::Handle::try_current()) else {
@@ -383,16 +380,16 @@ impl Inner {
         true
     }
 
-    /// Ends everything at once, without telling the server.
+    /// Ends everything at once, without closing the connection on the server.
     pub(super) fn shut_down(&self) {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let phase = std::mem::replace(&mut self.life().phase, Phase::Idle(None));
+        let phase = std::mem::replace(&mut self.lifecycle().phase, Phase::Idle(None));
         drop((tasks, phase));
         self.hub.close();
     }
 
-    fn life(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
+        self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

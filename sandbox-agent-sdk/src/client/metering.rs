@@ -19,12 +19,12 @@ impl Session {
     /// What the session used so far: tokens, cost, turns, time. See [`usage`](crate::usage).
     #[must_use]
     pub fn usage(&self) -> UsageTotals {
-        self.client().inner().hub.usage.of_session(self.id())
+        self.client().inner().hub.usage(|usage| usage.of_session(self.id()))
     }
 
     /// Limits what the session may use, or with `None` no longer does. What was used before counts.
     pub fn set_budget(&self, budget: impl Into<Option<Budget>>) {
-        self.client().inner().hub.usage.set_budget(Some(self.id()), budget.into());
+        self.client().inner().hub.usage(|usage| usage.set_budget(Some(self.id()), budget.into()));
     }
 }
 
@@ -32,13 +32,13 @@ impl SandboxAgentClient {
     /// What all sessions used that this client has made, loaded, resumed or prompted.
     #[must_use]
     pub fn usage(&self) -> UsageTotals {
-        self.inner().hub.usage.of_all()
+        self.inner().hub.usage(|usage| usage.of_all())
     }
 
     /// Limits what all sessions of this client may use together, or with `None` no longer does. What was used before
     /// counts.
     pub fn set_budget(&self, budget: impl Into<Option<Budget>>) {
-        self.inner().hub.usage.set_budget(None, budget.into());
+        self.inner().hub.usage(|usage| usage.set_budget(None, budget.into()));
     }
 }
 
@@ -48,12 +48,11 @@ pub(super) async fn metered(
     session: &str,
     turn: impl Future<Output = Outcome> + Send,
 ) -> Outcome {
-    let usage = &inner.hub.usage;
-    if let Some(spent) = usage.refuses(session, now()) {
+    let began = now();
+    if let Some(spent) = inner.hub.usage(|usage| usage.refuses(session, began)) {
         return Err(Error::BudgetSpent(Box::new(spent)));
     }
-    let began = now();
-    usage.begin_turn(session, began);
+    inner.hub.usage(|usage| usage.begin_turn(session, began));
     let running = Running { inner, session, began, done: false };
     let (outcome, spent) = running.watch(turn).await;
     running.finish(outcome, spent)
@@ -70,18 +69,18 @@ struct Running<'a> {
 impl Running<'_> {
     /// Waits for the end of the turn, and cancels it when a budget is spent.
     async fn watch(&self, turn: impl Future<Output = Outcome> + Send) -> (Outcome, Option<BudgetEvent>) {
-        let usage = &self.inner.hub.usage;
+        let hub = &self.inner.hub;
         let mut turn = std::pin::pin!(turn);
-        let mut changed = usage.watch();
+        let mut changed = hub.usage(|usage| usage.watch());
         let mut spent = None;
         let mut cancelling: OptionFuture<_> = None.into();
         loop {
             self.publish(false);
             if spent.is_none() {
-                spent = usage.cancels(self.session, now());
+                spent = hub.usage(|usage| usage.cancels(self.session, now()));
                 cancelling = spent.is_some().then(|| self.cancel().fuse()).into();
             }
-            let moment = usage.next_moment(self.session, now());
+            let moment = hub.usage(|usage| usage.next_moment(self.session, now()));
             tokio::select! {
                 biased;
                 outcome = &mut turn => return (outcome, spent),
@@ -106,7 +105,6 @@ impl Running<'_> {
 
     fn finish(mut self, outcome: Outcome, spent: Option<BudgetEvent>) -> Outcome {
         self.done = true;
-        let usage = &self.inner.hub.usage;
         let cancelled = *self.inner.hub.watch_turn(self.session).borrow() == TurnState::Cancelling;
         let end = TurnEnd {
             response: outcome.as_ref().ok().map(|outcome| &outcome.raw),
@@ -114,7 +112,7 @@ impl Running<'_> {
             cancelled,
             executed: outcome.as_ref().map_or_else(is_executed, |_| true),
         };
-        let used = usage.end_turn(self.session, &end);
+        let used = self.inner.hub.usage(|usage| usage.end_turn(self.session, &end));
         self.publish(end.executed);
         outcome.map(|mut outcome| {
             outcome.usage = Box::new(used);
@@ -124,7 +122,8 @@ impl Running<'_> {
     }
 
     fn publish(&self, after_turn: bool) {
-        for news in self.inner.hub.usage.news(self.session, now(), after_turn) {
+        let news = self.inner.hub.usage(|usage| usage.news(self.session, now(), after_turn));
+        for news in news {
             self.inner.hub.publish(&Event::Budget(Box::new(news)));
         }
     }
@@ -136,7 +135,7 @@ impl Drop for Running<'_> {
         if !self.done {
             let elapsed = now().saturating_duration_since(self.began);
             let end = TurnEnd { response: None, elapsed, cancelled: true, executed: true };
-            self.inner.hub.usage.end_turn(self.session, &end);
+            self.inner.hub.usage(|usage| usage.end_turn(self.session, &end));
         }
     }
 }

@@ -65,7 +65,7 @@ impl SandboxAgentClient {
         self.about(SET_OPTION, session_id.into(), params, Needs::Session, move |about, answer| {
             let options = ConfigOption::read_all(&answer).unwrap_or_else(|| {
                 // An empty response means that the option was set as requested.
-                let mut options = about.hub.adopt(about.id).get().config_options.clone();
+                let mut options = about.hub.snapshot(about.id).config_options.clone();
                 if let Some(known) = options.iter_mut().find(|known| known.id == option) {
                     known.current = value;
                 }

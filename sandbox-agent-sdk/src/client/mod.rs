@@ -5,7 +5,7 @@
 //! lifecycle                  connect, disconnect, races
 //! opening, methods, stopping what can be done with sessions
 //! connection, calls, prompting   one connection and the calls made over it
-//! pump                       the one task that turns messages into events
+//! event_loop                 the task that turns messages into events
 //! router                     agent requests: whether they are ours, and which handler answers
 //! account, offers            logging out, deleting sessions; what this client can do
 //! hub                        who listens, which turn runs, which session has ended
@@ -19,6 +19,7 @@ mod calls;
 pub(crate) mod capabilities;
 mod connection;
 pub(crate) mod event;
+mod event_loop;
 pub(crate) mod feature;
 mod handle;
 mod hub;
@@ -38,7 +39,6 @@ pub(crate) mod options;
 mod parts;
 mod probe;
 mod prompting;
-mod pump;
 pub(crate) mod random;
 mod reading;
 mod router;
@@ -54,7 +54,7 @@ mod turn;
 mod wiring;
 
 pub use capabilities::Capabilities;
-pub use event::{Event, Events, Gap, Origin, SessionEnded};
+pub use event::{Event, Events, Gap, Origin, SessionEnded, TurnEnded};
 pub use feature::{Feature, Support};
 pub use handle::{SandboxAgentClient, SessionClaim, WeakClient};
 #[cfg(feature = "sessions")]

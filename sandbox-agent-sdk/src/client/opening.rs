@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::calls::Needs;
 use super::connection::{Connection, name_agent};
 use super::handle::SandboxAgentClient;
-use super::lifecycle::Again;
+use super::lifecycle::Reconnect;
 use super::names::{FORK, LOAD, NEW, RESUME};
 use super::session::Session;
 use super::stopping::terminate;
@@ -55,12 +55,12 @@ impl SandboxAgentClient {
 
     /// Reconnects after the server has forgotten the connection, once for all callers.
     async fn reconnected(&self, gone: &Arc<Connection>) -> Result<Arc<Connection>, Error> {
-        match self.inner().begin_again(gone)? {
-            Again::Ours(attempt) | Again::Theirs(attempt) => {
+        match self.inner().reconnect(gone)? {
+            Reconnect::Started(attempt) | Reconnect::Joined(attempt) => {
                 attempt.finished().await?;
                 self.inner().connection().await
             }
-            Again::Done(connection) => Ok(connection),
+            Reconnect::Done(connection) => Ok(connection),
         }
     }
 
@@ -73,7 +73,7 @@ impl SandboxAgentClient {
         self.request_retries(connection, &agent, &mut params);
         let answer = connection.call(NEW, params.into()).await?;
         let session = self.opened(answer, NEW, began, &agent, new.given())?;
-        hub.usage.created(session.id());
+        hub.usage(|usage| usage.created(session.id()));
         hub.opened(session.id(), OpenSession::like(new.clone()));
         match grant(&session, new, connection).await {
             Ok(()) => Ok(session),
@@ -124,7 +124,7 @@ impl SandboxAgentClient {
         options: RequestOptions,
     ) -> Result<Session, Error> {
         let hub = &self.inner().hub;
-        let _taking_up = hub.take_up(id);
+        let _resuming = hub.begin_resume(id);
         let collected = hub.collect_history(id);
         let params = self.session_params(connection, id, new)?;
         let began = hub.now();
@@ -133,7 +133,7 @@ impl SandboxAgentClient {
         let history = std::iter::from_fn(|| collected.pop()).collect();
         let answer = answer?;
         hub.revive(id);
-        hub.usage.joined(id, connection.kind() == ServerKind::Shared);
+        hub.usage(|usage| usage.joined(id, connection.kind() == ServerKind::Shared));
         hub.opened(id, OpenSession::like(new.clone()));
         hub.answered(id, Patch::of_state(&answer), began);
         Ok(Session::loaded(self.clone(), id.to_owned(), answer, history))
@@ -218,7 +218,7 @@ impl SandboxAgentClient {
             let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
             let agent = agent.as_deref().unwrap_or_else(|| connection.agent());
             let forked = client.opened(answer, FORK, began, agent, new.given())?;
-            hub.usage.joined(forked.id(), true);
+            hub.usage(|usage| usage.joined(forked.id(), true));
             Ok(forked)
         })
     }
@@ -288,7 +288,7 @@ fn check_directories(connection: &Connection, new: &NewSession) -> Result<(), Er
     Ok(())
 }
 
-/// Sets the requested mode, model and thought level that are not in force yet.
+/// Sets the requested mode, model and thought level that are not set yet.
 async fn grant(session: &Session, new: &NewSession, connection: &Connection) -> Result<(), Error> {
     // A shared endpoint with extensions sets mode and model itself, and need not be able to do it by a call.
     let extensions = connection.capabilities().is_some_and(|can| !can.extensions.is_empty());

@@ -18,7 +18,7 @@ const WHAT: &str = "find the kind of server";
 /// How long a server may take to say the rest of why it refuses.
 const STALL: Duration = Duration::from_secs(10);
 
-/// An event that no server has reached: a probe wants to hear nothing of what was before.
+/// An event number that no server reaches: a probe needs no earlier events.
 const NO_EVENT: &str = "9007199254740991";
 /// The first pause between two looks at a server that is not up.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Routes the agent's requests: whether they are addressed to this client, and what answers them.
+//! Routes agent requests: to the handlers of this client, or to the application as unclaimed.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use self::incoming::Incoming;
 use self::owned::OwnedSession;
 pub(super) use self::owned::OwnedSessions;
 pub(super) use self::unclaimed::UnclaimedTable;
+use super::event_loop::Shared;
 use super::hub::{Hub, OpenRequest};
-use super::pump::Shared;
 use crate::requests::{AgentRequest, UnclaimedRequest};
 use crate::requests::{ConnectionHandlers, Held, Open, PermissionHandler, RequestHandler};
 use crate::{Event, PermissionPolicy};
@@ -37,8 +37,8 @@ pub(super) struct RequestRouter {
     decisions: Arc<Decisions>,
     handlers: Arc<ConnectionHandlers>,
     shared: Arc<Shared>,
-    /// The handlers at work, and those that release what belongs to an ended session. They end with the connection.
-    at_work: JoinSet<()>,
+    /// The tasks of handlers. They end with the connection.
+    tasks: JoinSet<()>,
 }
 
 impl RequestRouter {
@@ -52,7 +52,7 @@ impl RequestRouter {
         let ends = Arc::new(Ends::new(wire.clone()));
         hub.listen(&ends);
         let decisions = Arc::new(Decisions::new(Arc::clone(&hub), policy, handler));
-        Self { ends, hub, decisions, handlers, shared, at_work: JoinSet::new() }
+        Self { ends, hub, decisions, handlers, shared, tasks: JoinSet::new() }
     }
 
     pub(super) fn route(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
@@ -82,17 +82,17 @@ impl RequestRouter {
     pub(super) async fn maintain(&mut self) -> std::convert::Infallible {
         loop {
             tokio::select! {
-                Some(_) = self.at_work.join_next() => {}
+                Some(_) = self.tasks.join_next() => {}
                 session = self.ends.next() => {
                     let handlers = Arc::clone(&self.handlers);
-                    self.at_work.spawn(async move { handlers.session_ended(&session).await });
+                    self.tasks.spawn(async move { handlers.session_ended(&session).await });
                 }
             }
         }
     }
 
-    /// Whether a request of this session is addressed to this client. Every client of a shared endpoint sees it, and
-    /// the first response counts: what another client is asked must not be answered here.
+    /// Whether a request of this session is addressed to this client. Every client of a shared endpoint receives it, and
+    /// the first response counts. So requests to other clients must not be answered here.
     fn is_ours(&self, session: Option<&str>) -> bool {
         !self.shared.is_shared || session.is_some_and(|session| self.hub.has_pending_call(session))
     }
@@ -120,11 +120,11 @@ impl RequestRouter {
         self.hub.publish(&Event::RequestRejected { session_id: session, method, reason: error.to_string() });
     }
 
-    /// Gives a request that is addressed to this client to what answers it.
+    /// Passes a request that is addressed to this client to its handler.
     fn serve(&mut self, incoming: Incoming) {
         let Incoming { method, session, params, responder } = incoming;
         let Ok(params) = params else { return };
-        if session.as_deref().is_some_and(|session| self.hub.is_deserted(session)) {
+        if session.as_deref().is_some_and(|session| self.hub.is_over(session)) {
             // It was sent before the session ended, and nothing waits for a response.
             let _ = responder.ignore();
             return;
@@ -152,12 +152,12 @@ impl RequestRouter {
         let held = Box::new(guards);
         let request = Undecided { method: &method, session: session.as_ref(), params, held };
         if let Some(deciding) = self.decisions.decide(request, responder) {
-            self.at_work.spawn(deciding);
+            self.tasks.spawn(deciding);
         }
     }
 
-    /// Runs a handler for as long as its response is wanted. What it has created for a response that is no longer wanted
-    /// is released.
+    /// Runs the handlers of a request until they respond or the agent withdraws it. If the response cannot be delivered,
+    /// the handlers release what they created for it.
     fn work(
         &mut self,
         request: AgentRequest,
@@ -167,7 +167,7 @@ impl RequestRouter {
     ) {
         let (method, session) = (request.method().to_owned(), request.session_id().map(str::to_owned));
         let response = request.dispatch(handlers.clone());
-        self.at_work.spawn(async move {
+        self.tasks.spawn(async move {
             let _guards = guards;
             let response = tokio::select! {
                 biased;
@@ -189,6 +189,5 @@ impl RequestRouter {
     }
 }
 
-/// What holds for as long as an agent request is open: its session is among those with requests of ours, and its turn
-/// waits for this client.
+/// Held while an agent request is open: marks its session as one with requests of this client, and its turn as waiting.
 type Guards = (Option<OwnedSession>, Option<OpenRequest>);

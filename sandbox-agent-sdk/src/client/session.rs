@@ -7,10 +7,10 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::handle::SandboxAgentClient;
+use super::hub::SessionHandle;
 use super::names::SET_OPTION;
 use super::stream::PromptLayer;
 use super::turn::Turn;
-use crate::client::snapshot::SnapshotCell;
 use crate::session::{ModelList, SessionInfo, SessionMetadata, SessionSnapshot, TerminateResult};
 use crate::update::ConfigOption;
 use crate::{Error, Events, NewSession, Prompt, TerminationInfo, Update};
@@ -35,7 +35,8 @@ pub struct Session {
     /// The response that created it; `null` for a handle that was created from an id.
     answer: Arc<Value>,
     history: Arc<[Update]>,
-    snapshot: Arc<SnapshotCell>,
+    /// Keeps the state of the session.
+    _handle: SessionHandle,
 }
 
 impl Session {
@@ -49,8 +50,8 @@ impl Session {
         answer: Value,
         history: Vec<Update>,
     ) -> Self {
-        let snapshot = client.inner().hub.adopt(&id);
-        Self { client, id: id.into(), answer: Arc::new(answer), history: history.into(), snapshot }
+        let handle = client.inner().hub.name(&id);
+        Self { client, id: id.into(), answer: Arc::new(answer), history: history.into(), _handle: handle }
     }
 
     /// Returns the session id.
@@ -76,7 +77,7 @@ impl Session {
     /// The returned snapshot does not change; call this again for a newer one.
     #[must_use]
     pub fn snapshot(&self) -> Arc<SessionSnapshot> {
-        self.snapshot.get()
+        self.client.inner().hub.snapshot(&self.id)
     }
 
     /// Returns the raw response that created, loaded or resumed the session.

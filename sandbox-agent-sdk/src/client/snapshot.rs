@@ -7,16 +7,16 @@ use crate::session::{Model, ModelList, SessionMetadata};
 use crate::update::{Command, ConfigOption};
 use crate::usage::Cost;
 
-mod cell;
 mod patch;
 mod reported;
 #[cfg(test)]
 mod tests;
 mod tool;
+mod tracked;
 
-pub(crate) use cell::SnapshotCell;
 pub(crate) use patch::Patch;
 pub use tool::Tool;
+pub(crate) use tracked::TrackedSnapshot;
 
 /// The current state of a session: its choices, and what is chosen.
 ///

@@ -12,12 +12,12 @@ use crate::client::event::Weight;
 use crate::convert::decoded::value_size;
 use crate::error::RpcError;
 use crate::event::{Gap, Origin};
-use crate::{Error, Event, Prompt, TurnOutcome};
+use crate::{Error, Event, Prompt};
 
 pub use super::log::EventLog;
 pub use super::reading::StreamReader;
 
-/// What a layer does with a prompt besides: [`Session::prompt_with`](crate::Session::prompt_with).
+/// A layer around a prompt, for example one that stores it: [`Session::prompt_with`](crate::Session::prompt_with).
 pub trait PromptLayer: Send + 'static {
     /// Runs before the prompt is sent, with the id that its response has in the stream. If it fails, the prompt is not
     /// sent, and the turn fails with the error. A prompt that is sent again has another id.
@@ -31,7 +31,7 @@ pub trait PromptLayer: Send + 'static {
     }
 }
 
-/// Where a prompt is sent again, and what.
+/// The session to which a prompt is sent again.
 #[derive(Debug, Clone)]
 pub struct Resend {
     /// The session.
@@ -40,7 +40,7 @@ pub struct Resend {
     pub prompt: Prompt,
 }
 
-/// Where an event stands in the stream of a server.
+/// The position of an event in the stream of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StreamPosition {
@@ -54,16 +54,16 @@ pub struct StreamPosition {
 }
 
 impl StreamPosition {
-    /// How much of an event's content its fingerprint covers, beside its length.
+    /// How much of an event's content its fingerprint covers, besides its length.
     const PRINTED_BYTES: usize = 4096;
 
-    /// The position before the first event of a server.
+    /// Returns the position before the first event of a server.
     #[must_use]
     pub fn beginning() -> Self {
         Self { incarnation: 0, offset: 0, fingerprint: 0 }
     }
 
-    /// A position that was stored.
+    /// Creates a position from stored values.
     #[must_use]
     pub fn new(incarnation: u64, offset: u64, fingerprint: u64) -> Self {
         Self { incarnation, offset, fingerprint }
@@ -79,13 +79,13 @@ impl StreamPosition {
         Self { incarnation, offset, fingerprint }
     }
 
-    /// Whether it stands behind another position of the same incarnation, or in a later one.
+    /// Returns whether it is after another position of the same incarnation, or in a later incarnation.
     #[must_use]
     pub fn is_behind(&self, other: &Self) -> bool {
         (self.incarnation, self.offset) > (other.incarnation, other.offset)
     }
 
-    /// Whether both name the same event of one server, whatever the incarnations are called.
+    /// Returns whether both identify the same event, regardless of the numbers of the incarnations.
     #[must_use]
     pub fn is_same_event(&self, other: &Self) -> bool {
         (self.offset, self.fingerprint) == (other.offset, other.fingerprint)
@@ -96,7 +96,7 @@ impl StreamPosition {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LogEntry {
-    /// Where it stands in the server's stream; `None` if it is not part of it, or the server does not number its
+    /// The position in the server's stream; `None` if the entry is not part of it, or the server does not number its
     /// events.
     pub position: Option<StreamPosition>,
     /// Whether it is live.
@@ -132,16 +132,6 @@ pub enum LogRecord {
     },
     /// A call of this client about a session was settled.
     Settled(Settlement),
-    /// A turn of this client ended. Every report of it stands before.
-    #[non_exhaustive]
-    TurnEnded {
-        /// The session.
-        session_id: String,
-        /// The id of the prompt, if it was sent.
-        request_id: Option<String>,
-        /// How it ended.
-        outcome: Result<TurnOutcome, Error>,
-    },
     /// Events that should be here and that the server no longer has.
     Missing(Gap),
 }
@@ -169,14 +159,13 @@ impl LogEntry {
         Self::new(LogRecord::Event(event.copy_for(false)), position, event.origin())
     }
 
-    /// The session it belongs to, if it belongs to one.
+    /// Returns the session of the entry, if it has one.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         match &self.record {
             LogRecord::Event(event) => event.session_id(),
             LogRecord::AgentRequest { params, .. } => params.get("sessionId").and_then(Value::as_str),
             LogRecord::Settled(settlement) => Some(&settlement.session_id),
-            LogRecord::TurnEnded { session_id, .. } => Some(session_id),
             LogRecord::Response { .. } | LogRecord::Missing(_) => None,
         }
     }

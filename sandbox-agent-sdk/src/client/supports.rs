@@ -26,7 +26,7 @@ impl Learned {
         self.lock().insert((agent.to_owned(), method.to_owned()), there);
     }
 
-    /// The agent, or the server, was started anew and may be another one.
+    /// The agent, or the server, restarted and may be another one.
     pub(super) fn clear(&self) {
         self.lock().clear();
     }

@@ -67,7 +67,7 @@ impl Wiring {
             .method("session/resume", times.session)
             .method("session/fork", times.session);
         timeouts.close = match self.kind {
-            // They respond only when the request is given up, while their agent lives: it only has to be sent.
+            // While their agent runs, they respond only when the request is cancelled. It only has to be sent.
             ServerKind::PerAgent => times.disconnect.min(RELEASED_CLOSE),
             _ => times.disconnect,
         };

@@ -3,9 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::convert::decoded::{members_size, value_size};
+
+mod builder;
 mod codec;
 mod extra;
 
+pub(crate) use codec::ToolCallContent;
 pub use extra::{Annotations, ContentExtra};
 
 /// A content block of a prompt, a message or a tool call.
@@ -19,8 +23,8 @@ pub enum Content {
     Text {
         /// The text.
         text: String,
-        /// Annotations, `_meta` and unknown fields.
-        extra: ContentExtra,
+        /// Annotations, `_meta` and unknown fields, if there are any.
+        extra: Option<Box<ContentExtra>>,
     },
     /// An image.
     #[non_exhaustive]
@@ -31,8 +35,8 @@ pub enum Content {
         mime_type: String,
         /// The source of the image.
         uri: Option<String>,
-        /// Annotations, `_meta` and unknown fields.
-        extra: ContentExtra,
+        /// Annotations, `_meta` and unknown fields, if there are any.
+        extra: Option<Box<ContentExtra>>,
     },
     /// An audio clip.
     #[non_exhaustive]
@@ -41,8 +45,8 @@ pub enum Content {
         data: String,
         /// The media type, such as `audio/wav`.
         mime_type: String,
-        /// Annotations, `_meta` and unknown fields.
-        extra: ContentExtra,
+        /// Annotations, `_meta` and unknown fields, if there are any.
+        extra: Option<Box<ContentExtra>>,
     },
     /// A link to a resource that the agent can fetch, such as a file.
     #[non_exhaustive]
@@ -59,8 +63,8 @@ pub enum Content {
         mime_type: Option<String>,
         /// The size in bytes.
         size: Option<u64>,
-        /// Annotations, `_meta` and unknown fields.
-        extra: ContentExtra,
+        /// Annotations, `_meta` and unknown fields, if there are any.
+        extra: Option<Box<ContentExtra>>,
     },
     /// An embedded resource with text.
     #[non_exhaustive]
@@ -73,8 +77,8 @@ pub enum Content {
         mime_type: Option<String>,
         /// The other fields of the resource, including its `_meta`.
         resource: Map<String, Value>,
-        /// Annotations, `_meta` and unknown fields.
-        extra: ContentExtra,
+        /// Annotations, `_meta` and unknown fields, if there are any.
+        extra: Option<Box<ContentExtra>>,
     },
     /// An embedded resource with binary data.
     #[non_exhaustive]
@@ -87,8 +91,8 @@ pub enum Content {
         mime_type: Option<String>,
         /// The other fields of the resource, including its `_meta`.
         resource: Map<String, Value>,
-        /// Annotations, `_meta` and unknown fields.
-        extra: ContentExtra,
+        /// Annotations, `_meta` and unknown fields, if there are any.
+        extra: Option<Box<ContentExtra>>,
     },
     /// A change that a tool call makes to a file.
     #[non_exhaustive]
@@ -99,16 +103,16 @@ pub enum Content {
         old_text: Option<String>,
         /// The new contents.
         new_text: String,
-        /// Annotations, `_meta` and unknown fields.
-        extra: ContentExtra,
+        /// Annotations, `_meta` and unknown fields, if there are any.
+        extra: Option<Box<ContentExtra>>,
     },
     /// The output of a terminal in which a tool call runs.
     #[non_exhaustive]
     Terminal {
         /// The id of the terminal.
         id: String,
-        /// Annotations, `_meta` and unknown fields.
-        extra: ContentExtra,
+        /// Annotations, `_meta` and unknown fields, if there are any.
+        extra: Option<Box<ContentExtra>>,
     },
     /// Any other content, as JSON.
     Other(Value),
@@ -118,24 +122,19 @@ impl Content {
     /// Creates text content.
     #[must_use]
     pub fn text_of(text: impl Into<String>) -> Self {
-        Self::Text { text: text.into(), extra: ContentExtra::default() }
+        Self::Text { text: text.into(), extra: None }
     }
 
     /// Creates an image from base64 data and a media type, such as `image/png`.
     #[must_use]
     pub fn image(data: impl Into<String>, mime_type: impl Into<String>) -> Self {
-        Self::Image {
-            data: data.into(),
-            mime_type: mime_type.into(),
-            uri: None,
-            extra: ContentExtra::default(),
-        }
+        Self::Image { data: data.into(), mime_type: mime_type.into(), uri: None, extra: None }
     }
 
     /// Creates an audio clip from base64 data and a media type, such as `audio/wav`.
     #[must_use]
     pub fn audio(data: impl Into<String>, mime_type: impl Into<String>) -> Self {
-        Self::Audio { data: data.into(), mime_type: mime_type.into(), extra: ContentExtra::default() }
+        Self::Audio { data: data.into(), mime_type: mime_type.into(), extra: None }
     }
 
     /// Creates a link to a resource that the agent can fetch, such as a file.
@@ -148,7 +147,7 @@ impl Content {
             description: None,
             mime_type: None,
             size: None,
-            extra: ContentExtra::default(),
+            extra: None,
         }
     }
 
@@ -160,27 +159,21 @@ impl Content {
             text: text.into(),
             mime_type: None,
             resource: Map::new(),
-            extra: ContentExtra::default(),
+            extra: None,
         }
     }
 
     /// Creates an embedded resource with base64 data.
     #[must_use]
     pub fn blob(uri: impl Into<String>, blob: impl Into<String>) -> Self {
-        Self::Blob {
-            uri: uri.into(),
-            blob: blob.into(),
-            mime_type: None,
-            resource: Map::new(),
-            extra: ContentExtra::default(),
-        }
+        Self::Blob { uri: uri.into(), blob: blob.into(), mime_type: None, resource: Map::new(), extra: None }
     }
 
     /// Creates a change of a file.
     #[must_use]
     pub fn diff(path: impl Into<String>, old_text: Option<String>, new_text: impl Into<String>) -> Self {
         let (path, new_text) = (path.into(), new_text.into());
-        Self::Diff { path, old_text, new_text, extra: ContentExtra::default() }
+        Self::Diff { path, old_text, new_text, extra: None }
     }
 
     /// Returns the original text, if this is text.
@@ -195,7 +188,7 @@ impl Content {
         }
     }
 
-    /// Returns annotations, `_meta` and unknown fields.
+    /// Returns annotations, `_meta` and unknown fields, if there are any.
     ///
     /// Returns `None` for [`Content::Other`], which contains all its fields.
     #[must_use]
@@ -208,12 +201,12 @@ impl Content {
             | Self::Resource { extra, .. }
             | Self::Blob { extra, .. }
             | Self::Diff { extra, .. }
-            | Self::Terminal { extra, .. } => Some(extra),
+            | Self::Terminal { extra, .. } => extra.as_deref(),
             Self::Other(_) => None,
         }
     }
 
-    fn extra_mut(&mut self) -> Option<&mut ContentExtra> {
+    fn extra_mut(&mut self) -> Option<&mut Option<Box<ContentExtra>>> {
         match self {
             Self::Text { extra, .. }
             | Self::Image { extra, .. }
@@ -227,6 +220,27 @@ impl Content {
         }
     }
 
+    /// The memory of the content, besides the value itself.
+    pub(crate) fn size(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let fields = match self {
+            Self::Text { text, .. } => text.len(),
+            Self::Image { data, mime_type, uri, .. } => data.len() + mime_type.len() + text(uri),
+            Self::Audio { data, mime_type, .. } => data.len() + mime_type.len(),
+            Self::Link { uri, name, title, description, mime_type, .. } => {
+                uri.len() + name.len() + text(title) + text(description) + text(mime_type)
+            }
+            Self::Resource { uri, text: content, mime_type, resource, .. }
+            | Self::Blob { uri, blob: content, mime_type, resource, .. } => {
+                uri.len() + content.len() + text(mime_type) + members_size(resource)
+            }
+            Self::Diff { path, old_text, new_text, .. } => path.len() + text(old_text) + new_text.len(),
+            Self::Terminal { id, .. } => id.len(),
+            Self::Other(value) => value_size(value),
+        };
+        fields + self.extra().map_or(0, ContentExtra::size)
+    }
+
     /// Adds a field that this version does not know, or `_meta`.
     #[must_use]
     pub fn with_member(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
@@ -235,7 +249,7 @@ impl Content {
             Self::Other(Value::Object(members)) => drop(members.insert(name, value)),
             content => {
                 if let Some(extra) = content.extra_mut() {
-                    extra.other.insert(name, value);
+                    extra.get_or_insert_default().other.insert(name, value);
                 }
             }
         }
@@ -379,13 +393,13 @@ mod tests {
     #[test]
     fn what_wraps_content_in_a_tool_call_is_kept() {
         let entry = json!({"type": "content", "content": {"type": "text", "text": "x"}, "_meta": {"a": 1}});
-        let content = Content::from_tool_call(&entry);
+        let content = Content::from_tool_call(entry);
         assert_eq!(content.text(), Some("x"));
         assert_eq!(content.extra().unwrap().wrapper["_meta"], json!({"a": 1}));
         let odd = json!({"type": "content", "content": {"type": "hologram"}, "_meta": {"a": 1}});
-        assert_eq!(Content::from_tool_call(&odd), Content::Other(odd));
+        assert_eq!(Content::from_tool_call(odd.clone()), Content::Other(odd));
         let bare = json!({"type": "content", "content": {"type": "hologram"}});
-        assert_eq!(Content::from_tool_call(&bare), Content::Other(json!({"type": "hologram"})));
+        assert_eq!(Content::from_tool_call(bare), Content::Other(json!({"type": "hologram"})));
     }
 
     #[test]

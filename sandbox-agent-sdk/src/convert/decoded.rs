@@ -1,6 +1,6 @@
 //! Estimates the memory of decoded JSON.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The size of one value.
 const VALUE: usize = size_of::<Value>();
@@ -57,11 +57,14 @@ pub(crate) fn value_size(value: &Value) -> usize {
             Value::Null | Value::Bool(_) | Value::Number(_) => 0,
             Value::String(text) => ALLOCATION + text.len(),
             Value::Array(items) => ALLOCATION + items.iter().map(value_size).sum::<usize>(),
-            Value::Object(members) => {
-                let member = |(name, value): (&String, &Value)| MEMBER + name.len() + value_size(value);
-                ALLOCATION + members.iter().map(member).sum::<usize>()
-            }
+            Value::Object(members) => members_size(members),
         }
+}
+
+/// Returns the approximate memory of the fields of a decoded object.
+pub(crate) fn members_size(members: &Map<String, Value>) -> usize {
+    let member = |(name, value): (&String, &Value)| MEMBER + name.len() + value_size(value);
+    if members.is_empty() { 0 } else { ALLOCATION + members.iter().map(member).sum::<usize>() }
 }
 
 #[cfg(test)]

@@ -15,6 +15,10 @@ impl Fields {
         Self(map)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Takes the first spelling that `read` accepts.
     ///
     /// This also removes the other spellings that `read` accepts, and the first spelling, because the value

@@ -5,7 +5,8 @@
 //! metadata, session_info, extensions   server extensions: `_meta`, lists, extension methods
 //! termination, thread                  how an agent ended, and how to show it
 //! mcp, skills                          configuration
-//! fields, open_enum, partial_json      parsing JSON that differs between servers
+//! lenient, fields, open_enum,          parsing JSON that differs between servers
+//! partial_json
 //! text, plain_text                     text that is safe to print
 //! decoded                              the memory of decoded JSON
 //! ```
@@ -14,6 +15,7 @@ pub mod content;
 pub(crate) mod decoded;
 pub mod extensions;
 pub(crate) mod fields;
+pub(crate) mod lenient;
 pub(crate) mod mcp;
 pub(crate) mod metadata;
 pub(crate) mod model;

@@ -59,6 +59,12 @@ macro_rules! open_enum {
             }
         }
 
+        impl crate::convert::lenient::Lenient<'_> for $name {
+            fn text(text: &str) -> Option<Self> {
+                Some(Self::from(text))
+            }
+        }
+
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 String::deserialize(deserializer).map(Self::from)

@@ -180,7 +180,7 @@ fn every_kind_of_content_is_typed() {
     }
     for alternative in of_tools.alternatives(&of_tools.0) {
         let content = of_tools.example(alternative);
-        assert!(!matches!(Content::from_tool_call(&content), Content::Other(_)), "{content}");
+        assert!(!matches!(Content::from_tool_call(content.clone()), Content::Other(_)), "{content}");
         count += 1;
     }
     assert!(count >= 8, "{count}");

@@ -9,61 +9,74 @@ use crate::{Update, UpdateKind};
 const CALLS: usize = 64;
 const BYTES: usize = 1 << 20;
 
+/// How many updates of a call are remembered before they are merged.
+const UPDATES: usize = 64;
+
 /// The latest tool calls of a session. A permission request is shown with what was reported before.
 #[derive(Debug, Default)]
 pub(crate) struct ToolCalls {
-    /// The oldest first, with the memory of its updates.
-    calls: VecDeque<(ToolCall, usize)>,
+    /// The calls; the one with the latest update is the last.
+    calls: VecDeque<Call>,
+    bytes: usize,
+}
+
+/// A tool call. Its updates are merged when it is needed, because most calls never are.
+#[derive(Debug, Default)]
+struct Call {
+    id: String,
+    /// What was merged before.
+    merged: Option<ToolCall>,
+    updates: Vec<Update>,
     bytes: usize,
 }
 
 impl ToolCalls {
     /// Applies an update, if it is about a tool call.
     pub(crate) fn learn(&mut self, update: &Update) {
-        let (UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call)) = update.kind() else { return };
+        let Some(tool_call) = tool_call(update) else { return };
         if update.size() > BYTES {
             return;
         }
-        let known = self.calls.iter().position(|(known, _)| known.id == call.id);
-        let (mut merged, bytes) = match known.and_then(|place| self.calls.remove(place)) {
-            Some((mut known, bytes)) => {
-                merge_tool_call(&mut known, call.clone());
-                (known, bytes)
-            }
-            None => (call.clone(), 0),
+        let mut call = match self.calls.iter().rposition(|call| call.id == tool_call.id) {
+            Some(place) => self.calls.remove(place).unwrap_or_default(),
+            None => Call { id: tool_call.id.clone(), ..Call::default() },
         };
-        merged.id.clone_from(&call.id);
-        self.bytes += update.size();
-        self.calls.push_back((merged, bytes + update.size()));
+        self.bytes -= call.bytes;
+        call.bytes += update.size();
+        call.updates.push(update.clone());
+        if call.updates.len() == UPDATES || call.bytes > BYTES {
+            call.merged = call.merge();
+            call.updates.clear();
+            call.bytes = call.merged.as_ref().map_or(0, ToolCall::size);
+        }
+        self.bytes += call.bytes;
+        self.calls.push_back(call);
         while self.calls.len() > CALLS || self.bytes > BYTES {
-            let Some((_, bytes)) = self.calls.pop_front() else { break };
-            self.bytes -= bytes;
+            let Some(oldest) = self.calls.pop_front() else { break };
+            self.bytes -= oldest.bytes;
         }
     }
 
     /// Returns a tool call by id.
     pub(crate) fn get(&self, id: &str) -> Option<ToolCall> {
-        self.calls.iter().find(|(call, _)| call.id == id).map(|(call, _)| call.clone())
+        self.calls.iter().find(|call| call.id == id)?.merge()
     }
 }
 
-/// Merges a later update into a tool call. Fields that the update does not contain are unchanged.
-pub(crate) fn merge_tool_call(call: &mut ToolCall, report: ToolCall) {
-    fn replace<T>(slot: &mut Option<T>, value: Option<T>) {
-        if value.is_some() {
-            *slot = value;
-        }
+impl Call {
+    /// Merges the updates, the latest first, so that nothing is copied that a later one replaces.
+    fn merge(&self) -> Option<ToolCall> {
+        let mut reports = self.updates.iter().rev().filter_map(tool_call).chain(&self.merged);
+        let mut merged = reports.next()?.clone();
+        reports.for_each(|earlier| merged.complete_from(earlier));
+        Some(merged)
     }
-    replace(&mut call.title, report.title);
-    replace(&mut call.kind, report.kind);
-    replace(&mut call.status, report.status);
-    replace(&mut call.input, report.input);
-    replace(&mut call.output, report.output);
-    if !report.content.is_empty() {
-        call.content = report.content;
-    }
-    if !report.locations.is_empty() {
-        call.locations = report.locations;
+}
+
+fn tool_call(update: &Update) -> Option<&ToolCall> {
+    match update.kind() {
+        UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => Some(call),
+        _ => None,
     }
 }
 
@@ -71,7 +84,7 @@ pub(crate) fn merge_tool_call(call: &mut ToolCall, report: ToolCall) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{BYTES, CALLS, ToolCalls};
+    use super::{BYTES, CALLS, ToolCalls, UPDATES};
     use crate::Update;
     use crate::event::Origin;
     use crate::update::{ToolKind, ToolStatus};
@@ -100,5 +113,27 @@ mod tests {
         assert_eq!((calls.calls.len(), calls.bytes), (1, BYTES));
         calls.learn(&report(json!({"toolCallId": "larger"}), "tool_call", BYTES + 1));
         assert!(calls.get("larger").is_none());
+    }
+
+    #[test]
+    fn a_call_with_many_updates_is_known_with_its_first_and_its_last() {
+        let mut calls = ToolCalls::default();
+        calls.learn(&report(json!({"toolCallId": "a", "title": "Run", "content": []}), "tool_call", 100));
+        for number in 0..10 * UPDATES {
+            let output =
+                json!([{"type": "content", "content": {"type": "text", "text": number.to_string()}}]);
+            calls.learn(&report(
+                json!({"toolCallId": "a", "content": output}),
+                "tool_call_update",
+                BYTES / 8,
+            ));
+            calls.learn(&report(json!({"toolCallId": "a", "content": []}), "tool_call_update", BYTES / 8));
+            let call = calls.get("a").unwrap();
+            assert_eq!(
+                (call.title.as_deref(), call.content[0].text()),
+                (Some("Run"), Some(&*number.to_string()))
+            );
+            assert!(calls.bytes <= BYTES, "{number}: {}", calls.bytes);
+        }
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::client::event::{Class, Weight};
-use crate::convert::decoded::decoded_size;
+use crate::convert::decoded::{decoded_size, value_size};
 use crate::convert::text::printable;
 use crate::event::{Gap, Origin};
 
@@ -20,19 +20,20 @@ mod compaction;
 mod config_option;
 mod kind;
 mod notice;
+mod notification;
 mod plan;
 #[cfg(test)]
 mod tests;
-mod text_chunk;
 mod tool_call;
 
 pub use chunk::Chunk;
 pub use compaction::{Compaction, CompactionStatus, CompactionSummary, Patched};
 pub use config_option::{ConfigKind, ConfigOption, ConfigValue};
 pub use kind::UpdateKind;
+pub(crate) use kind::skip;
 pub use notice::{Notice, NoticeSeverity};
+use notification::Notification;
 pub use plan::{Command, PlanEntry};
-use text_chunk::TextChunk;
 pub use tool_call::{ToolCall, ToolKind, ToolLocation, ToolStatus};
 
 /// A session update: a chunk of the agent's message, a tool call, a plan.
@@ -103,11 +104,11 @@ impl Update {
     /// Reads the parameters of a `session/update` notification, which are parsed once.
     pub(crate) fn from_json(json: &Json, origin: Origin) -> Self {
         let text = json.as_str();
-        let Some(TextChunk { session_id, kind, notification_meta }) = TextChunk::read(text) else {
+        let Some(Notification { session_id, kind, meta: notification_meta }) = Notification::read(text)
+        else {
             return Self::from_text(text, origin, decoded_size(text.as_bytes()));
         };
-        // The JSON, and what was copied from it.
-        let size = 2 * text.len();
+        let size = text.len() + kind.size() + notification_meta.as_ref().map_or(0, value_size);
         let raw = Raw::Text { params: json.clone(), update: OnceLock::new() };
         Self { inner: Arc::new(Inner { session_id, kind, origin, raw, notification_meta, size }) }
     }
@@ -130,7 +131,7 @@ impl Update {
         let mut notification_meta = None;
         let raw = match params {
             Value::Object(mut members) => {
-                notification_meta = members.get("_meta").cloned();
+                notification_meta = members.get("_meta").filter(|meta| !meta.is_null()).cloned();
                 members.remove("update").unwrap_or(Value::Object(members))
             }
             other => other,

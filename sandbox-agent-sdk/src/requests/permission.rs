@@ -9,7 +9,6 @@ use super::option::{PermissionKind, PermissionOption, cancelled, refusal, select
 use super::params::Params;
 use super::policy::PermissionDecision;
 use super::reply::{Held, Reply, ReplyError, Responder};
-use crate::convert::tool_calls::merge_tool_call;
 use crate::update::ToolCall;
 
 /// An answer by what it means rather than by its id.
@@ -82,13 +81,10 @@ impl PermissionRequest {
         let own = params.get("toolCall").and_then(ToolCall::read);
         let inner = Inner {
             session_id: params.get("sessionId").and_then(Value::as_str).map(str::to_owned),
-            tool_call: match (reported, own) {
-                (Some(mut reported), Some(own)) => {
-                    merge_tool_call(&mut reported, own);
-                    Some(reported)
-                }
-                (_, own) => own,
-            },
+            tool_call: own.map(|mut own| {
+                reported.iter().for_each(|reported| own.complete_from(reported));
+                own
+            }),
             options: PermissionOption::read_all(&params),
             raw: params,
             reply: Reply::new(responder.into(), held),

@@ -387,7 +387,7 @@ impl LogSink for Feed {
         }
         match &entry.record {
             LogRecord::Response { request_id, result } => state.responded(request_id, result),
-            LogRecord::TurnEnded { session_id, outcome, .. } => state.turn_ended(session_id, outcome),
+            LogRecord::Event(Event::TurnEnded(ended)) => state.turn_ended(&ended.session_id, &ended.outcome),
             LogRecord::Settled(settlement) => {
                 if let Some(route) = state.routes.get(&settlement.session_id) {
                     route.inbox.note(Command::Described);

@@ -165,26 +165,27 @@ impl Shared {
 
     /// The events of a session, whatever session of the agent it is.
     pub(super) fn follow(&self, id: &str) -> Events {
-        let events = self.hub.subscribe_later();
+        let queue = self.hub.event_queue();
         {
             let mut followers = lock(&self.followers);
             followers.retain(|_, followers| {
                 followers.retain(|follower| follower.strong_count() > 0);
                 !followers.is_empty()
             });
-            followers.entry(id.to_owned()).or_default().push(events.queue());
+            followers.entry(id.to_owned()).or_default().push(Arc::downgrade(&queue));
         }
         let bound = self.tracked(id).and_then(|handle| handle.view.borrow().agent_session.clone());
         if let Some(bound) = bound {
-            self.hub.follow(&[events.queue()], None, &bound);
+            self.hub.move_subscriptions(&[Arc::clone(&queue)], None, &bound);
         }
-        events
+        Events::new(queue)
     }
 
     /// The followers of a session follow this session of the agent from now on.
     pub(super) fn move_followers(&self, id: &str, from: Option<&str>, to: &str) {
         let followers = lock(&self.followers).get(id).cloned().unwrap_or_default();
-        self.hub.follow(&followers, from, to);
+        let followers: Vec<_> = followers.iter().filter_map(Weak::upgrade).collect();
+        self.hub.move_subscriptions(&followers, from, to);
     }
 
     /// A connection to the agent: the present one, or a new one where that has ended by itself.

@@ -21,20 +21,20 @@
 //! increase counts.
 
 mod agents;
-mod book;
 mod budget;
 mod cost;
 mod meter;
 mod report;
+mod table;
 #[cfg(test)]
 mod tests;
 mod tokens;
 
 #[cfg(feature = "sessions")]
 pub(crate) use agents::Rules;
-pub(crate) use book::UsageBook;
 pub use budget::{Budget, BudgetEvent, BudgetMeasure, BudgetState};
 pub use cost::Cost;
 pub(crate) use meter::{Meter, TurnEnd};
 pub use report::{ContextUsage, Counts, ModelUsage, TurnUsage, UsageTotals};
+pub(crate) use table::UsageTable;
 pub use tokens::Tokens;

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde::de::MapAccess;
 use serde_json::Value;
 
 use super::{Cost, Tokens};
+use crate::convert::decoded::value_size;
+use crate::convert::lenient::{self, Lenient};
+use crate::convert::update::skip;
 
 /// What a reported number counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -41,14 +45,26 @@ pub struct ContextUsage {
 }
 
 impl ContextUsage {
-    pub(crate) fn read(update: &Value) -> Self {
-        let number = |member: &str| update.get(member).and_then(Value::as_u64);
-        Self {
-            used: number("used"),
-            size: number("size"),
-            cost: update.get("cost").and_then(Cost::read),
-            meta: update.get("_meta").filter(|meta| !meta.is_null()).cloned(),
-        }
+    pub(crate) fn size(&self) -> usize {
+        self.meta.as_ref().map_or(0, value_size) + self.cost.as_ref().map_or(0, |cost| cost.currency.len())
+    }
+}
+
+impl<'de> Lenient<'de> for ContextUsage {
+    fn object<A: MapAccess<'de>>(object: A) -> Result<Option<Self>, A::Error> {
+        let (mut usage, mut cost) = (Self::default(), None);
+        lenient::fields(object, |name, object| {
+            match &*name {
+                "used" => usage.used = lenient::value(object)?,
+                "size" => usage.size = lenient::value(object)?,
+                "cost" => cost = lenient::value::<Value, _>(object)?,
+                "_meta" => usage.meta = lenient::value(object)?,
+                other => skip(other, object)?,
+            }
+            Ok(())
+        })?;
+        usage.cost = cost.as_ref().and_then(Cost::read);
+        Ok(Some(usage))
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::agents::Rules;
 use super::meter::TurnEnd;
-use super::{Budget, BudgetState, Counts, Meter, TurnUsage, UsageBook};
+use super::{Budget, BudgetState, Counts, Meter, TurnUsage, UsageTable};
 use crate::Update;
 use crate::event::Origin;
 
@@ -184,59 +184,61 @@ fn a_hostile_agent_makes_no_meter_grow_or_fail() {
 
 #[test]
 fn a_budget_warns_once_and_then_is_spent_once() {
-    let (book, now) = (UsageBook::new(), Instant::now());
-    book.set_budget(Some("s"), Some(Budget::new().max_cost(1.0, "USD")));
-    assert_eq!(book.refuses("s", now), None);
-    book.begin_turn("s", now);
-    book.observe(&cost(0.5));
-    assert_eq!(book.news("s", now, false), []);
-    book.observe(&cost(0.8));
-    let states = || book.news("s", now, false).iter().map(|news| news.state).collect::<Vec<_>>();
-    assert_eq!((states(), states()), (vec![BudgetState::Warning], vec![]));
-    assert_eq!(book.cancels("s", now), None);
-    book.observe(&cost(1.0));
-    assert_eq!((states(), states()), (vec![BudgetState::Spent], vec![]));
-    assert!(book.cancels("s", now).is_some() && book.refuses("s", now).is_some());
-    assert_eq!(book.refuses("other", now), None, "the budget belongs to one session");
+    let (mut usage, now) = (UsageTable::default(), Instant::now());
+    usage.set_budget(Some("s"), Some(Budget::new().max_cost(1.0, "USD")));
+    assert_eq!(usage.refuses("s", now), None);
+    usage.begin_turn("s", now);
+    usage.observe(&cost(0.5));
+    assert_eq!(usage.news("s", now, false), []);
+    usage.observe(&cost(0.8));
+    fn states(usage: &mut UsageTable, now: Instant) -> Vec<BudgetState> {
+        usage.news("s", now, false).iter().map(|news| news.state).collect()
+    }
+    assert_eq!((states(&mut usage, now), states(&mut usage, now)), (vec![BudgetState::Warning], vec![]));
+    assert_eq!(usage.cancels("s", now), None);
+    usage.observe(&cost(1.0));
+    assert_eq!((states(&mut usage, now), states(&mut usage, now)), (vec![BudgetState::Spent], vec![]));
+    assert!(usage.cancels("s", now).is_some() && usage.refuses("s", now).is_some());
+    assert_eq!(usage.refuses("other", now), None, "the budget belongs to one session");
 }
 
 #[test]
 fn a_clients_budget_counts_all_its_sessions() {
-    let (book, now) = (UsageBook::new(), Instant::now());
-    book.set_budget(None, Some(Budget::new().max_turns(2)));
+    let (mut usage, now) = (UsageTable::default(), Instant::now());
+    usage.set_budget(None, Some(Budget::new().max_turns(2)));
     for session in ["a", "b"] {
-        assert_eq!(book.refuses(session, now), None);
-        book.begin_turn(session, now);
-        assert_eq!(book.cancels(session, now), None, "the last turn may run");
+        assert_eq!(usage.refuses(session, now), None);
+        usage.begin_turn(session, now);
+        assert_eq!(usage.cancels(session, now), None, "the last turn may run");
     }
-    assert_eq!(book.refuses("c", now).unwrap().session_id, None);
-    assert_eq!(book.of_all().turns, 2);
+    assert_eq!(usage.refuses("c", now).unwrap().session_id, None);
+    assert_eq!(usage.of_all().turns, 2);
 }
 
 #[test]
 fn time_counts_while_turns_run_and_the_next_moment_is_known() {
-    let (book, start) = (UsageBook::new(), Instant::now());
+    let (mut usage, start) = (UsageTable::default(), Instant::now());
     let at = |seconds: u64| start + Duration::from_secs(seconds);
-    book.set_budget(Some("s"), Some(Budget::new().max_time(Duration::from_secs(10)).warn_at(0.5)));
-    assert_eq!(book.next_moment("s", start), None, "no turn runs");
-    book.begin_turn("s", start);
-    assert_eq!(book.next_moment("s", at(1)), Some(Duration::from_secs(4)));
-    assert_eq!(book.news("s", at(5), false)[0].state, BudgetState::Warning);
-    assert_eq!(book.next_moment("s", at(5)), Some(Duration::from_secs(5)));
-    assert_eq!(book.cancels("s", at(9)), None);
-    assert!(book.cancels("s", at(10)).is_some());
-    book.end_turn("s", &TurnEnd { elapsed: Duration::from_secs(6), ..end(&json!({})) });
-    assert_eq!(book.refuses("s", at(1000)), None, "the time between turns does not count");
+    usage.set_budget(Some("s"), Some(Budget::new().max_time(Duration::from_secs(10)).warn_at(0.5)));
+    assert_eq!(usage.next_moment("s", start), None, "no turn runs");
+    usage.begin_turn("s", start);
+    assert_eq!(usage.next_moment("s", at(1)), Some(Duration::from_secs(4)));
+    assert_eq!(usage.news("s", at(5), false)[0].state, BudgetState::Warning);
+    assert_eq!(usage.next_moment("s", at(5)), Some(Duration::from_secs(5)));
+    assert_eq!(usage.cancels("s", at(9)), None);
+    assert!(usage.cancels("s", at(10)).is_some());
+    usage.end_turn("s", &TurnEnd { elapsed: Duration::from_secs(6), ..end(&json!({})) });
+    assert_eq!(usage.refuses("s", at(1000)), None, "the time between turns does not count");
 }
 
 #[test]
 fn an_agent_that_never_reports_is_published_once() {
-    let (book, now) = (UsageBook::new(), Instant::now());
-    book.set_budget(Some("s"), Some(Budget::new().max_cost(1.0, "USD").max_tokens(100).max_turns(3)));
-    book.begin_turn("s", now);
-    assert_eq!(book.news("s", now, false), [], "the agent may still report");
-    book.end_turn("s", &end(&json!({})));
-    let states: Vec<_> = book.news("s", now, true).iter().map(|news| news.state).collect();
+    let (mut usage, now) = (UsageTable::default(), Instant::now());
+    usage.set_budget(Some("s"), Some(Budget::new().max_cost(1.0, "USD").max_tokens(100).max_turns(3)));
+    usage.begin_turn("s", now);
+    assert_eq!(usage.news("s", now, false), [], "the agent may still report");
+    usage.end_turn("s", &end(&json!({})));
+    let states: Vec<_> = usage.news("s", now, true).iter().map(|news| news.state).collect();
     assert_eq!(states, [BudgetState::NotReported, BudgetState::NotReported]);
-    assert_eq!(book.news("s", now, true), []);
+    assert_eq!(usage.news("s", now, true), []);
 }

@@ -20,8 +20,11 @@ fn short(entry: &LogEntry) -> Option<String> {
         LogRecord::Event(Event::ServerRestarted) => "restarted".to_owned(),
         LogRecord::AgentRequest { method, .. } => format!("request {method}"),
         LogRecord::Settled(settlement) => format!("settled {}", settlement.method),
-        LogRecord::TurnEnded { outcome, .. } => {
-            format!("ended {}", outcome.as_ref().map_or("failed", |outcome| outcome.stop_reason.as_str()))
+        LogRecord::Event(Event::TurnEnded(ended)) => {
+            format!(
+                "ended {}",
+                ended.outcome.as_ref().map_or("failed", |outcome| outcome.stop_reason.as_str())
+            )
         }
         LogRecord::Missing(gap) => format!("missing {}..{}", gap.from, gap.to),
         _ => return None,

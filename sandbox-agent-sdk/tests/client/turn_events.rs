@@ -237,3 +237,65 @@ async fn an_empty_prompt_is_refused_before_anything_is_sent() {
     assert!(server.messages("session/prompt").is_empty());
     assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello");
 }
+
+#[tokio::test]
+async fn the_end_of_a_turn_is_an_event_behind_its_updates_and_the_session_is_free() {
+    for kind in KINDS {
+        let script = Script::new(|turn| match turn.text.as_str() {
+            "fail" => vec![Step::Say("so far".into()), Step::crash(3, ["boom"])],
+            text => vec![Step::Say(text.to_owned())],
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let (mut of_session, mut of_client) = (session.events(), client.events());
+        let ended = |event: Event| match event {
+            Event::Update(update) => Some(Err(update.to_string())),
+            Event::TurnEnded(ended) => Some(Ok(ended)),
+            _ => None,
+        };
+        for number in 0..20 {
+            let turn = session.prompt(number.to_string());
+            for events in [&mut of_session, &mut of_client] {
+                assert_eq!(event(events, ended).await.unwrap_err(), number.to_string(), "{kind}");
+                let ended = event(events, ended).await.unwrap();
+                assert_eq!(ended.session_id, session.id());
+                assert_eq!(ended.outcome.unwrap().stop_reason, StopReason::EndTurn);
+                assert!(ended.request_id.is_some());
+            }
+            // A prompt in response to the event is never one during a turn.
+            drop(turn);
+        }
+        let mut turn = session.prompt("fail");
+        assert!(event(&mut of_session, ended).await.is_err());
+        let ended = event(&mut of_session, ended).await.unwrap();
+        assert_eq!(ended.outcome.as_ref().unwrap_err().termination().unwrap().exit_code, Some(3));
+        let written = json!(Event::TurnEnded(ended));
+        assert_eq!((&written["type"], &written["sessionId"]), (&json!("turnEnded"), &json!(session.id())));
+        assert_eq!(written["error"]["termination"]["exitCode"], 3);
+        within(turn.outcome()).await.unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn every_event_of_a_turn_can_be_passed_on_as_json() {
+    let script = Script::steps(vec![
+        Step::Say("one".into()),
+        Step::AskPermission(Permission::new(ToolCall::new("t", "Run"))),
+    ]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let mut turn = session.prompt("go");
+    let mut written = Vec::new();
+    while let Some(event) = within(turn.next_event()).await {
+        written.push(json!(event));
+        if let TurnEvent::Permission(request) = event {
+            assert_eq!(written[1]["id"], request.id());
+            request.allow_once().unwrap();
+        }
+    }
+    let kinds: Vec<_> = written.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["update", "permission", "update", "turnEnded"]);
+    assert_eq!(written[0]["update"]["content"]["text"], "one");
+    assert_eq!(written[3]["outcome"]["stopReason"], "end_turn");
+}

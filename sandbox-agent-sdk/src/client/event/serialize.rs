@@ -3,8 +3,10 @@
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::Event;
-use crate::{ConnectionState, Error};
+use super::{Event, TurnEnded};
+use crate::client::turn::TurnEvent;
+use crate::requests::QuestionRequest;
+use crate::{ConnectionState, Error, PermissionRequest, TurnOutcome};
 
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -18,14 +20,11 @@ impl Event {
             Self::Update(update) => ("update", serde_json::to_value(update)?),
             Self::SessionEnded(ended) => ("sessionEnded", serde_json::to_value(ended)?),
             Self::TerminationDetails(ended) => ("terminationDetails", serde_json::to_value(ended)?),
+            Self::TurnEnded(ended) => ("turnEnded", serde_json::to_value(ended)?),
             Self::AgentUnparsed { unparsed, origin } => {
                 ("agentUnparsed", json!({"error": unparsed.error, "raw": unparsed.raw, "origin": origin}))
             }
-            Self::Permission(request) => (
-                "permission",
-                json!({"id": request.id(), "sessionId": request.session_id(), "toolCall": request.tool_call(),
-                    "options": request.options(), "request": request.raw()}),
-            ),
+            Self::Permission(request) => ("permission", permission(request)),
             Self::UnclaimedRequest(request) => (
                 "unclaimedRequest",
                 json!({"sessionId": request.session_id(), "method": request.method(), "request": request.raw()}),
@@ -39,10 +38,7 @@ impl Event {
             Self::RequestRejected { session_id, method, reason } => {
                 ("requestRejected", json!({"sessionId": session_id, "method": method, "reason": reason}))
             }
-            Self::Question(request) => (
-                "question",
-                json!({"id": request.id(), "sessionId": request.session_id(), "request": request.raw()}),
-            ),
+            Self::Question(request) => ("question", question(request)),
             Self::QuestionCompleted { id } => ("questionCompleted", json!({ "id": id })),
             Self::Connection(state) => ("connection", connection(state)),
             Self::Reconnected { checked } => ("reconnected", json!({ "checked": checked })),
@@ -68,13 +64,60 @@ impl Event {
                 ("other", json!({"method": method, "params": params, "origin": origin}))
             }
         };
-        let mut map = Map::new();
-        map.insert("type".to_owned(), kind.into());
-        if let Value::Object(members) = content {
-            map.extend(members);
-        }
-        Ok(map)
+        Ok(tagged(kind, content))
     }
+}
+
+impl Serialize for TurnEnded {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = outcome(&self.outcome).map_err(serde::ser::Error::custom)?;
+        map.insert("sessionId".to_owned(), self.session_id.as_str().into());
+        if let Some(id) = &self.request_id {
+            map.insert("requestId".to_owned(), id.as_str().into());
+        }
+        map.serialize(serializer)
+    }
+}
+
+impl Serialize for TurnEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let to_map = || -> serde_json::Result<_> {
+            Ok(match self {
+                Self::Update(update) => tagged("update", serde_json::to_value(update)?),
+                Self::Permission(request) => tagged("permission", permission(request)),
+                Self::Question(request) => tagged("question", question(request)),
+                Self::Ended(ended) => tagged("turnEnded", outcome(ended)?.into()),
+            })
+        };
+        to_map().map_err(serde::ser::Error::custom)?.serialize(serializer)
+    }
+}
+
+/// The fields of an event behind its type.
+fn tagged(kind: &str, content: Value) -> Map<String, Value> {
+    let mut map = Map::new();
+    map.insert("type".to_owned(), kind.into());
+    if let Value::Object(members) = content {
+        map.extend(members);
+    }
+    map
+}
+
+fn permission(request: &PermissionRequest) -> Value {
+    json!({"id": request.id(), "sessionId": request.session_id(), "toolCall": request.tool_call(),
+        "options": request.options(), "request": request.raw()})
+}
+
+fn question(request: &QuestionRequest) -> Value {
+    json!({"id": request.id(), "sessionId": request.session_id(), "request": request.raw()})
+}
+
+fn outcome(ended: &Result<TurnOutcome, Error>) -> serde_json::Result<Map<String, Value>> {
+    let (name, value) = match ended {
+        Ok(outcome) => ("outcome", serde_json::to_value(outcome)?),
+        Err(error) => ("error", error_value(error)),
+    };
+    Ok(Map::from_iter([(name.to_owned(), value)]))
 }
 
 fn connection(state: &ConnectionState) -> Value {
@@ -89,7 +132,14 @@ fn connection(state: &ConnectionState) -> Value {
 }
 
 fn error_value(error: &Error) -> Value {
-    json!({"message": error.to_string(), "maybeExecuted": error.maybe_executed(), "rpc": error.rpc_error()})
+    let mut value = json!({"message": error.to_string(), "maybeExecuted": error.maybe_executed()});
+    if let Some(rpc) = error.rpc_error() {
+        value["rpc"] = json!(rpc);
+    }
+    if let Some(termination) = error.termination() {
+        value["termination"] = json!(termination);
+    }
+    value
 }
 
 #[cfg(test)]

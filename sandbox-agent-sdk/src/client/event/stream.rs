@@ -23,11 +23,6 @@ impl Events {
         Self { queue }
     }
 
-    #[cfg(feature = "sessions")]
-    pub(crate) fn queue(&self) -> std::sync::Weak<Queue<Event>> {
-        Arc::downgrade(&self.queue)
-    }
-
     /// Makes this subscription a deciding one: permission requests and questions wait for its answer.
     ///
     /// A request is cancelled when its last deciding copy is dropped. Other subscriptions, such as a log, see requests

@@ -43,6 +43,13 @@ impl Weight for Event {
             Self::SessionEnded(ended) | Self::TerminationDetails(ended) => {
                 ended.session_id.len() + end_size(&ended.termination)
             }
+            Self::TurnEnded(ended) => {
+                ended.session_id.len()
+                    + match &ended.outcome {
+                        Ok(outcome) => value_size(&outcome.raw),
+                        Err(error) => error_size(error),
+                    }
+            }
             Self::AgentUnparsed { unparsed, .. } => unparsed.raw.len() + unparsed.error.len(),
             Self::Permission(request) => request.size(),
             Self::Question(request) => request.size(),
@@ -74,7 +81,7 @@ impl Weight for Event {
         match self {
             Self::Permission(_) | Self::Question(_) => Class::Request,
             Self::UnclaimedRequest(_) => Class::Unclaimed,
-            Self::Connection(_) | Self::SessionEnded(_) | Self::Budget(_) => Class::News,
+            Self::Connection(_) | Self::SessionEnded(_) | Self::TurnEnded(_) | Self::Budget(_) => Class::News,
             #[cfg(feature = "sessions")]
             Self::EventsLost(_) | Self::OwnershipLost { .. } | Self::Restored { .. } => Class::News,
             _ => Class::Report,
@@ -98,7 +105,8 @@ fn end_size(info: &TerminationInfo) -> usize {
 fn error_size(error: &Error) -> usize {
     match error {
         Error::Http(http) => http.body.len(),
-        _ => 0,
+        Error::Rpc { error, .. } => error.message.len() + error.data.as_ref().map_or(0, value_size),
+        error => error.termination().map_or(0, end_size),
     }
 }
 

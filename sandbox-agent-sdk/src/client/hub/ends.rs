@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::watch;
 
-use super::book::SessionBook;
-use super::taking_up::TakingUp;
+use super::resuming::Resuming;
+use super::session_state::SessionState;
 use super::{Hub, Numbered};
 use crate::event::{Origin, SessionEnded};
 use crate::termination::TerminationReport;
@@ -28,7 +28,7 @@ impl Hub {
     }
 
     /// Notifies the listeners that a session has ended.
-    pub(super) fn tell_end(&self, id: &str) {
+    pub(super) fn notify_end(&self, id: &str) {
         let listeners: Vec<_> = self.lock().listeners.iter().filter_map(Weak::upgrade).collect();
         for listener in listeners {
             listener.session_ended(id);
@@ -36,49 +36,49 @@ impl Hub {
     }
 
     /// Marks a session as being loaded or resumed, until the guard is dropped.
-    pub(in crate::client) fn take_up(self: &Arc<Self>, id: &str) -> TakingUp {
+    pub(in crate::client) fn begin_resume(self: &Arc<Self>, id: &str) -> Resuming {
         let now = self.now();
         let mut state = self.lock();
-        let book = state.book(id);
-        book.taking_up += 1;
-        book.past_end |= book.ended.borrow().is_some();
-        book.snapshot.load(now);
-        TakingUp { hub: Arc::clone(self), id: id.into() }
+        let session = state.session(id);
+        session.resuming += 1;
+        session.past_end |= session.ended.borrow().is_some();
+        session.snapshot.load(now);
+        Resuming { hub: Arc::clone(self), id: id.into() }
     }
 
     /// Whether the session has ended and no call is loading or resuming it.
-    pub(in crate::client) fn is_deserted(&self, id: &str) -> bool {
-        self.lock().sessions.get(id).is_some_and(SessionBook::is_deserted)
+    pub(in crate::client) fn is_over(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_some_and(SessionState::is_over)
     }
 
     /// Marks a session as active: it was created, loaded or resumed.
     pub(crate) fn revive(&self, id: &str) {
         let mut state = self.lock();
-        let book = state.book(id);
-        book.stop_requested = false;
-        book.open = true;
-        book.past_end = false;
-        book.ended.send_replace(None);
+        let session = state.session(id);
+        session.stop_requested = false;
+        session.open = true;
+        session.past_end = false;
+        session.ended.send_replace(None);
     }
 
     /// This client is about to request the end of a session.
     pub(crate) fn request_stop(&self, id: &str) {
-        self.lock().book(id).stop_requested = true;
+        self.lock().session(id).stop_requested = true;
     }
 
     /// The request to end a session failed.
     pub(crate) fn withdraw_stop(&self, id: &str) {
-        self.lock().book(id).stop_requested = false;
+        self.lock().session(id).stop_requested = false;
     }
 
     /// Returns how a session ended.
     pub(crate) fn ended(&self, id: &str) -> Option<TerminationInfo> {
-        self.lock().sessions.get(id).and_then(|book| book.ended.borrow().clone())
+        self.lock().sessions.get(id).and_then(|session| session.ended.borrow().clone())
     }
 
     /// Watches the end of a session.
     pub(crate) fn watch_end(&self, id: &str) -> watch::Receiver<Option<TerminationInfo>> {
-        self.lock().book(id).ended.subscribe()
+        self.lock().session(id).ended.subscribe()
     }
 
     /// Ends a session. Only the first end counts and is published.
@@ -93,7 +93,7 @@ impl Hub {
         report: TerminationReport,
         at: Option<Numbered<'_>>,
     ) -> TerminationInfo {
-        let (info, deserted) = {
+        let (info, over) = {
             let mut state = self.lock();
             if !state.sessions.contains_key(id) {
                 if id.len() > self.longest_id {
@@ -106,20 +106,21 @@ impl Hub {
                     return info;
                 }
             }
-            let book = state.known_or_unnamed(id);
-            if let Some(info) = &*book.ended.borrow() {
+            let session = state.known_or_unnamed(id);
+            if let Some(info) = &*session.ended.borrow() {
                 return info.clone();
             }
-            let requested = book.stop_requested;
+            let requested = session.stop_requested;
             let report = if requested { report.merge(TerminationReport::requested()) } else { report };
             let info = report.into_info();
-            book.ended.send_replace(Some(info.clone()));
-            book.open = false;
-            self.usage.end_process(id);
-            (info, book.is_deserted())
+            session.ended.send_replace(Some(info.clone()));
+            session.open = false;
+            let is_over = session.is_over();
+            state.usage.end_process(id);
+            (info, is_over)
         };
-        if deserted {
-            self.tell_end(id);
+        if over {
+            self.notify_end(id);
         }
         self.publish_at(&ended_event(id, &info, Origin::Live), at);
         info
@@ -129,9 +130,9 @@ impl Hub {
     pub(in crate::client) fn end_again(&self, id: &str, report: TerminationReport) -> TerminationInfo {
         {
             let mut state = self.lock();
-            let book = state.book(id);
-            if std::mem::take(&mut book.past_end) {
-                book.ended.send_replace(None);
+            let session = state.session(id);
+            if std::mem::take(&mut session.past_end) {
+                session.ended.send_replace(None);
             }
         }
         self.end_session(id, report)
@@ -142,9 +143,11 @@ impl Hub {
     pub(crate) fn end_all(&self, report: &TerminationReport) -> Vec<Arc<str>> {
         let mut ids: Vec<Arc<str>> = {
             let state = self.lock();
-            let there = |book: &SessionBook| book.open || book.is_busy();
-            let ends = |book: &SessionBook| book.is_named && there(book) && book.ended.borrow().is_none();
-            let ours = state.sessions.iter().filter(|(_, book)| ends(book));
+            let there = |session: &SessionState| session.open || session.is_busy();
+            let ends = |session: &SessionState| {
+                session.is_named && there(session) && session.ended.borrow().is_none()
+            };
+            let ours = state.sessions.iter().filter(|(_, session)| ends(session));
             ours.map(|(id, _)| Arc::clone(id)).collect()
         };
         ids.sort();
@@ -159,17 +162,17 @@ impl Hub {
         for id in ids {
             let completed = {
                 let mut state = self.lock();
-                let book = state.book(id);
-                let report = match book.stop_requested {
+                let session = state.session(id);
+                let report = match session.stop_requested {
                     true => report.clone().merge(TerminationReport::requested()),
                     false => report.clone(),
                 };
                 let info = report.into_info();
                 let says_more =
                     |known: &Option<TerminationInfo>| known.as_ref().is_some_and(|known| *known != info);
-                let completes = says_more(&book.ended.borrow());
+                let completes = says_more(&session.ended.borrow());
                 completes.then(|| {
-                    book.ended.send_replace(Some(info.clone()));
+                    session.ended.send_replace(Some(info.clone()));
                     info
                 })
             };

@@ -259,7 +259,7 @@ fn a_request_that_races_with_the_reader_and_the_end_of_its_turn_is_answered() {
 fn a_session_that_ends_for_several_reasons_at_once_ends_once() {
     explore(SCHEDULES, || {
         let hub = Arc::new(Hub::new(LARGE));
-        hub.adopt("s");
+        hub.name("s");
         hub.confirm("s");
         let mut events = hub.subscribe();
         let mut end = hub.watch_end("s");

@@ -2,36 +2,50 @@
 
 use std::sync::Arc;
 
-use super::{Hub, OpenRequest, Opening, PendingCall};
+use super::{Hub, OpenRequest, Opening, PendingCall, SessionHandle};
 use crate::OpenSession;
-use crate::client::snapshot::{Patch, SnapshotCell};
+use crate::client::snapshot::{Patch, SessionSnapshot};
 use crate::update::ToolCall;
+use crate::usage::UsageTable;
 
 impl Hub {
     /// This client creates or names the session. That does not make its requests ours.
-    pub(crate) fn adopt(&self, id: &str) -> Arc<SnapshotCell> {
-        Arc::clone(&self.lock().book(id).snapshot)
+    pub(in crate::client) fn name(&self, id: &str) -> SessionHandle {
+        self.lock().session(id).handle.clone()
+    }
+
+    /// Returns the snapshot of a session.
+    pub(in crate::client) fn snapshot(&self, id: &str) -> Arc<SessionSnapshot> {
+        self.lock().session(id).snapshot.get()
     }
 
     /// Applies the response to a call about a session; `began` is when the call began.
     pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
-        self.adopt(id).answer(patch, began, self.tick());
+        let now = self.tick();
+        self.lock().session(id).snapshot.answer(patch, began, now);
     }
 
     /// Applies the response that created the session.
     pub(crate) fn begun(&self, id: &str, patch: Patch, began: u64) {
-        self.adopt(id).begin(patch, began, self.tick());
+        let now = self.tick();
+        self.lock().session(id).snapshot.begin(patch, began, now);
     }
 
     /// Sets the agent of a session.
     pub(crate) fn assign(&self, id: &str, agent: &str) {
-        self.lock().book(id).agent = Some(agent.into());
-        self.usage.assign(id, agent);
+        let mut state = self.lock();
+        state.session(id).agent = Some(agent.into());
+        state.usage.assign(id, agent);
+    }
+
+    /// Reads or changes the usage of sessions.
+    pub(in crate::client) fn usage<T>(&self, with: impl FnOnce(&mut UsageTable) -> T) -> T {
+        with(&mut self.lock().usage)
     }
 
     /// Stores how this client opened a session.
     pub(in crate::client) fn opened(&self, id: &str, with: OpenSession) {
-        self.lock().book(id).opened_with = Some(Arc::new(with));
+        self.lock().session(id).opened_with = Some(Arc::new(with));
     }
 
     /// Returns how this client opened a session.
@@ -47,23 +61,23 @@ impl Hub {
     /// The session has responded, so it exists.
     pub(crate) fn confirm(&self, id: &str) {
         let mut state = self.lock();
-        let book = state.book(id);
-        book.open = book.ended.borrow().is_none();
+        let session = state.session(id);
+        session.open = session.ended.borrow().is_none();
     }
 
     /// The session has no handle, so its end is not reported with the agent's.
     pub(crate) fn disown(&self, id: &str) {
-        self.lock().book(id).open = false;
+        self.lock().session(id).open = false;
     }
 
     /// Whether this client knows that the session exists or existed.
     pub(crate) fn is_there(&self, id: &str) -> bool {
-        self.lock().sessions.get(id).is_some_and(|book| book.open || book.ended.borrow().is_some())
+        self.lock().sessions.get(id).is_some_and(|session| session.open || session.ended.borrow().is_some())
     }
 
     /// Counts a call of this client about a session as pending, until the guard is dropped.
     pub(in crate::client) fn pending_call(self: &Arc<Self>, id: &str) -> PendingCall {
-        self.lock().book(id).pending_calls += 1;
+        self.lock().session(id).pending_calls += 1;
         PendingCall { hub: Arc::clone(self), id: id.into() }
     }
 
@@ -81,19 +95,19 @@ impl Hub {
 
     /// Counts an agent request of a session as open, until the guard is dropped.
     pub(in crate::client) fn open_request(&self, id: &str) -> Option<OpenRequest> {
-        self.lock().sessions.get(id).map(|book| OpenRequest::new(&book.progress))
+        self.lock().sessions.get(id).map(|session| OpenRequest::new(&session.progress))
     }
 
     /// Whether a call of this client about a session is pending.
     pub(in crate::client) fn has_pending_call(&self, id: &str) -> bool {
-        self.lock().sessions.get(id).is_some_and(|book| book.pending_calls > 0)
+        self.lock().sessions.get(id).is_some_and(|session| session.pending_calls > 0)
     }
 
     /// Returns whether no warning was logged for this session yet; `None` if this client has not named it.
     pub(in crate::client) fn warn_of(&self, id: &str) -> Option<bool> {
         let mut state = self.lock();
-        let book = state.sessions.get_mut(id).filter(|book| book.is_named)?;
-        Some(!std::mem::replace(&mut book.warned, true))
+        let session = state.sessions.get_mut(id).filter(|session| session.is_named)?;
+        Some(!std::mem::replace(&mut session.warned, true))
     }
 
     /// Returns a tool call of a session by its id.

@@ -24,8 +24,8 @@ impl Drop for Opening {
 
 impl Drop for PendingCall {
     fn drop(&mut self) {
-        if let Some(book) = self.hub.lock().sessions.get_mut(&self.id) {
-            book.pending_calls = book.pending_calls.saturating_sub(1);
+        if let Some(session) = self.hub.lock().sessions.get_mut(&self.id) {
+            session.pending_calls = session.pending_calls.saturating_sub(1);
         }
     }
 }

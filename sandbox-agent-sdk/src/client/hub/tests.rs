@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::Hub;
-use super::book::BACKLOG_EVENTS;
-use super::books::{BOOKS, UNNAMED, UNNAMED_BYTES};
+use super::session_state::UNREAD_EVENTS;
+use super::state::{SESSIONS, UNNAMED, UNNAMED_BYTES};
 use crate::client::turn::TurnItem;
 use crate::event::Origin;
 use crate::termination::TerminationReport;
@@ -20,12 +20,12 @@ fn update(id: &str, text: &str) -> Event {
 #[test]
 fn events_without_a_subscriber_are_stored_within_limits_and_their_loss_is_reported() {
     let hub = Hub::new(1 << 30);
-    for number in 0..BACKLOG_EVENTS + 5 {
+    for number in 0..UNREAD_EVENTS + 5 {
         hub.publish(&update("s", &number.to_string()));
     }
     let mut events = hub.subscribe_session("s");
     assert!(matches!(events.try_next(), Some(Event::Lagged(5))));
-    assert_eq!(std::iter::from_fn(|| events.try_next()).count(), BACKLOG_EVENTS);
+    assert_eq!(std::iter::from_fn(|| events.try_next()).count(), UNREAD_EVENTS);
     hub.publish(&update("s", &"x".repeat(2 << 20)));
     assert!(events.try_next().is_some());
     drop(events);
@@ -48,11 +48,11 @@ fn the_number_of_unnamed_and_idle_sessions_is_bounded() {
     assert_eq!(hub.lock().sessions.len(), UNNAMED + 1, "one of them is named now");
     drop(late);
     let kept = hub.subscribe_session("kept");
-    let held = hub.adopt("held");
-    for number in 0..3 * BOOKS {
-        hub.adopt(&number.to_string());
+    let held = hub.name("held");
+    for number in 0..3 * SESSIONS {
+        hub.name(&number.to_string());
     }
-    assert!(hub.lock().sessions.len() <= BOOKS && hub.lock().sessions.contains_key("kept"));
+    assert!(hub.lock().sessions.len() <= SESSIONS && hub.lock().sessions.contains_key("kept"));
     assert!(hub.lock().sessions.contains_key("held"), "what a handle shows must not be forgotten");
     drop((kept, held));
 }
@@ -74,7 +74,8 @@ fn the_bytes_of_unnamed_sessions_are_bounded() {
             hub.publish(&modes(&id, &text));
         }
         let state = hub.lock();
-        let stored: usize = state.sessions.values().map(super::book::SessionBook::stored_bytes).sum();
+        let stored: usize =
+            state.sessions.values().map(super::session_state::SessionState::stored_bytes).sum();
         assert!(stored <= UNNAMED_BYTES / 4 * 5, "{stored}");
         assert!(state.sessions.contains_key("unnamed 399") && state.sessions.contains_key("named"));
     }
@@ -101,7 +102,7 @@ fn sessions_of_other_clients_are_remembered_only_while_a_session_is_being_made()
 fn the_first_end_counts_until_the_session_is_opened_again() {
     let hub = Hub::new(1 << 20);
     let mut events = hub.subscribe();
-    hub.adopt("s");
+    hub.name("s");
     let exit = |code: i64| TerminationReport::from_agent_exited(&json!({"success": false, "code": code}));
     assert_eq!(hub.end_session("s", exit(1)).exit_code, Some(1));
     assert_eq!(hub.end_session("s", exit(2)).exit_code, Some(1));

@@ -7,23 +7,22 @@ use tokio::sync::watch;
 use super::{Hub, Progress};
 use crate::client::event::{Class, Queue};
 use crate::client::session::TurnState;
-use crate::client::stream::{LogEntry, LogRecord};
 use crate::client::turn::TurnItem;
-use crate::event::Origin;
+use crate::event::TurnEnded;
 use crate::update::Missed;
-use crate::{DropPolicy, Error, TurnOutcome};
+use crate::{DropPolicy, Event};
 
 impl Hub {
     /// Records that something may be missing in every session.
     pub(in crate::client) fn miss(&self, missed: Missed) {
-        for (id, book) in &mut self.lock().sessions {
-            book.miss(id, missed);
+        for (id, session) in &mut self.lock().sessions {
+            session.miss(id, missed);
         }
     }
 
     /// Records that something may be missing in one session.
     pub(in crate::client) fn miss_in(&self, id: &str, missed: Missed) {
-        self.lock().book(id).miss(id, missed);
+        self.lock().session(id).miss(id, missed);
     }
 
     /// Creates the queue of a turn. Its reader counts as deciding until it shows otherwise.
@@ -36,31 +35,31 @@ impl Hub {
     /// Starts a turn if none is running, and returns the state before.
     pub(in crate::client) fn begin_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>) -> TurnState {
         let mut state = self.lock();
-        let book = state.book(id);
-        let before = *book.turn_state.borrow();
+        let session = state.session(id);
+        let before = *session.turn_state.borrow();
         if before == TurnState::Idle {
-            book.turn = Some(Arc::clone(queue));
-            book.turn_missed.clear();
-            book.is_prompted = false;
-            book.progress.send_modify(Progress::begin);
-            book.turn_state.send_replace(TurnState::Running);
+            session.turn = Some(Arc::clone(queue));
+            session.turn_missed.clear();
+            session.is_prompted = false;
+            session.progress.send_modify(Progress::begin);
+            session.turn_state.send_replace(TurnState::Running);
         }
         before
     }
 
     /// The prompt of the turn was sent: updates belong to the turn from now on.
     pub(in crate::client) fn prompt_sent(&self, id: &str) {
-        self.lock().book(id).is_prompted = true;
+        self.lock().session(id).is_prompted = true;
     }
 
     /// The prompt of the turn was not executed: updates do not belong to the turn until it is sent again.
     pub(in crate::client) fn prompt_withdrawn(&self, id: &str) {
-        self.lock().book(id).is_prompted = false;
+        self.lock().session(id).is_prompted = false;
     }
 
     /// Returns what is missing in the running turn.
     pub(in crate::client) fn turn_missed(&self, id: &str) -> Vec<Missed> {
-        self.lock().book(id).turn_missed.clone()
+        self.lock().session(id).turn_missed.clone()
     }
 
     /// The reader of a turn does not decide requests. Returns those that waited for it.
@@ -81,36 +80,36 @@ impl Hub {
             }
             running
         };
-        state.book(id).turn_state.send_if_modified(running);
+        state.session(id).turn_state.send_if_modified(running);
     }
 
     /// The reader of a turn was dropped. If the turn runs, it continues or is cancelled by the policy.
     pub(in crate::client) fn drop_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>, policy: DropPolicy) {
         let mut state = self.lock();
-        let Some(book) = state.sessions.get_mut(id) else { return };
-        if book.turn.as_ref().is_some_and(|turn| Arc::ptr_eq(turn, queue)) {
-            book.turn = None;
+        let Some(session) = state.sessions.get_mut(id) else { return };
+        if session.turn.as_ref().is_some_and(|turn| Arc::ptr_eq(turn, queue)) {
+            session.turn = None;
             if policy == DropPolicy::Cancel {
-                book.turn_state.send_replace(TurnState::Cancelling);
+                session.turn_state.send_replace(TurnState::Cancelling);
             }
         }
     }
 
     /// The reader of the turn was dropped; the turn continues.
     pub(crate) fn leave_turn(&self, id: &str) {
-        self.lock().book(id).turn = None;
+        self.lock().session(id).turn = None;
     }
 
-    /// The running turn moves to the session that took the place of its own; `false` if another turn runs there.
+    /// Moves the running turn to the session that replaced its own; `false` if another turn runs there.
     pub(in crate::client) fn move_turn(&self, from: &str, to: &str, queue: &Arc<Queue<TurnItem>>) -> bool {
         let mut state = self.lock();
         if from == to {
             return true;
         }
-        let old = state.book(from);
+        let old = state.session(from);
         let turn = old.turn.take();
         let before = old.turn_state.send_replace(TurnState::Idle);
-        let new = state.book(to);
+        let new = state.session(to);
         if *new.turn_state.borrow() != TurnState::Idle {
             return false;
         }
@@ -122,43 +121,32 @@ impl Hub {
         true
     }
 
-    /// Publishes the outcome of a turn, after all its updates.
-    pub(crate) fn turn_outcome(
-        &self,
-        id: &str,
-        request_id: Option<String>,
-        outcome: &Result<TurnOutcome, Error>,
-    ) {
+    /// Ends the turn and publishes its outcome, behind all its updates. The next turn may begin.
+    pub(in crate::client) fn finish_turn(&self, ended: TurnEnded) {
+        // Under one lock, so that a reader of the event finds the session free, and no event of the next turn is
+        // published before it.
         let mut state = self.lock();
-        if !state.logs.is_empty() {
-            let (session_id, outcome) = (id.to_owned(), outcome.clone());
-            let ended = LogRecord::TurnEnded { session_id, request_id, outcome };
-            state.log(&LogEntry::new(ended, None, Origin::Live));
-        }
+        state.session(&ended.session_id).end_turn();
+        self.publish_in(&mut state, &Event::TurnEnded(Box::new(ended)), None);
     }
 
     /// Ends the turn and its queue; the next turn may begin.
     pub(crate) fn end_turn(&self, id: &str) {
-        let mut state = self.lock();
-        let book = state.book(id);
-        if let Some(queue) = book.turn.take() {
-            queue.end();
-        }
-        book.end_turn();
+        self.lock().session(id).end_turn();
     }
 
     /// Watches the turn state of a session.
     pub(crate) fn watch_turn(&self, id: &str) -> watch::Receiver<TurnState> {
-        self.lock().book(id).turn_state.subscribe()
+        self.lock().session(id).turn_state.subscribe()
     }
 
     /// Watches the progress of a session's turn.
     pub(in crate::client) fn watch_progress(&self, id: &str) -> watch::Receiver<Progress> {
-        self.lock().book(id).progress.subscribe()
+        self.lock().session(id).progress.subscribe()
     }
 
     /// Notifies the watchers of a session's progress about every update from now on.
     pub(in crate::client) fn time_progress(&self, id: &str) {
-        self.lock().book(id).progress.send_modify(|progress| progress.timed = true);
+        self.lock().session(id).progress.send_modify(|progress| progress.timed = true);
     }
 }

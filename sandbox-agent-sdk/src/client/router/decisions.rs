@@ -1,4 +1,4 @@
-//! Decides about the agent's permission requests and questions.
+//! Decides permission requests and questions of the agent.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -22,7 +22,7 @@ use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest};
 /// For how many sessions that this client has never named a warning is logged that nothing answers them.
 const WARNED: usize = 64;
 
-/// What decides about permissions and questions: the policy, the handler, those who read requests.
+/// Decides permission requests and questions: by the policy, by the handler, or by deciding readers.
 #[derive(Debug)]
 pub(super) struct Decisions {
     hub: Arc<Hub>,
@@ -42,7 +42,7 @@ impl Decisions {
         matches!(method, REQUEST_PERMISSION | ELICITATION | REQUEST_QUESTION)
     }
 
-    /// Has a request decided, at once or by the future that is returned.
+    /// Decides a request, at once or by the returned future.
     pub(super) fn decide(
         &self,
         request: Undecided<'_>,
@@ -63,7 +63,7 @@ impl Decisions {
         self.permission(request)
     }
 
-    /// Has a permission decided: by the policy, by the handler, by those who read requests, or refuses it.
+    /// Decides a permission request by the policy, the handler or a deciding reader; refuses it if there is none.
     fn permission(&self, request: PermissionRequest) -> Option<BoxFuture<'static, ()>> {
         let decision = self.policy.decide(&request);
         if decision != PermissionDecision::Ask {
@@ -79,7 +79,7 @@ impl Decisions {
         if self.hub.publish(&Event::Permission(request.clone())) > 0 {
             return None;
         }
-        // The agent may have taken it back meanwhile.
+        // The agent may have withdrawn it.
         let _ = request.refuse();
         decided(&self.hub, &request, DecidedBy::Default);
         self.warn(request.session_id().map(Into::into));
@@ -133,18 +133,18 @@ impl Fallback for Decisions {
                 response = &mut decided => response,
                 () = &mut deciding => decided.await,
             };
-            // Every copy answers when it is dropped, so that there is a response.
+            // Each copy responds when it is dropped, so there is a response.
             response.unwrap_or(Err(unknown))
         })
     }
 }
 
-/// Has the handler decide. The request stays open meanwhile; a handler that panics, or leaves it open, refuses it.
+/// Lets the handler decide. If it panics or does not decide, the request is refused.
 async fn ask_handler(hub: &Hub, handler: &PermissionHandler, request: PermissionRequest) {
     let decision = AssertUnwindSafe(handler.call(request.clone())).catch_unwind();
     let decision = tokio::select! {
         biased;
-        // It was answered elsewhere, or the agent does not wait any more.
+        // It was answered elsewhere, or the agent no longer waits.
         () = request.closed() => return,
         decision = decision => decision,
     };
@@ -153,7 +153,7 @@ async fn ask_handler(hub: &Hub, handler: &PermissionHandler, request: Permission
         PermissionDecision::Refuse
     });
     if !request.obey(&decision) {
-        // The agent may have taken it back meanwhile.
+        // The agent may have withdrawn it.
         let _ = request.refuse();
     }
     decided(hub, &request, DecidedBy::Handler);

@@ -1,4 +1,4 @@
-//! The ends of sessions, for what the agent has asked and what runs for it.
+//! Releases what belongs to an ended session.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -8,12 +8,12 @@ use tokio::sync::Notify;
 
 use crate::client::hub::EndListener;
 
-/// Closes what a session has asked when it ends, and keeps its name for the tools that end with it.
+/// Closes the agent requests of a session when it ends, and queues the session for its handlers.
 #[derive(Debug)]
 pub(super) struct Ends {
     wire: AcpHttpClient,
-    /// Guards the sessions whose tools are still to be ended; held for a push or a pop. A session stands here once for
-    /// each of its ends, so that they are no more than there are books.
+    /// Guards the ended sessions that the handlers have not released yet; held for a push or a pop. A session is here
+    /// once for each of its ends.
     sessions: Mutex<VecDeque<String>>,
     more: Notify,
 }
@@ -23,7 +23,7 @@ impl Ends {
         Self { wire, sessions: Mutex::default(), more: Notify::new() }
     }
 
-    /// The next session that has ended. There is one who waits.
+    /// Returns the next session that has ended. It has one caller.
     pub(super) async fn next(&self) -> String {
         loop {
             let next = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).pop_front();

@@ -1,4 +1,4 @@
-//! One agent request as it arrives.
+//! An agent request as it arrives.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::client::pump::Shared;
+use crate::client::event_loop::Shared;
 use crate::convert::decoded::decoded_size;
 use crate::requests::{Params, REQUEST_PERMISSION};
 
-/// An agent request with the means to answer it.
+/// An agent request and its responder.
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) method: String,
@@ -27,7 +27,7 @@ pub(super) struct Incoming {
 pub(super) enum Undecodable {
     #[error("the parameters cannot be decoded: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("the parameters take {size} bytes decoded, and all open requests may take {limit}")]
+    #[error("the parameters take {size} bytes when decoded; all open requests may take {limit}")]
     TooLarge { size: usize, limit: usize },
 }
 
@@ -40,8 +40,7 @@ impl Undecodable {
     }
 }
 
-/// The member that names the session. A request that has it twice is not read: which of them counts differs between
-/// readers.
+/// The field with the session id. A request that has it twice is not parsed: parsers differ in which one counts.
 #[derive(Deserialize)]
 struct Named<'a> {
     #[serde(rename = "sessionId", borrow)]
@@ -52,7 +51,7 @@ struct Named<'a> {
 fn read_session(params: &[u8], limit: usize) -> Option<String> {
     /// How many bytes of text one byte of a string takes at most.
     const ESCAPED: usize = 6;
-    // Members in a fixed order would have no names.
+    // A list would be read as the fields in their order.
     let is_object = params.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     let text = serde_json::from_slice::<Named<'_>>(params).ok().filter(|_| is_object)?.session_id.get();
     let is_short = text.len() <= limit.saturating_mul(ESCAPED).saturating_add(2);
@@ -72,7 +71,7 @@ impl Incoming {
 
 fn decode(request: &wire::AgentRequest, shared: &Shared) -> Result<Arc<Params>, Undecodable> {
     let size = decoded_size(request.params().as_bytes());
-    // A permission keeps its tool call beside the parameters.
+    // A permission request holds its tool call besides the parameters.
     let size = if request.method() == REQUEST_PERMISSION { size.saturating_mul(2) } else { size };
     let admitted = shared.admission.admit(size);
     let admitted = admitted.ok_or(Undecodable::TooLarge { size, limit: shared.limits.open_request_bytes })?;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::requests::WeakUnclaimed;
 use crate::requests::{UnclaimedRequest, UnclaimedSummary};
 
-/// How many summaries are kept for timeouts.
+/// How many summaries are stored for timeouts.
 const SUMMARIES: usize = 16;
 
 /// The unclaimed requests that can be claimed, within a bound, and the last ones that arrived.
@@ -95,7 +95,7 @@ impl UnclaimedTable {
     }
 }
 
-/// Nothing of the table is held here: a release calls into the connection.
+/// Releases requests without the lock of the table: a release calls into the connection.
 fn release(requests: impl IntoIterator<Item = WeakUnclaimed>) {
     requests.into_iter().filter_map(|request| request.upgrade()).for_each(|request| request.release());
 }

@@ -17,23 +17,23 @@ pub(crate) struct Patch {
     pub(super) mode: Option<String>,
     pub(super) models: Option<Vec<Model>>,
     pub(super) model: Option<String>,
-    /// What a list of models says besides.
+    /// The unknown fields of the list of models.
     pub(super) about_models: Map<String, Value>,
     pub(super) options: Option<Vec<ConfigOption>>,
     pub(super) commands: Option<Vec<Command>>,
     pub(super) tools: Option<Vec<Tool>>,
-    /// The inner `None` takes the title away.
+    /// The inner `None` clears the title.
     pub(super) title: Option<Option<String>>,
     pub(super) last_activity: Option<Option<String>>,
     pub(super) context: Option<(Option<u64>, Option<u64>)>,
     pub(super) cost: Option<Cost>,
     pub(super) metadata: SessionMetadata,
     pub(super) other: Map<String, Value>,
-    /// The members of which nothing is left to keep.
+    /// The fields that were parsed completely.
     pub(super) understood: Vec<&'static str>,
 }
 
-/// The members that this version reads, wholly or in part.
+/// The fields that this version parses, completely or in part.
 const KNOWN: [&str; 9] = [
     "modes",
     "models",
@@ -71,12 +71,12 @@ impl Patch {
         patch
     }
 
-    /// Reads an answer whose members are not about the session unless they are known to be.
+    /// Parses a response whose unknown fields are not about the session.
     pub(crate) fn of_answer(answer: &Value) -> Self {
         Self { other: Map::new(), ..Self::of_state(answer) }
     }
 
-    /// Reads a report of the agent; `None` if it is about something else.
+    /// Parses an update of the agent; `None` if it does not change the snapshot.
     pub(crate) fn of_update(update: &Update) -> Option<Self> {
         if matches!(
             update.kind(),
@@ -85,7 +85,7 @@ impl Patch {
                 | UpdateKind::ToolCall(_)
                 | UpdateKind::ToolCallUpdate(_)
         ) {
-            // The most frequent ones, before an empty patch is made.
+            // These are the most frequent ones, and do not need an empty patch.
             return None;
         }
         let mut patch = Self::default();
@@ -118,12 +118,12 @@ impl Patch {
         Self { model: Some(id.to_owned()), ..Self::default() }
     }
 
-    /// The options are these.
+    /// The options were set.
     pub(crate) fn of_options(options: Vec<ConfigOption>) -> Self {
         Self { options: Some(options), ..Self::default() }
     }
 
-    /// The metadata was given or changed; it is told before whatever else the patch says of title, mode and model.
+    /// Adds metadata that the application gave or changed. Fields of the response take precedence.
     pub(crate) fn with_metadata(mut self, metadata: SessionMetadata) -> Self {
         let answered = std::mem::replace(&mut self.metadata, metadata);
         self.metadata.merge(answered);
@@ -133,7 +133,7 @@ impl Patch {
         self
     }
 
-    /// Modes come as an object with the list and the choice, or as two members.
+    /// Takes the modes: an object with the list and the current one, or two fields.
     fn take_modes(&mut self, rest: &mut Map<String, Value>) {
         let mut modes = take_object(rest, "modes").unwrap_or_default();
         for place in [&mut modes, &mut *rest] {
@@ -153,7 +153,7 @@ impl Patch {
             self.models = self.models.take().or(list);
             self.model = self.model.take().or_else(|| take_text(place, "currentModelId").flatten());
         }
-        // What is left of these two has no place in the list of models, which has its own.
+        // Entries of these two that cannot be parsed stay under the name of the field.
         let odd = ["availableModels", "currentModelId"].into_iter();
         let odd = odd.filter_map(|name| Some((name.to_owned(), models.shift_remove(name)?))).collect();
         put_back(rest, "models", odd);
@@ -176,7 +176,7 @@ fn take_object(members: &mut Map<String, Value>, name: &str) -> Option<Map<Strin
     }
 }
 
-/// The text of a member, and `None` inside for one that is `null`. What is neither stays.
+/// Takes the text of a field, with an inner `None` for `null`. A field of another type remains.
 fn take_text(members: &mut Map<String, Value>, name: &str) -> Option<Option<String>> {
     let text = match members.get(name)? {
         Value::String(text) => Some(text.clone()),
@@ -187,7 +187,7 @@ fn take_text(members: &mut Map<String, Value>, name: &str) -> Option<Option<Stri
     Some(text)
 }
 
-/// The entries of the first list there is that can be read. Those that cannot stay, and so does what is no list.
+/// Takes the entries of the first field that is a list. Entries that cannot be parsed remain.
 fn take_list<T>(
     members: &mut Map<String, Value>,
     names: &[&str],

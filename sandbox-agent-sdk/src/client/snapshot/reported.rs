@@ -33,7 +33,7 @@ impl Reported {
         matches!(self, Self::At(reported) if reported > time)
     }
 
-    /// Takes note of news, and says whether they count.
+    /// Records a report, and returns whether it is newer.
     pub(super) fn accept(&mut self, worth: Worth, now: u64) -> bool {
         let (counts, reported) = match worth {
             Worth::News => (true, Self::At(now)),

@@ -7,11 +7,11 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Tool {
-    /// Its name.
+    /// The name of the tool.
     pub name: String,
-    /// What it does.
+    /// A description of the tool.
     pub description: Option<String>,
-    /// The JSON it came as: an object, or the bare name.
+    /// The raw JSON: an object, or a string with the name.
     pub raw: Value,
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::TurnOutcome;
-use crate::convert::tool_calls::merge_tool_call;
 use crate::update::{Missed, ToolCall};
 use crate::{Content, Error, Update, UpdateKind};
 
@@ -79,7 +78,10 @@ impl CollectedTurn {
             }
         }
         match self.tool_calls.iter_mut().find(|known| known.id == call.id) {
-            Some(known) => merge_tool_call(known, call.clone()),
+            Some(known) => {
+                let earlier = std::mem::replace(known, call.clone());
+                known.complete_from(&earlier);
+            }
             None => self.tool_calls.push(call.clone()),
         }
     }

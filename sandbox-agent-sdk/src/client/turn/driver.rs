@@ -21,6 +21,7 @@ use crate::client::session::TurnState;
 use crate::client::snapshot::Patch;
 use crate::client::stream::PromptLayer;
 use crate::error::Timeout;
+use crate::event::TurnEnded;
 use crate::session::SessionInfo;
 use crate::termination::TerminationReport;
 use crate::update::Missed;
@@ -45,11 +46,25 @@ pub(super) struct Driver {
 }
 
 /// Frees the session for the next turn, also when the task is ended from outside.
-struct Free(Arc<Inner>, Current);
+struct Free {
+    inner: Arc<Inner>,
+    current: Current,
+    done: bool,
+}
+
+impl Free {
+    fn finish(mut self, request_id: Option<String>, outcome: &Outcome) {
+        self.done = true;
+        let session_id = self.current.id().to_string();
+        self.inner.hub.finish_turn(TurnEnded { session_id, request_id, outcome: outcome.clone() });
+    }
+}
 
 impl Drop for Free {
     fn drop(&mut self) {
-        self.0.hub.end_turn(&self.1.id());
+        if !self.done {
+            self.inner.hub.end_turn(&self.current.id());
+        }
     }
 }
 
@@ -87,7 +102,7 @@ impl Driver {
 
     async fn turn(&mut self, mut dropped: oneshot::Receiver<()>) -> Outcome {
         let inner = Arc::clone(&self.inner);
-        let _free = Free(Arc::clone(&inner), self.current.clone());
+        let free = Free { inner: Arc::clone(&inner), current: self.current.clone(), done: false };
         let session = self.session.clone();
         let mut outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
         if let Err(error) = &outcome
@@ -98,7 +113,7 @@ impl Driver {
             let session = self.session.clone();
             outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
         }
-        self.inner.hub.turn_outcome(&self.session, self.request_id.clone(), &outcome);
+        free.finish(self.request_id.clone(), &outcome);
         outcome
     }
 

@@ -6,6 +6,8 @@ use crate::requests::QuestionRequest;
 use crate::{Error, PermissionRequest, Update};
 
 /// An event of a turn, from [`Turn::next_event`](crate::Turn::next_event).
+///
+/// Serializes like the [`Event`](crate::Event) of the same kind, to an object with a `type`.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum TurnEvent {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::client::event_loop::wait_until;
 use crate::client::hub::Progress;
-use crate::client::pump::wait_until;
 use crate::error::Phase;
 
 /// The limits of a turn.

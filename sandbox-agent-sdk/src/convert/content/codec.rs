@@ -1,108 +1,82 @@
 //! Content as JSON, in both directions.
 
+use std::borrow::Cow;
+
+use serde::de::{MapAccess, SeqAccess};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::{Content, ContentExtra};
-use crate::convert::fields::{Fields, put};
+use super::Content;
+use super::builder::{Builder, Kind};
+use crate::convert::fields::put;
+use crate::convert::lenient::{self, Lenient};
 
 impl Content {
     /// Parses a content block. If a required field is missing, it becomes [`Content::Other`].
     pub(crate) fn from_value(value: Value) -> Self {
-        match value {
-            Value::Object(members) if is_whole(&members) => Self::read(members),
-            other => Self::Other(other),
-        }
-    }
-
-    /// Parses a content block that has all required fields.
-    fn read(members: Map<String, Value>) -> Self {
-        let mut fields = Fields::new(members);
-        let kind = fields.string(&["type"]).unwrap_or_default();
-        let mut needed = |name: &str| fields.string(&[name]).unwrap_or_default();
-        match kind.as_str() {
-            "text" => Self::Text { text: needed("text"), extra: ContentExtra::take(fields) },
-            "image" => Self::Image {
-                data: needed("data"),
-                mime_type: needed("mimeType"),
-                uri: fields.string(&["uri"]),
-                extra: ContentExtra::take(fields),
-            },
-            "audio" => Self::Audio {
-                data: needed("data"),
-                mime_type: needed("mimeType"),
-                extra: ContentExtra::take(fields),
-            },
-            "resource_link" => Self::Link {
-                uri: needed("uri"),
-                name: needed("name"),
-                title: fields.string(&["title"]),
-                description: fields.string(&["description"]),
-                mime_type: fields.string(&["mimeType"]),
-                size: fields.unsigned(&["size"]),
-                extra: ContentExtra::take(fields),
-            },
-            "diff" => Self::Diff {
-                path: needed("path"),
-                new_text: needed("newText"),
-                old_text: fields.string(&["oldText"]),
-                extra: ContentExtra::take(fields),
-            },
-            "terminal" => Self::Terminal { id: needed("terminalId"), extra: ContentExtra::take(fields) },
-            _ => {
-                let inside = fields.object("resource").unwrap_or_default();
-                Self::read_resource(Fields::new(inside), ContentExtra::take(fields))
+        let kind = value.get("type").and_then(Value::as_str).and_then(Kind::of);
+        match (kind, value) {
+            (Some(kind), Value::Object(members)) => {
+                let mut builder = Builder::new(kind);
+                let members = members.into_iter().filter(|(name, _)| name != "type");
+                members.for_each(|(name, value)| builder.put(Cow::Owned(name), value));
+                builder.finish()
             }
-        }
-    }
-
-    fn read_resource(mut inside: Fields, extra: ContentExtra) -> Self {
-        let uri = inside.string(&["uri"]).unwrap_or_default();
-        let mime_type = inside.string(&["mimeType"]);
-        match inside.string(&["text"]) {
-            Some(text) => Self::Resource { uri, text, mime_type, resource: inside.rest(), extra },
-            None => {
-                let blob = inside.string(&["blob"]).unwrap_or_default();
-                Self::Blob { uri, blob, mime_type, resource: inside.rest(), extra }
-            }
+            (_, other) => Self::Other(other),
         }
     }
 
     /// Parses an entry of a tool call's content. Entries other than diffs and terminals are wrapped in an
     /// object.
-    pub(crate) fn from_tool_call(entry: &Value) -> Self {
-        let Some(members) = entry.as_object().filter(|members| {
-            members.get("type").is_some_and(|kind| kind == "content") && members.contains_key("content")
-        }) else {
-            return Self::from_value(entry.clone());
-        };
-        let mut wrapper = members.clone();
-        wrapper.shift_remove("type");
-        let mut content = Self::from_value(wrapper.shift_remove("content").unwrap_or_default());
-        match content.extra_mut() {
-            Some(extra) => extra.wrapper = wrapper,
-            // If the content cannot be parsed and the wrapper has other fields, the whole entry is preserved.
-            None if !wrapper.is_empty() => return Self::Other(entry.clone()),
-            None => {}
+    pub(crate) fn from_tool_call(entry: Value) -> Self {
+        match entry {
+            Value::Object(mut members)
+                if members.get("type").is_some_and(|kind| kind == WRAPPED)
+                    && members.contains_key("content") =>
+            {
+                members.shift_remove("type");
+                let content = Self::from_value(members.shift_remove("content").unwrap_or_default());
+                content.wrapped_in(members)
+            }
+            other => Self::from_value(other),
         }
-        content
+    }
+
+    /// Adds the other fields of the object that wraps the content in a tool call.
+    fn wrapped_in(mut self, wrapper: Map<String, Value>) -> Self {
+        if wrapper.is_empty() {
+            return self;
+        }
+        match self.extra_mut() {
+            Some(extra) => extra.get_or_insert_default().wrapper = wrapper,
+            // Content that cannot be parsed has no place for them, so the whole entry is preserved.
+            None => {
+                let mut entry = Map::new();
+                put(&mut entry, "type", Some(WRAPPED));
+                put(&mut entry, "content", Some(self.to_value()));
+                entry.extend(wrapper);
+                return Self::Other(entry.into());
+            }
+        }
+        self
     }
 
     /// Converts the content back to an entry of a tool call's content.
     pub(crate) fn to_tool_call(&self) -> Value {
-        let Some(extra) = self.extra() else {
-            // Unparsed content was either a whole entry or the content of one.
-            let own = |value: &Value| matches!(value["type"].as_str(), Some("content" | "diff" | "terminal"));
-            let value = self.to_value();
-            return if own(&value) { value } else { json!({"type": "content", "content": value}) };
-        };
-        if matches!(self, Self::Diff { .. } | Self::Terminal { .. }) {
-            return self.to_value();
+        match self {
+            Self::Diff { .. } | Self::Terminal { .. } => return self.to_value(),
+            Self::Other(value) => {
+                // Unparsed content was either a whole entry or the content of one.
+                if matches!(value["type"].as_str(), Some(WRAPPED | "diff" | "terminal")) {
+                    return value.clone();
+                }
+            }
+            _ => {}
         }
         let mut map = Map::new();
-        put(&mut map, "type", Some("content"));
+        put(&mut map, "type", Some(WRAPPED));
         put(&mut map, "content", Some(self.to_value()));
-        map.extend(extra.wrapper.clone());
+        map.extend(self.extra().map(|extra| extra.wrapper.clone()).unwrap_or_default());
         map.into()
     }
 
@@ -163,6 +137,9 @@ impl Content {
     }
 }
 
+/// The `type` of an object that wraps content in a tool call.
+const WRAPPED: &str = "content";
+
 impl Serialize for Content {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.to_value().serialize(serializer)
@@ -171,25 +148,146 @@ impl Serialize for Content {
 
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Value::deserialize(deserializer).map(Self::from_value)
+        lenient::deserialize(deserializer).map(|content| content.unwrap_or(Self::Other(Value::Null)))
     }
 }
 
-/// Whether content of a known kind has all required fields.
-fn is_whole(members: &Map<String, Value>) -> bool {
-    let has = |members: &Map<String, Value>, name: &str| members.get(name).is_some_and(Value::is_string);
-    let needed: &[&str] = match members.get("type").and_then(Value::as_str) {
-        Some("text") => &["text"],
-        Some("image" | "audio") => &["data", "mimeType"],
-        Some("resource_link") => &["uri", "name"],
-        Some("diff") => &["path", "newText"],
-        Some("terminal") => &["terminalId"],
-        Some("resource") => {
-            let resource = members.get("resource").and_then(Value::as_object);
-            return resource
-                .is_some_and(|inside| has(inside, "uri") && (has(inside, "text") || has(inside, "blob")));
+/// Any JSON is content. Objects with a known type have a variant.
+impl<'de> Lenient<'de> for Content {
+    fn text(text: &str) -> Option<Self> {
+        Some(Self::Other(text.into()))
+    }
+
+    fn scalar(value: Value) -> Option<Self> {
+        Some(Self::Other(value))
+    }
+
+    fn list<A: SeqAccess<'de>>(list: A) -> Result<Option<Self>, A::Error> {
+        Ok(Value::list(list)?.map(Self::Other))
+    }
+
+    fn object<A: MapAccess<'de>>(mut object: A) -> Result<Option<Self>, A::Error> {
+        match Tag::first(&mut object)? {
+            Tag::Known(kind) => kind.content(object, Self::from_value),
+            Tag::Other(members) => rest(members, object).map(Self::from_value),
         }
-        _ => return false,
-    };
-    needed.iter().all(|name| has(members, name))
+        .map(Some)
+    }
+}
+
+/// An entry of a tool call's content.
+pub(crate) struct ToolCallContent(pub(crate) Content);
+
+impl<'de> Lenient<'de> for ToolCallContent {
+    fn text(text: &str) -> Option<Self> {
+        Some(Self(Content::Other(text.into())))
+    }
+
+    fn scalar(value: Value) -> Option<Self> {
+        Content::scalar(value).map(Self)
+    }
+
+    fn list<A: SeqAccess<'de>>(list: A) -> Result<Option<Self>, A::Error> {
+        Ok(Content::list(list)?.map(Self))
+    }
+
+    fn object<A: MapAccess<'de>>(mut object: A) -> Result<Option<Self>, A::Error> {
+        let mut members = match Tag::first(&mut object)? {
+            Tag::Known(kind) => {
+                return kind.content(object, Content::from_tool_call).map(|content| Some(Self(content)));
+            }
+            Tag::Other(members) => members,
+        };
+        if members.get("type").is_some_and(|kind| kind == WRAPPED) {
+            match lenient::next_name(&mut object)? {
+                // The usual order: the type, then the content.
+                Some(name) if name == "content" => {
+                    let content = lenient::value(&mut object)?.unwrap_or(Content::Other(Value::Null));
+                    let Value::Object(wrapper) = rest(Map::new(), object)? else { return Ok(None) };
+                    if !wrapper.contains_key("type") && !wrapper.contains_key("content") {
+                        return Ok(Some(Self(content.wrapped_in(wrapper))));
+                    }
+                    members.insert(name.into_owned(), content.to_value());
+                    members.extend(wrapper);
+                    return Ok(Some(Self(Content::from_tool_call(members.into()))));
+                }
+                Some(name) => drop(members.insert(name.into_owned(), object.next_value()?)),
+                None => {}
+            }
+        }
+        Ok(Some(Self(Content::from_tool_call(rest(members, object)?))))
+    }
+}
+
+impl Kind {
+    /// Parses the fields behind the type. If there is another type, the last one counts, and `general` parses the object.
+    fn content<'de, A: MapAccess<'de>>(
+        &'static self,
+        mut object: A,
+        general: fn(Value) -> Content,
+    ) -> Result<Content, A::Error> {
+        let mut builder = Builder::new(self);
+        while let Some(name) = lenient::next_name(&mut object)? {
+            let value = object.next_value()?;
+            if name == "type" {
+                let mut members = builder.into_members();
+                members.insert(name.into_owned(), value);
+                return rest(members, object).map(general);
+            }
+            builder.put(name, value);
+        }
+        Ok(builder.finish())
+    }
+}
+
+/// The type of content, if that is the first field.
+enum Tag {
+    Known(&'static Kind),
+    /// What was parsed to see that it is not a known type, or not the first field.
+    Other(Map<String, Value>),
+}
+
+impl Tag {
+    fn first<'de, A: MapAccess<'de>>(object: &mut A) -> Result<Self, A::Error> {
+        let mut members = Map::new();
+        if let Some(name) = lenient::next_name(object)? {
+            if name == "type" {
+                let tag: Option<Self> = lenient::value(object)?;
+                return Ok(tag.unwrap_or(Self::Other(members)));
+            }
+            members.insert(name.into_owned(), object.next_value()?);
+        }
+        Ok(Self::Other(members))
+    }
+
+    fn other(value: Value) -> Option<Self> {
+        Some(Self::Other(Map::from_iter([("type".to_owned(), value)])))
+    }
+}
+
+impl<'de> Lenient<'de> for Tag {
+    fn text(text: &str) -> Option<Self> {
+        Kind::of(text).map(Self::Known).or_else(|| Self::other(text.into()))
+    }
+
+    fn scalar(value: Value) -> Option<Self> {
+        Self::other(value)
+    }
+
+    fn list<A: SeqAccess<'de>>(list: A) -> Result<Option<Self>, A::Error> {
+        Ok(Value::list(list)?.and_then(Self::other))
+    }
+
+    fn object<A: MapAccess<'de>>(object: A) -> Result<Option<Self>, A::Error> {
+        Ok(Value::object(object)?.and_then(Self::other))
+    }
+}
+
+/// Parses the remaining fields of an object as they are.
+fn rest<'de, A: MapAccess<'de>>(mut members: Map<String, Value>, object: A) -> Result<Value, A::Error> {
+    lenient::fields(object, |name, object| {
+        members.insert(name.into_owned(), object.next_value()?);
+        Ok(())
+    })?;
+    Ok(members.into())
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::convert::decoded::{members_size, value_size};
 use crate::convert::fields::{Fields, put};
 
 /// The common fields of all content kinds, and unknown fields.
@@ -21,11 +22,27 @@ pub struct ContentExtra {
 }
 
 impl ContentExtra {
-    /// Collects the fields that were not consumed.
-    pub(super) fn take(mut fields: Fields) -> Self {
+    /// Collects the fields that were not consumed; `None` if there are none.
+    pub(super) fn take(mut fields: Fields) -> Option<Box<Self>> {
+        if fields.is_empty() {
+            return None;
+        }
         let annotations = fields.take(&["annotations"], Annotations::read);
         let meta = fields.take(&["_meta"], |meta| Some(meta.clone()));
-        Self { annotations, meta, other: fields.rest(), wrapper: Map::new() }
+        let extra = Self { annotations, meta, other: fields.rest(), wrapper: Map::new() };
+        (extra != Self::default()).then(|| Box::new(extra))
+    }
+
+    /// The memory of the fields.
+    pub(super) fn size(&self) -> usize {
+        let annotations = self.annotations.as_ref().map_or(0, |annotations| {
+            let audience =
+                annotations.audience.iter().flatten().map(|entry| size_of::<String>() + entry.len());
+            let modified = annotations.last_modified.as_ref().map_or(0, String::len);
+            audience.sum::<usize>() + modified + members_size(&annotations.other)
+        });
+        let meta = self.meta.as_ref().map_or(0, value_size);
+        size_of::<Self>() + annotations + meta + members_size(&self.other) + members_size(&self.wrapper)
     }
 
     pub(super) fn put_into(&self, map: &mut Map<String, Value>) {

@@ -1,10 +1,13 @@
 //! Message chunks.
 
 use serde::Serialize;
+use serde::de::MapAccess;
 use serde_json::Value;
 
-use super::{meta, text};
+use super::kind::skip;
 use crate::Content;
+use crate::convert::decoded::value_size;
+use crate::convert::lenient::{self, Lenient};
 
 /// A chunk of a message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,9 +25,9 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    pub(super) fn read(update: &Value) -> Option<Self> {
-        let content = Content::from_value(update.get("content")?.clone());
-        Some(Self { content, message_id: text(update, "messageId"), meta: meta(update) })
+    pub(super) fn size(&self) -> usize {
+        let id = self.message_id.as_ref().map_or(0, String::len);
+        self.content.size() + id + self.meta.as_ref().map_or(0, value_size)
     }
 
     /// Returns the original text, if the content is text.
@@ -33,5 +36,21 @@ impl Chunk {
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         self.content.text()
+    }
+}
+
+impl<'de> Lenient<'de> for Chunk {
+    fn object<A: MapAccess<'de>>(object: A) -> Result<Option<Self>, A::Error> {
+        let (mut content, mut message_id, mut meta) = (None, None, None);
+        lenient::fields(object, |name, object| {
+            match &*name {
+                "content" => content = lenient::value(object)?,
+                "messageId" => message_id = lenient::value(object)?,
+                "_meta" => meta = lenient::value(object)?,
+                other => skip(other, object)?,
+            }
+            Ok(())
+        })?;
+        Ok(content.map(|content| Self { content, message_id, meta }))
     }
 }

@@ -1,11 +1,14 @@
 //! The kinds of updates.
 
 use serde::Serialize;
+use serde::de::value::MapDeserializer;
+use serde::de::{Error, MapAccess};
 use serde_json::Value;
 
 use super::{
     Chunk, Command, Compaction, CompactionSummary, ConfigOption, Missed, Notice, PlanEntry, ToolCall, text,
 };
+use crate::convert::lenient::{self, Lenient};
 use crate::usage::ContextUsage;
 
 /// The typed contents of an update.
@@ -74,29 +77,75 @@ pub enum UpdateKind {
     },
 }
 
+/// The field with the name of the kind.
+pub(super) const NAME: &str = "sessionUpdate";
+
 impl UpdateKind {
     /// Parses the `update` field. Invalid contents become [`UpdateKind::Other`].
     pub(super) fn read(update: &Value) -> Self {
-        let name = update.get("sessionUpdate").and_then(Value::as_str).unwrap_or_default();
+        let name = update.get(NAME).and_then(Value::as_str).unwrap_or_default();
         let read = match name {
-            "agent_message_chunk" => Chunk::read(update).map(Self::Message),
-            "agent_thought_chunk" => Chunk::read(update).map(Self::Thought),
-            "user_message_chunk" => Chunk::read(update).map(Self::UserMessage),
-            "tool_call" => ToolCall::read(update).map(Self::ToolCall),
-            "tool_call_update" => ToolCall::read(update).map(Self::ToolCallUpdate),
-            "plan" => PlanEntry::read_all(update).map(Self::Plan),
             "available_commands_update" => Command::read_all(update).map(Self::Commands),
             "current_mode_update" => text(update, "currentModeId").map(|id| Self::Mode { id }),
             "config_option_update" => ConfigOption::read_all(update).map(Self::ConfigOptions),
             "session_info_update" => {
                 Some(Self::Info { title: text(update, "title"), updated_at: text(update, "updatedAt") })
             }
-            "usage_update" => Some(Self::Usage(ContextUsage::read(update))),
             "notice" => Notice::read(update).map(Self::Notice),
             "compaction_update" => Compaction::read(update).map(Self::Compaction),
             "compaction_summary_chunk" => CompactionSummary::read(update).map(Self::CompactionSummary),
-            _ => None,
+            _ => Self::from_fields(name, other_members(update)).ok().flatten(),
         };
         read.unwrap_or_else(|| Self::Other { kind: name.to_owned() })
     }
+
+    /// Parses the fields of a frequent kind, without the name of the kind; `None` if a required field is missing.
+    ///
+    /// # Errors
+    /// If the kind is another one, or the JSON is not valid.
+    pub(super) fn from_fields<'de, A: MapAccess<'de>>(
+        name: &str,
+        object: A,
+    ) -> Result<Option<Self>, A::Error> {
+        Ok(match name {
+            "agent_message_chunk" => Chunk::object(object)?.map(Self::Message),
+            "agent_thought_chunk" => Chunk::object(object)?.map(Self::Thought),
+            "user_message_chunk" => Chunk::object(object)?.map(Self::UserMessage),
+            "tool_call" => ToolCall::object(object)?.map(Self::ToolCall),
+            "tool_call_update" => ToolCall::object(object)?.map(Self::ToolCallUpdate),
+            "plan" => PlanEntry::read_all(object)?.map(Self::Plan),
+            "usage_update" => ContextUsage::object(object)?.map(Self::Usage),
+            _ => return Err(A::Error::custom("the kind is not a frequent one")),
+        })
+    }
+
+    /// The memory of a frequent kind, besides the value itself.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Message(chunk) | Self::Thought(chunk) | Self::UserMessage(chunk) => chunk.size(),
+            Self::ToolCall(call) | Self::ToolCallUpdate(call) => call.size(),
+            Self::Plan(entries) => entries.iter().map(PlanEntry::size).sum(),
+            Self::Usage(usage) => usage.size(),
+            _ => 0,
+        }
+    }
+}
+
+/// Parses a frequent kind from the fields of a value.
+pub(crate) fn read_object<'de, T: Lenient<'de>>(value: &'de Value) -> Option<T> {
+    T::object(other_members(value)).ok().flatten()
+}
+
+/// The fields of a value, without the name of the kind.
+fn other_members(value: &Value) -> impl MapAccess<'_, Error = serde_json::Error> {
+    let members = value.as_object().into_iter().flatten().filter(|(name, _)| *name != NAME);
+    MapDeserializer::new(members.map(|(name, value)| (name.as_str(), value)))
+}
+
+/// Skips an unknown field.
+///
+/// # Errors
+/// If the JSON is not valid, or the field names the kind once more: then the last name counts.
+pub(crate) fn skip<'de, A: MapAccess<'de>>(name: &str, object: &mut A) -> Result<(), A::Error> {
+    if name == NAME { Err(A::Error::custom("the kind is repeated")) } else { lenient::skip(object) }
 }

@@ -1,11 +1,15 @@
 //! Tool calls.
 
 use serde::Serialize;
+use serde::de::MapAccess;
 use serde_json::{Map, Value};
 
-use super::{meta, text};
+use super::kind::{NAME, read_object, skip};
 use crate::Content;
+use crate::convert::content::ToolCallContent;
+use crate::convert::decoded::{members_size, value_size};
 use crate::convert::fields::put;
+use crate::convert::lenient::{self, Lenient};
 use crate::convert::open_enum::open_enum;
 
 open_enum! {
@@ -47,21 +51,6 @@ open_enum! {
         Failed = "failed",
     }
 }
-
-/// The fields of a tool call that this version knows.
-const KNOWN: &[&str] = &[
-    "sessionUpdate",
-    "toolCallId",
-    "title",
-    "name",
-    "kind",
-    "status",
-    "content",
-    "locations",
-    "rawInput",
-    "rawOutput",
-    "_meta",
-];
 
 /// A tool call, or an update of one.
 ///
@@ -116,30 +105,27 @@ pub struct ToolLocation {
 impl ToolCall {
     /// Parses a tool call; `None` if it has no id.
     pub(crate) fn read(value: &Value) -> Option<Self> {
-        let list = |member: &str| value.get(member).and_then(Value::as_array).map(Vec::as_slice);
-        let given = |member: &str| value.get(member).filter(|value| !value.is_null()).cloned();
-        let contents = list("content").unwrap_or_default().iter().map(Content::from_tool_call);
-        let locations = list("locations").unwrap_or_default().iter().filter_map(|location| {
-            let line = location.get("line").and_then(Value::as_u64);
-            Some(ToolLocation { path: text(location, "path")?, line, meta: meta(location) })
-        });
-        let members = value.as_object().into_iter().flatten();
-        let other = members.filter(|(name, _)| !KNOWN.contains(&name.as_str()));
-        Some(Self {
-            id: text(value, "toolCallId")?,
-            title: text(value, "title"),
-            name: text(value, "name"),
-            kind: text(value, "kind").map(ToolKind::from),
-            status: text(value, "status").map(ToolStatus::from),
-            content: contents.collect(),
-            locations: locations.collect(),
-            input: given("rawInput"),
-            output: given("rawOutput"),
-            meta: meta(value),
-            other: other.map(|(name, value)| (name.clone(), value.clone())).collect(),
-            has_content: list("content").is_some(),
-            has_locations: list("locations").is_some(),
-        })
+        read_object(value)
+    }
+
+    /// The memory of the call, besides the value itself.
+    pub(crate) fn size(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let value = |value: &Option<Value>| value.as_ref().map_or(0, value_size);
+        let contents = self.content.iter().map(|content| size_of::<Content>() + content.size());
+        let locations = self
+            .locations
+            .iter()
+            .map(|location| size_of::<ToolLocation>() + location.path.len() + value(&location.meta));
+        self.id.len()
+            + text(&self.title)
+            + text(&self.name)
+            + contents.sum::<usize>()
+            + locations.sum::<usize>()
+            + value(&self.input)
+            + value(&self.output)
+            + value(&self.meta)
+            + members_size(&self.other)
     }
 
     /// Returns the content, if the update contains it.
@@ -181,6 +167,94 @@ impl ToolCall {
             self.has_locations = true;
         }
         self.other.extend(update.other.clone());
+    }
+
+    /// Fills in what an earlier update of the same call contains and this one does not.
+    ///
+    /// Agents repeat a call with empty lists. Unlike in [`apply_update`](Self::apply_update), these do not hide what was
+    /// reported before.
+    pub(crate) fn complete_from(&mut self, earlier: &Self) {
+        fn fill<T: Clone>(place: &mut Option<T>, earlier: &Option<T>) {
+            if place.is_none() {
+                place.clone_from(earlier);
+            }
+        }
+        fill(&mut self.title, &earlier.title);
+        fill(&mut self.name, &earlier.name);
+        fill(&mut self.kind, &earlier.kind);
+        fill(&mut self.status, &earlier.status);
+        fill(&mut self.input, &earlier.input);
+        fill(&mut self.output, &earlier.output);
+        fill(&mut self.meta, &earlier.meta);
+        if self.content.is_empty() {
+            self.content.clone_from(&earlier.content);
+            self.has_content |= earlier.has_content;
+        }
+        if self.locations.is_empty() {
+            self.locations.clone_from(&earlier.locations);
+            self.has_locations |= earlier.has_locations;
+        }
+        for (name, value) in &earlier.other {
+            if !self.other.contains_key(name) {
+                self.other.insert(name.clone(), value.clone());
+            }
+        }
+    }
+}
+
+impl<'de> Lenient<'de> for ToolCall {
+    fn object<A: MapAccess<'de>>(object: A) -> Result<Option<Self>, A::Error> {
+        let (mut id, mut title, mut name, mut kind, mut status) = (None, None, None, None, None);
+        let (mut content, mut locations) = (None::<Vec<ToolCallContent>>, None);
+        let (mut input, mut output, mut meta, mut other) = (None, None, None, Map::new());
+        lenient::fields(object, |field, object| {
+            match &*field {
+                "toolCallId" => id = lenient::value(object)?,
+                "title" => title = lenient::value(object)?,
+                "name" => name = lenient::value(object)?,
+                "kind" => kind = lenient::value(object)?,
+                "status" => status = lenient::value(object)?,
+                "content" => content = lenient::value(object)?,
+                "locations" => locations = lenient::value(object)?,
+                "rawInput" => input = lenient::value(object)?,
+                "rawOutput" => output = lenient::value(object)?,
+                "_meta" => meta = lenient::value(object)?,
+                NAME => skip(NAME, object)?,
+                _ => drop(other.insert(field.into_owned(), object.next_value()?)),
+            }
+            Ok(())
+        })?;
+        Ok(id.map(|id| Self {
+            id,
+            title,
+            name,
+            kind,
+            status,
+            has_content: content.is_some(),
+            has_locations: locations.is_some(),
+            content: content.into_iter().flatten().map(|ToolCallContent(content)| content).collect(),
+            locations: locations.unwrap_or_default(),
+            input,
+            output,
+            meta,
+            other,
+        }))
+    }
+}
+
+impl<'de> Lenient<'de> for ToolLocation {
+    fn object<A: MapAccess<'de>>(object: A) -> Result<Option<Self>, A::Error> {
+        let (mut path, mut line, mut meta) = (None, None, None);
+        lenient::fields(object, |name, object| {
+            match &*name {
+                "path" => path = lenient::value(object)?,
+                "line" => line = lenient::value(object)?,
+                "_meta" => meta = lenient::value(object)?,
+                _ => lenient::skip(object)?,
+            }
+            Ok(())
+        })?;
+        Ok(path.map(|path| Self { path, line, meta }))
     }
 }
 

@@ -6,26 +6,26 @@ use super::Hub;
 
 /// A call loads or resumes a session for as long as this lives.
 #[derive(Debug)]
-pub(in crate::client) struct TakingUp {
+pub(in crate::client) struct Resuming {
     pub(super) hub: Arc<Hub>,
     pub(super) id: Arc<str>,
 }
 
-impl Drop for TakingUp {
+impl Drop for Resuming {
     /// If the call failed, the session is as it was before, and its requests are closed.
     fn drop(&mut self) {
-        let deserted = {
+        let over = {
             let mut state = self.hub.lock();
-            let book = state.book(&self.id);
-            book.taking_up -= 1;
-            if book.taking_up == 0 {
-                book.past_end = false;
-                book.snapshot.loaded();
+            let session = state.session(&self.id);
+            session.resuming -= 1;
+            if session.resuming == 0 {
+                session.past_end = false;
+                session.snapshot.loaded();
             }
-            book.is_deserted()
+            session.is_over()
         };
-        if deserted {
-            self.hub.tell_end(&self.id);
+        if over {
+            self.hub.notify_end(&self.id);
         }
     }
 }

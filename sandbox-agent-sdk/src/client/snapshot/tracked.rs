@@ -1,7 +1,7 @@
-//! Stores the snapshot of a session.
+//! The snapshot of a session, with the times of its parts.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -21,13 +21,7 @@ const MEMBERS: usize = 1024;
 /// part therefore has the time of its last report: a response changes only parts without a report since its call began.
 /// Each unknown field is a part of its own.
 #[derive(Debug, Default)]
-pub(crate) struct SnapshotCell {
-    /// Guards the snapshot and its times; held for a change or a copy.
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
+pub(crate) struct TrackedSnapshot {
     snapshot: Arc<SessionSnapshot>,
     reported: [Reported; PARTS],
     members: HashMap<(Group, String), Reported>,
@@ -61,51 +55,43 @@ enum Part {
 
 const PARTS: usize = Part::Cost as usize + 1;
 
-impl SnapshotCell {
+impl TrackedSnapshot {
     /// Returns the current snapshot.
     pub(crate) fn get(&self) -> Arc<SessionSnapshot> {
-        Arc::clone(&self.lock().snapshot)
+        Arc::clone(&self.snapshot)
     }
 
     /// Applies an update of the agent.
-    pub(crate) fn report(&self, patch: Patch, origin: Origin, now: u64) {
-        let mut state = self.lock();
+    pub(crate) fn report(&mut self, patch: Patch, origin: Origin, now: u64) {
         let worth = match origin {
             Origin::Live => Worth::News,
-            Origin::History => Worth::History(state.loading),
+            Origin::History => Worth::History(self.loading),
             Origin::Replayed => Worth::Old,
         };
-        state.apply(patch, worth, now);
+        self.apply(patch, worth, now);
     }
 
     /// The session begins to be loaded.
-    pub(crate) fn load(&self, now: u64) {
-        self.lock().loading.get_or_insert(now);
+    pub(crate) fn load(&mut self, now: u64) {
+        self.loading.get_or_insert(now);
     }
 
-    /// The session is loaded, or is not.
-    pub(crate) fn loaded(&self) {
-        self.lock().loading = None;
+    /// Loading the session has ended.
+    pub(crate) fn loaded(&mut self) {
+        self.loading = None;
     }
 
     /// Applies the response to a call that began at this time.
-    pub(crate) fn answer(&self, patch: Patch, began: u64, now: u64) {
-        self.lock().apply(patch, Worth::Since(began), now);
+    pub(crate) fn answer(&mut self, patch: Patch, began: u64, now: u64) {
+        self.apply(patch, Worth::Since(began), now);
     }
 
     /// Applies the response that created the session. An earlier session with the same id is forgotten.
-    pub(crate) fn begin(&self, patch: Patch, began: u64, now: u64) {
-        let mut state = self.lock();
-        state.forget(began);
-        state.apply(patch, Worth::Since(began), now);
+    pub(crate) fn begin(&mut self, patch: Patch, began: u64, now: u64) {
+        self.forget(began);
+        self.apply(patch, Worth::Since(began), now);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
     /// Forgets what was reported up to this time.
     fn forget(&mut self, until: u64) {
         let old = std::mem::take(&mut self.snapshot);
@@ -198,7 +184,7 @@ impl State {
         self.snapshot = Arc::new(next);
     }
 
-    /// Brings modes and models in step with the options that stand for them.
+    /// Updates modes and models from the options of these categories.
     fn follow_options(&self, next: &mut SessionSnapshot, mode: bool, model: bool) {
         let given = |part: Part| matches!(self.reported[part as usize], Reported::At(_));
         if let Some(option) = next.option_for("mode").cloned() {
@@ -229,7 +215,7 @@ struct Put<'a> {
 }
 
 impl Put<'_> {
-    /// Whether the news counted.
+    /// Replaces a part if the new value is newer, and returns whether it is.
     fn part<T>(&mut self, part: Part, place: &mut T, news: Option<T>) -> bool {
         let Some(news) = news else { return false };
         let counts = self.reported[part as usize].accept(self.worth, self.now);
@@ -239,7 +225,7 @@ impl Put<'_> {
         counts
     }
 
-    /// Whether news of a member count.
+    /// Returns whether the new value of an unknown field is newer.
     fn member(&mut self, group: Group, name: &str) -> bool {
         let key = (group, name.to_owned());
         if self.members.len() >= MEMBERS && !self.members.contains_key(&key) {
@@ -253,14 +239,14 @@ impl Put<'_> {
         self.members.entry(key).or_default().accept(self.worth, self.now)
     }
 
-    /// The members that count.
+    /// Returns the unknown fields that are newer.
     fn news(&mut self, group: Group, mut members: Map<String, Value>) -> Map<String, Value> {
         members.retain(|name, _| self.member(group, name));
         members
     }
 }
 
-/// Marks a value as the one in force in the option of a category, if the option has it.
+/// Sets the current value of the option of a category, if the option has this value.
 fn choose(options: &mut [ConfigOption], category: &str, value: &str) {
     let of_category = |option: &&mut ConfigOption| option.category.as_deref() == Some(category);
     if let Some(option) = options.iter_mut().find(of_category)

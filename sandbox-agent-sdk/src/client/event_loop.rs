@@ -52,7 +52,7 @@ pub(super) enum Command {
 ///
 /// There is one such task, so events have one order, an end is published once, and a call that waits at the barrier
 /// knows that everything before its response was delivered.
-pub(super) struct Pump {
+pub(super) struct EventLoop {
     pub(super) wire: wire::AcpHttpClient,
     pub(super) events: wire::Events,
     pub(super) requests: wire::AgentRequests,
@@ -63,15 +63,15 @@ pub(super) struct Pump {
     pub(super) shared: Arc<Shared>,
     pub(super) router: RequestRouter,
     /// How long the details of the agent's end may take.
-    pub(super) patience: Duration,
+    pub(super) termination_timeout: Duration,
     pub(super) exit: Exit,
     /// Whether the stream is lost and not reopened yet.
-    pub(super) away: bool,
+    pub(super) is_lost: bool,
 }
 
-impl Pump {
+impl EventLoop {
     pub(super) async fn run(mut self) {
-        let (mut reading, mut asking) = (true, true);
+        let (mut reading, mut routing) = (true, true);
         loop {
             if self.queued.is_empty()
                 && let Some(event) = self.events.try_recv()
@@ -102,15 +102,15 @@ impl Pump {
                     }
                     None => reading = false,
                 },
-                request = self.requests.next(), if asking => match request {
+                request = self.requests.next(), if routing => match request {
                     Some(queued) => self.queued.push_back(queued),
-                    None => asking = false,
+                    None => routing = false,
                 },
                 command = self.commands.recv() => match command {
                     Some(Command::Barrier(reached)) => drop(reached.send(())),
                     Some(Command::Settle(done)) => {
                         self.finish_exit();
-                        // A caller that went away needs no answer.
+                        // The caller may be gone.
                         let _ = done.send(());
                     }
                     Some(Command::Serve(request)) => self.router.route_ours(&request.0, request.1),
@@ -289,12 +289,12 @@ impl Pump {
 
     fn changed(&mut self, state: &wire::ConnectionState) {
         match state {
-            wire::ConnectionState::Live if self.away => {
-                self.away = false;
+            wire::ConnectionState::Live if self.is_lost => {
+                self.is_lost = false;
                 self.hub.connection(ConnectionState::Connected);
             }
             wire::ConnectionState::Reconnecting { attempt } => {
-                self.away = true;
+                self.is_lost = true;
                 self.hub.connection(ConnectionState::Reconnecting { attempt: *attempt });
             }
             wire::ConnectionState::Terminated(reason) => {
@@ -310,7 +310,7 @@ impl Pump {
 
 /// On a shared endpoint, requests that were not read belong to other clients, as far as is known: they are not to be
 /// cancelled when the connection is dropped.
-impl Drop for Pump {
+impl Drop for EventLoop {
     fn drop(&mut self) {
         if !self.shared.is_shared {
             return;

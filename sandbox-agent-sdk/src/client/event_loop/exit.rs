@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant};
 
-use super::Pump;
+use super::EventLoop;
 use crate::convert::termination::TerminationReport;
 use crate::{ConnectionState, Error, TerminationInfo};
 
@@ -29,7 +29,7 @@ pub(in crate::client) struct Exit {
     is_finished: bool,
 }
 
-impl Pump {
+impl EventLoop {
     /// Adds a sign that the agent has ended. The first certain one is published at once.
     pub(super) fn report(
         &mut self,
@@ -62,8 +62,8 @@ impl Pump {
         let waits = self.shared.in_flight.load(Ordering::Acquire) > 0;
         let complete = self.exit.noticed && (report.has_stderr() || self.exit.answered || !waits);
         self.exit.report = Some(report);
-        let patience = if complete || requested { TRAILING } else { self.patience };
-        let deadline = Instant::now() + patience;
+        let timeout = if complete || requested { TRAILING } else { self.termination_timeout };
+        let deadline = Instant::now() + timeout;
         self.exit.deadline = Some(self.exit.deadline.map_or(deadline, |before| before.min(deadline)));
         if is_certain {
             self.publish_exit();

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use super::book::SessionBook;
+use super::session_state::SessionState;
 use super::{EndListener, LogSink};
-use crate::client::event::Queue;
+use crate::client::event::{Queue, Weight};
 use crate::client::stream::LogEntry;
+use crate::usage::UsageTable;
 use crate::{ConnectionState, Event};
 
 /// How many sessions are stored that this client has not named.
@@ -14,14 +15,14 @@ pub(super) const UNNAMED: usize = 1024;
 /// How many bytes may be stored of all of them. They are measured whenever a quarter of that was added.
 pub(super) const UNNAMED_BYTES: usize = 64 << 20;
 /// From this number of sessions on, unused ones are forgotten.
-pub(super) const BOOKS: usize = 4096;
+pub(super) const SESSIONS: usize = 4096;
 
 /// The subscribers, and the state of each session.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
     pub(super) logs: Vec<Arc<dyn LogSink>>,
-    pub(super) sessions: HashMap<Arc<str>, SessionBook>,
+    pub(super) sessions: HashMap<Arc<str>, SessionState>,
     pub(super) listeners: Vec<Weak<dyn EndListener>>,
     /// The state of the connection that was published last.
     pub(super) connection: Option<ConnectionState>,
@@ -37,6 +38,8 @@ pub(super) struct State {
     pub(super) openings: usize,
     /// The number of sessions at which unused ones are searched for again.
     room: usize,
+    /// What the sessions used. It is not part of their state, because it counts when that is forgotten.
+    pub(super) usage: UsageTable,
 }
 
 impl State {
@@ -46,16 +49,30 @@ impl State {
         self.logs.iter().for_each(|log| log.push(entry));
     }
 
+    /// Gives an event to the readers of a session and applies it to its state. Returns how many readers decide requests;
+    /// `None` if the session is not known.
+    pub(super) fn deliver(&mut self, id: &str, event: &Event, deciders: usize, now: u64) -> Option<usize> {
+        let session = self.sessions.get_mut(id)?;
+        let deciders = session.push(event, deciders);
+        session.learn(event, now);
+        match event {
+            Event::Update(update) if session.is_named => self.usage.observe(update),
+            _ if session.is_named => {}
+            _ => self.grow_unnamed(event.weight()),
+        }
+        Some(deciders)
+    }
+
     /// Returns the state of a session that this client names.
-    pub(super) fn book(&mut self, id: &str) -> &mut SessionBook {
+    pub(super) fn session(&mut self, id: &str) -> &mut SessionState {
         if !self.sessions.contains_key(id) {
             self.make_room();
         }
-        let book = self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(true));
-        if !std::mem::replace(&mut book.is_named, true) {
+        let session = self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(true));
+        if !std::mem::replace(&mut session.is_named, true) {
             self.unnamed.retain(|unnamed| **unnamed != *id);
         }
-        book
+        session
     }
 
     /// Whether a session that this client does not know is remembered: it may be the one that a pending call makes. On a
@@ -69,12 +86,12 @@ impl State {
         self.openings = self.openings.saturating_sub(1);
         if !self.remembers_unknown() {
             self.unnamed.clear();
-            self.sessions.retain(|_, book| book.is_named);
+            self.sessions.retain(|_, session| session.is_named);
         }
     }
 
     /// Returns the state of a session that the server names. The response that creates it may still be on its way.
-    pub(super) fn known_or_unnamed(&mut self, id: &str) -> &mut SessionBook {
+    pub(super) fn known_or_unnamed(&mut self, id: &str) -> &mut SessionState {
         if !self.sessions.contains_key(id) {
             self.make_room();
             if self.unnamed.len() >= UNNAMED {
@@ -82,7 +99,7 @@ impl State {
             }
             self.unnamed.push_back(id.into());
         }
-        self.sessions.entry(id.into()).or_insert_with(|| SessionBook::new(false))
+        self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(false))
     }
 
     /// An event of so many bytes came for a session that this client has not named. If too much is stored of such
@@ -93,7 +110,7 @@ impl State {
             return;
         }
         self.unnamed_growth = 0;
-        let stored = |state: &Self, id: &str| state.sessions.get(id).map_or(0, SessionBook::stored_bytes);
+        let stored = |state: &Self, id: &str| state.sessions.get(id).map_or(0, SessionState::stored_bytes);
         let mut total: usize = self.unnamed.iter().map(|id| stored(self, id)).sum();
         while total > UNNAMED_BYTES
             && let Some(oldest) = self.unnamed.front()
@@ -105,10 +122,10 @@ impl State {
 
     /// Forgets unused sessions, once there are many. One that is named again gets a new state.
     fn make_room(&mut self) {
-        if self.sessions.len() < self.room.max(BOOKS) {
+        if self.sessions.len() < self.room.max(SESSIONS) {
             return;
         }
-        self.sessions.retain(|_, book| book.is_watched());
+        self.sessions.retain(|_, session| session.is_watched());
         let sessions = &self.sessions;
         self.unnamed.retain(|unnamed| sessions.contains_key(unnamed));
         self.room = 2 * self.sessions.len();

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::progress::Progress;
 use crate::client::event::{Queue, Weight};
 use crate::client::session::TurnState;
-use crate::client::snapshot::{Patch, SnapshotCell};
+use crate::client::snapshot::{Patch, TrackedSnapshot};
 use crate::client::turn::TurnItem;
 use crate::convert::tool_calls::ToolCalls;
 use crate::event::Origin;
@@ -16,9 +16,9 @@ use crate::update::Missed;
 use crate::{Event, OpenSession, TerminationInfo, Update, UpdateKind};
 
 /// How many events are stored for a session without subscribers.
-pub(super) const BACKLOG_EVENTS: usize = 1024;
+pub(super) const UNREAD_EVENTS: usize = 1024;
 /// How many bytes these may take.
-const BACKLOG_BYTES: usize = 1 << 20;
+const UNREAD_BYTES: usize = 1 << 20;
 
 /// How many missing parts a turn lists.
 const MISSED: usize = 64;
@@ -26,13 +26,17 @@ const MISSED: usize = 64;
 /// The notifications of a session's start, which contain its state.
 const STARTED: [&str; 2] = ["session/started", "_sandboxagent/session/started"];
 
+/// The state of a session is not forgotten while a clone of this exists.
+#[derive(Debug, Clone, Default)]
+pub(in crate::client) struct SessionHandle(Arc<()>);
+
 /// The state of one session.
 #[derive(Debug)]
-pub(super) struct SessionBook {
+pub(super) struct SessionState {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
     /// The events without a reader: before the response that created the session, or between turns.
-    pub(super) backlog: VecDeque<Event>,
-    pub(super) backlog_bytes: usize,
+    pub(super) unread: VecDeque<Event>,
+    pub(super) unread_bytes: usize,
     /// How many bytes the events took from which its snapshot was learnt, while this client has not named it.
     learned_bytes: usize,
     pub(super) missed: u64,
@@ -52,7 +56,7 @@ pub(super) struct SessionBook {
     pub(super) progress: Arc<watch::Sender<Progress>>,
     pub(super) ended: watch::Sender<Option<TerminationInfo>>,
     /// How many calls are loading or resuming the session.
-    pub(super) taking_up: usize,
+    pub(super) resuming: usize,
     /// Whether its end is older than these calls.
     pub(super) past_end: bool,
     /// Whether a warning was logged that nothing answers the session's requests.
@@ -69,21 +73,18 @@ pub(super) struct SessionBook {
     pub(super) agent: Option<Arc<str>>,
     /// How this client has opened it, if it has.
     pub(super) opened_with: Option<Arc<OpenSession>>,
-    /// The snapshot, shared with the handles of the session.
-    pub(super) snapshot: Arc<SnapshotCell>,
+    /// What the session offers, and what is chosen.
+    pub(super) snapshot: TrackedSnapshot,
+    /// Each handle of the session has a clone.
+    pub(super) handle: SessionHandle,
 }
 
-impl SessionBook {
-    #[cfg(feature = "sessions")]
-    pub(super) fn is_followed_by(&self, queue: &Arc<Queue<Event>>) -> bool {
-        self.subscribers.iter().any(|known| Arc::ptr_eq(known, queue))
-    }
-
+impl SessionState {
     pub(super) fn new(is_named: bool) -> Self {
         Self {
             subscribers: Vec::new(),
-            backlog: VecDeque::new(),
-            backlog_bytes: 0,
+            unread: VecDeque::new(),
+            unread_bytes: 0,
             learned_bytes: 0,
             missed: 0,
             turn: None,
@@ -95,7 +96,7 @@ impl SessionBook {
             turn_state: watch::Sender::new(TurnState::Idle),
             progress: Arc::default(),
             ended: watch::Sender::new(None),
-            taking_up: 0,
+            resuming: 0,
             past_end: false,
             warned: false,
             stop_requested: false,
@@ -104,28 +105,29 @@ impl SessionBook {
             open: false,
             agent: None,
             opened_with: None,
-            snapshot: Arc::default(),
+            snapshot: TrackedSnapshot::default(),
+            handle: SessionHandle::default(),
         }
     }
 
-    /// Whether the session is in use, so that its state must be kept.
+    /// Whether the session is in use, so that its state must not be forgotten.
     pub(super) fn is_watched(&mut self) -> bool {
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         self.is_busy()
-            || self.taking_up > 0
+            || self.resuming > 0
             || self.pending_calls > 0
             || !self.subscribers.is_empty()
-            || Arc::strong_count(&self.snapshot) > 1
+            || Arc::strong_count(&self.handle.0) > 1
     }
 
     /// Returns an upper bound of what is stored of a session that this client has not named.
     pub(super) fn stored_bytes(&self) -> usize {
-        self.backlog_bytes + self.learned_bytes
+        self.unread_bytes + self.learned_bytes
     }
 
     /// Whether it has ended and no call is loading or resuming it.
-    pub(super) fn is_deserted(&self) -> bool {
-        self.taking_up == 0 && self.ended.borrow().is_some()
+    pub(super) fn is_over(&self) -> bool {
+        self.resuming == 0 && self.ended.borrow().is_some()
     }
 
     /// Whether a turn runs or a call waits for the session.
@@ -142,11 +144,11 @@ impl SessionBook {
             self.tool_calls.learn(update);
         }
         let patch = match event {
-            Event::Update(update) if self.is_named || update.size() <= BACKLOG_BYTES => {
+            Event::Update(update) if self.is_named || update.size() <= UNREAD_BYTES => {
                 Patch::of_update(update)
             }
             Event::Other { method, params, .. } if STARTED.contains(&method.as_str()) => {
-                let small = || params.to_string().len() <= BACKLOG_BYTES;
+                let small = || params.to_string().len() <= UNREAD_BYTES;
                 (self.is_named || small()).then(|| Patch::of_state(params))
             }
             _ => None,
@@ -188,7 +190,7 @@ impl SessionBook {
             (None, Event::Update(_)) | (_, Event::SessionEnded(_))
                 if self.subscribers.is_empty() && !collected =>
             {
-                self.keep(event.clone());
+                self.store(event.clone());
             }
             _ => {}
         }
@@ -197,6 +199,9 @@ impl SessionBook {
 
     /// The turn is over.
     pub(super) fn end_turn(&mut self) {
+        if let Some(queue) = self.turn.take() {
+            queue.end();
+        }
         let before = self.turn_state.send_replace(TurnState::Idle);
         self.messages.end_turn(before == TurnState::Cancelling);
         self.is_prompted = false;
@@ -225,18 +230,18 @@ impl SessionBook {
     }
 
     /// Takes the stored events, and how many were dropped before them.
-    pub(super) fn take_backlog(&mut self) -> (u64, VecDeque<Event>) {
-        self.backlog_bytes = 0;
-        (std::mem::take(&mut self.missed), std::mem::take(&mut self.backlog))
+    pub(super) fn take_unread(&mut self) -> (u64, VecDeque<Event>) {
+        self.unread_bytes = 0;
+        (std::mem::take(&mut self.missed), std::mem::take(&mut self.unread))
     }
 
     /// Stores an event for the next subscriber, within limits.
-    pub(super) fn keep(&mut self, event: Event) {
-        self.backlog_bytes += event.weight();
-        self.backlog.push_back(event);
-        while self.backlog.len() > BACKLOG_EVENTS || self.backlog_bytes > BACKLOG_BYTES {
-            let Some(oldest) = self.backlog.pop_front() else { break };
-            self.backlog_bytes -= oldest.weight();
+    pub(super) fn store(&mut self, event: Event) {
+        self.unread_bytes += event.weight();
+        self.unread.push_back(event);
+        while self.unread.len() > UNREAD_EVENTS || self.unread_bytes > UNREAD_BYTES {
+            let Some(oldest) = self.unread.pop_front() else { break };
+            self.unread_bytes -= oldest.weight();
             self.missed += 1;
         }
     }
