@@ -20,13 +20,12 @@ async fn main() {
     let heading = ["agent", "version", "load", "resume", "fork", "list", "close", "images", "log in by"];
     let table: Vec<Vec<String>> = [heading.map(str::to_owned).to_vec()].into_iter().chain(rows).collect();
     let columns = heading.len();
-    let width =
-        |column: usize| table.iter().filter(|row| row.len() == columns).map(|row| row[column].len()).max();
+    // The second cell of an agent that cannot be run is a sentence.
+    let is_measured = |row: &&Vec<String>, column: usize| row.len() == columns || column == 0;
+    let width = |column: usize| {
+        table.iter().filter(|row| is_measured(row, column)).map(|row| row[column].len()).max()
+    };
     for row in &table {
-        if row.len() < columns {
-            println!("{}", row.join("  "));
-            continue;
-        }
         let cells = row.iter().enumerate().map(|(column, cell)| {
             let width = width(column).unwrap_or_default();
             format!("{cell:<width$}")

@@ -30,7 +30,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Reads the options; the error says what is wrong in words for the user.
+    /// Parses the options. The error is a message for the user.
     pub(super) fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut parsed = Self::default();
         let mut args = args.into_iter();
@@ -50,7 +50,7 @@ impl Args {
                 "--resume" => parsed.resume = Some(value()?),
                 "--permissions" => parsed.policy = policy(&value()?)?,
                 "--help" | "-h" => parsed.help = true,
-                _ => return Err(format!("{name} is no option")),
+                _ => return Err(format!("unknown option {name}")),
             }
         }
         Ok(parsed)
@@ -92,7 +92,7 @@ mod tests {
             (&["--dir"][..], "--dir needs a value"),
             (&["--permissions", "maybe"], "--permissions is ask, allow, edits or deny, not maybe"),
             (&["--agent-command", "'x"], "--agent-command: the command line has an unfinished quotation"),
-            (&["--colour"], "--colour is no option"),
+            (&["--colour"], "unknown option --colour"),
         ] {
             assert_eq!(parse(args).unwrap_err(), message);
         }

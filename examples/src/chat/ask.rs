@@ -12,7 +12,7 @@ use super::form::{Filled, Form};
 use super::line::{Line, Style};
 use super::wish;
 
-/// How long a request is on the screen before a key can answer it: nobody reads faster.
+/// How long a request is on the screen before a key can answer it: no user reads faster.
 const GLANCE: Duration = Duration::from_millis(400);
 
 /// The requests of the agent, one after the other.
@@ -69,7 +69,7 @@ impl Asks {
         self.waiting.is_empty()
     }
 
-    /// The turn is cancelled or over: nobody waits for answers any more.
+    /// The turn has ended: its requests need no response.
     pub(super) fn cancel(&mut self) {
         for ask in self.waiting.drain(..) {
             if let Ask::Permission(request) = ask {

@@ -77,7 +77,7 @@ pub(super) fn failure(what: &str, error: &Error) -> Vec<Line> {
     lines
 }
 
-/// A tool call that is over, and what it brought.
+/// A finished tool call, and its result.
 pub(super) fn tool(call: &ToolCall) -> Vec<Line> {
     let (sign, style) = match &call.status {
         Some(ToolStatus::Completed) => ("✔ ", Style::Good),
@@ -144,7 +144,7 @@ pub(super) fn input(call: &ToolCall) -> Vec<Line> {
     lines.into_iter().map(|line| line.behind(Style::Dim, "  ")).collect()
 }
 
-/// The input of a tool in words: its command, or each of its members on a line.
+/// The input of a tool as text: its command, or each member on a line.
 fn given(input: &Value) -> Vec<Line> {
     let command = match input.get("command").or_else(|| input.get("cmd")) {
         Some(Value::String(command)) => Some(command.clone()),

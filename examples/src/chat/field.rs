@@ -47,7 +47,7 @@ impl Field {
         fields.collect()
     }
 
-    /// A question without a schema: an answer in words, or one of some options.
+    /// A question without a schema: free text, or one of some options.
     pub(super) fn free(options: &[(String, String)]) -> Self {
         let kind = match options {
             [] => Kind::Text,
@@ -104,10 +104,10 @@ impl Field {
         }
         let value = match &self.kind {
             Kind::Text => json!(text),
-            Kind::Integer => json!(text.parse::<i64>().map_err(|_| "this is no whole number".to_owned())?),
+            Kind::Integer => json!(text.parse::<i64>().map_err(|_| "not an integer".to_owned())?),
             Kind::Number => {
                 let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-                json!(number.ok_or_else(|| "this is no number".to_owned())?)
+                json!(number.ok_or_else(|| "not a number".to_owned())?)
             }
             Kind::YesNo => match text.to_lowercase().as_str() {
                 "y" | "yes" | "true" => json!(true),

@@ -36,7 +36,7 @@ impl Form {
         Self { request, fields, answers: Map::new(), at: 0, complaint: None }
     }
 
-    /// The question in words.
+    /// The text of the question.
     pub(super) fn title(&self) -> &str {
         self.request.message().unwrap_or("The agent asks you something")
     }

@@ -16,7 +16,7 @@ use crate::agents::KnownAgent;
 const TURN: Duration = Duration::from_secs(24 * 60 * 60);
 /// The agent that shows what this chat can do.
 const SHOWCASE: &str = "showcase";
-/// How many events the embedded server keeps for a stream that breaks.
+/// The size of the embedded server's replay buffer.
 const RING: usize = 16_384;
 
 /// A client and the server it talks to.
@@ -26,21 +26,20 @@ pub(super) struct Host {
     pub(super) directory: String,
     /// What to call the agent until it has introduced itself.
     pub(super) agent: String,
-    /// For an agent that runs as a process here: a client with a process of its own, to ask the agent itself for its
+    /// For an agent that runs as a process here: a client with a separate agent process, which lists the agent's
     /// sessions. The server's list has those of this chat only, and no titles.
     pub(super) lister: Option<SandboxAgentClient>,
-    /// It lives as long as this.
+    /// Dropped with this value.
     _embedded: Option<MockServer>,
 }
 
 impl Host {
-    /// Finds the server or starts one; the error says in words for the user why it cannot.
+    /// Finds the server or starts one. The error is a message for the user.
     pub(super) async fn find(args: &Args) -> Result<Self, String> {
         let policy = args.policy;
         let url = env::var("SANDBOX_AGENT_URL").ok().filter(|url| !url.is_empty());
         if url.is_some() && args.agent_command.is_some() {
-            return Err("SANDBOX_AGENT_URL is set: its server has agents of its own, and no --agent-command"
-                .to_owned());
+            return Err("--agent-command cannot be used with SANDBOX_AGENT_URL".to_owned());
         }
         let connect = |options: ClientOptions| {
             let options = options.client_info("chat", env!("CARGO_PKG_VERSION"));
@@ -135,14 +134,14 @@ async fn furnish(client: &SandboxAgentClient) -> Result<(), Error> {
 /// may use it.
 fn random_token() -> Result<String, String> {
     let mut bytes = [0; 24];
-    getrandom::fill(&mut bytes).map_err(|error| format!("there is no randomness: {error}"))?;
+    getrandom::fill(&mut bytes).map_err(|error| format!("no random bytes: {error}"))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn directory(args: &Args) -> Result<PathBuf, String> {
     let directory = match &args.dir {
         Some(directory) => directory.clone(),
-        None => env::current_dir().map_err(|error| format!("there is no current directory: {error}"))?,
+        None => env::current_dir().map_err(|error| format!("no current directory: {error}"))?,
     };
     directory.canonicalize().map_err(|error| format!("{}: {error}", directory.display()))
 }

@@ -180,7 +180,7 @@ impl Pipe {
             Event::Update(update) if update.origin() != Origin::History => self.update(&update),
             Event::Permission(request) => {
                 let line = match wish::refuse(&request) {
-                    Ok(line) => line.with(Style::Normal, ": nobody is here to ask, see --permissions"),
+                    Ok(line) => line.with(Style::Normal, ": the input is not a terminal, see --permissions"),
                     Err(error) => Line::new(Style::Normal, &format!("– {error}")),
                 };
                 self.tell([line])
@@ -189,7 +189,7 @@ impl Pipe {
                 let message = request.message().unwrap_or("a question").to_owned();
                 // It may have been taken back already.
                 let _ = request.decline();
-                self.tell([Line::new(Style::Normal, &format!("✗ {message}  nobody is here to answer"))])
+                self.tell([Line::new(Style::Normal, &format!("✗ {message}  the input is not a terminal"))])
             }
             Event::Gap(gap) => {
                 self.tell([Line::new(Style::Normal, &format!("! {} events are lost here", gap.count()))])
@@ -247,7 +247,7 @@ async fn end_of(turn: &mut Turn) -> Result<TurnOutcome, Error> {
     turn.outcome().await
 }
 
-/// The next line, whatever bytes it is made of; `None` at the end of the input.
+/// The next line, of any bytes; `None` at the end of the input.
 async fn read_line(input: &mut BufReader<Stdin>) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     if input.read_until(b'\n', &mut line).await? == 0 {

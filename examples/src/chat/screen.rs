@@ -110,7 +110,7 @@ impl Drop for Screen {
         let mut frame = String::new();
         self.erase(&mut frame);
         push(&mut frame, &EndSynchronizedUpdate);
-        // The terminal may be gone; there is nobody left to tell.
+        // The terminal may be gone; the error has no reader.
         let _ = io::stdout().write_all(frame.as_bytes());
         restore();
     }

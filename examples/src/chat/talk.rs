@@ -37,7 +37,7 @@ pub(super) struct Talk {
     pub(super) dead: bool,
 }
 
-/// Something that takes a while, in words, and how it ends.
+/// A call in progress: its description and its result.
 pub(super) struct Errand {
     pub(super) what: String,
     pub(super) work: BoxFuture<'static, Result<Done, Error>>,
@@ -226,14 +226,14 @@ impl Talk {
         Shown { lines: vec![note], history, events }
     }
 
-    /// Tells the server that nobody is there any more; bounded.
+    /// Disconnects, within a time limit.
     pub(super) async fn leave(&self) {
         // The end of the program does not depend on the server's agreement.
         let _ = self.client.disconnect().await;
     }
 }
 
-/// What the agent calls itself, in words for people.
+/// The agent's name for users.
 fn title(client: &SandboxAgentClient) -> Option<String> {
     let capabilities = client.capabilities()?;
     let title = capabilities.raw.pointer("/agentInfo/title").and_then(Value::as_str);

@@ -97,7 +97,7 @@ impl View {
         self.put([Line::new(Style::Warn, &format!("! {text}"))]);
     }
 
-    /// The turn is over: whatever still moves is settled as it stands.
+    /// The turn has ended: cards that still change are final now.
     pub(super) fn end(&mut self) {
         self.end_flow();
         for open in std::mem::take(&mut self.calls) {

@@ -16,8 +16,8 @@ use super::router::RequestRouter;
 use super::stream::StreamPosition;
 use crate::client::event::{Gap, Origin};
 use crate::client::limits::BodyKind;
+use crate::convert::claude::{CLAUDE_MESSAGE, interrupted_session, retry_notice};
 use crate::convert::partial_json::readable_members;
-use crate::convert::retries::{CLAUDE_MESSAGE, retry_notice};
 use crate::convert::termination::TerminationReport;
 use crate::convert::update::Missed;
 use crate::error::{AgentUnparsed, LostReason};
@@ -203,8 +203,11 @@ impl EventLoop {
         // Its size was checked where it was received.
         let at = numbered(&notification.meta, notification.params.as_bytes());
         let origin = Origin::from_wire(notification.meta.origin);
-        let event = Event::Update(Update::from_json(&notification.params, origin));
-        self.hub.publish_at(&event, at);
+        let mut update = Update::from_json(&notification.params, origin);
+        if origin == Origin::Live && self.hub.is_replay(&update) {
+            update.mark_history();
+        }
+        self.hub.publish_at(&Event::Update(update), at);
     }
 
     fn notified(&mut self, notification: &wire::Notification) {
@@ -237,6 +240,9 @@ impl EventLoop {
                 self.hub.publish(&Event::QuestionCompleted { id });
             }
             "$/cancel_request" => {}
+            CLAUDE_MESSAGE
+                if origin == Origin::Live
+                    && interrupted_session(&params).is_some_and(|session| self.hub.run_ended(session)) => {}
             method => {
                 let at = numbered(&notification.meta, notification.params.as_bytes());
                 let notice = if method == CLAUDE_MESSAGE { retry_notice(&params) } else { None };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub(super) use self::ends::{EndListener, ended_event};
 pub(super) use self::open_request::OpenRequest;
@@ -67,6 +67,8 @@ pub(crate) struct Hub {
     is_shared: Arc<AtomicBool>,
     /// A logical clock: it orders responses and updates about sessions.
     clock: AtomicU64,
+    /// How many calls load a session.
+    loads: AtomicUsize,
 }
 
 impl Hub {
@@ -82,6 +84,7 @@ impl Hub {
             state: Mutex::default(),
             incarnation: AtomicU64::new(0),
             clock: AtomicU64::new(0),
+            loads: AtomicUsize::new(0),
             is_shared: Arc::default(),
         }
     }

@@ -9,6 +9,8 @@ pub(super) const LOGOUT: &str = "logout";
 pub(super) const LOAD: &str = "session/load";
 pub(super) const NEW: &str = "session/new";
 pub(super) const PROMPT: &str = "session/prompt";
+/// A method that no agent has. An agent refuses it behind everything that it has sent before.
+pub(super) const REPLAYED: &str = "_replayed";
 pub(super) const RESUME: &str = "session/resume";
 pub(super) const SESSION_UPDATE: &str = "session/update";
 pub(super) const SET_MODE: &str = "session/set_mode";

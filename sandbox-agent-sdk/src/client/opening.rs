@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use acp_http_client::RequestOptions;
 use futures::future::BoxFuture;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::calls::Needs;
 use super::connection::{Connection, name_agent};
 use super::handle::SandboxAgentClient;
 use super::lifecycle::Reconnect;
-use super::names::{FORK, LOAD, NEW, RESUME};
+use super::names::{FORK, LOAD, NEW, REPLAYED, RESUME};
 use super::session::Session;
 use super::stopping::terminate;
 use crate::client::snapshot::Patch;
 use crate::connection::Feature;
-use crate::convert::retries::request_retries;
+use crate::convert::claude::request_reports;
 use crate::error::LostReason;
 use crate::session::SessionMetadata;
 use crate::turns::TurnState;
-use crate::{Error, NewSession, OpenSession, ServerKind};
+use crate::{Error, NewSession, OpenSession, ServerKind, Update, UpdateKind};
 
 /// Whether other clients of a shared endpoint may run a turn in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,9 +70,10 @@ impl SandboxAgentClient {
         let agent = new.agent_wanted().unwrap_or_else(|| connection.agent()).to_owned();
         check_directories(connection, new)?;
         let mut params = new.to_params(&agent)?;
-        self.request_retries(connection, &agent, &mut params);
+        let reports = self.request_reports(connection, &agent, &mut params);
         let answer = connection.call(NEW, params.into()).await?;
         let session = self.opened(answer, NEW, began, &agent, new.given())?;
+        hub.reports_ends(session.id(), reports);
         hub.usage(|usage| usage.created(session.id()));
         hub.opened(session.id(), OpenSession::like(new.clone()));
         match grant(&session, new, connection).await {
@@ -124,14 +125,19 @@ impl SandboxAgentClient {
         options: RequestOptions,
     ) -> Result<Session, Error> {
         let hub = &self.inner().hub;
-        let _resuming = hub.begin_resume(id);
+        let _resuming = hub.begin_resume(id, method == LOAD);
         let collected = hub.collect_history(id);
-        let params = self.session_params(connection, id, new)?;
+        let (params, reports) = self.session_params(connection, id, new)?;
         let began = hub.now();
         let answer = connection.optional_with(method, params, Some(id), Needs::Nothing, options).await;
         connection.barrier().await;
-        let history = std::iter::from_fn(|| collected.pop()).collect();
+        let mut history: Vec<Update> = std::iter::from_fn(|| collected.pop()).collect();
         let answer = answer?;
+        if method == LOAD && (is_open_ended(&history) || hub.replays_late(id)) {
+            connection.replayed(id).await;
+            history.extend(std::iter::from_fn(|| collected.pop()));
+        }
+        hub.reports_ends(id, reports);
         hub.revive(id);
         hub.usage(|usage| usage.joined(id, connection.kind() == ServerKind::Shared));
         hub.opened(id, OpenSession::like(new.clone()));
@@ -212,40 +218,45 @@ impl SandboxAgentClient {
         Box::pin(async move {
             new.check()?;
             let connection = client.inner().connection().await?;
-            let params = client.session_params(&connection, &id, &new)?;
+            let (params, reports) = client.session_params(&connection, &id, &new)?;
             let hub = &client.inner().hub;
             let (began, agent, _opening) = (hub.now(), hub.agent_of(&id), hub.open());
             let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
             let agent = agent.as_deref().unwrap_or_else(|| connection.agent());
             let forked = client.opened(answer, FORK, began, agent, new.given())?;
+            hub.reports_ends(forked.id(), reports);
             hub.usage(|usage| usage.joined(forked.id(), true));
             Ok(forked)
         })
     }
 
-    /// Returns the parameters of a call that opens a session. They name the agent of the session.
-    fn session_params(&self, connection: &Connection, id: &str, new: &NewSession) -> Result<Value, Error> {
+    /// Returns the parameters of a call that opens a session, and whether they request reports of the agent. They name
+    /// the agent of the session.
+    fn session_params(
+        &self,
+        connection: &Connection,
+        id: &str,
+        new: &NewSession,
+    ) -> Result<(Value, bool), Error> {
         check_directories(connection, new)?;
         let hub = &self.inner().hub;
         let known = hub.agent_of(id);
         let agent = new.agent_wanted().or(known.as_deref()).unwrap_or_else(|| connection.agent());
         hub.assign(id, agent);
         let mut params = new.to_params(agent)?;
-        self.request_retries(connection, agent, &mut params);
+        let reports = self.request_reports(connection, agent, &mut params);
         params.insert("sessionId".to_owned(), id.into());
         let mut params = Value::Object(params);
         name_agent(&mut params, connection.kind(), agent);
-        Ok(params)
+        Ok((params, reports))
     }
 
-    /// Requests that the agent reports its retries, for agents that need such a request.
-    fn request_retries(&self, connection: &Connection, agent: &str, params: &mut Map<String, Value>) {
-        if self.inner().options.notices {
-            let capabilities = connection.capabilities();
-            let own = capabilities.as_deref().filter(|_| agent == connection.agent());
-            let own = own.and_then(|capabilities| capabilities.agent_name.as_deref());
-            request_retries(params, [agent].into_iter().chain(own));
-        }
+    /// Requests reports that the protocol does not have, of agents that have them.
+    fn request_reports(&self, connection: &Connection, agent: &str, params: &mut Map<String, Value>) -> bool {
+        let capabilities = connection.capabilities();
+        let own = capabilities.as_deref().filter(|_| agent == connection.agent());
+        let own = own.and_then(|capabilities| capabilities.agent_name.as_deref());
+        request_reports(params, [agent].into_iter().chain(own), self.inner().options.notices)
     }
 
     /// Creates the handle of the session that a response names.
@@ -275,6 +286,25 @@ impl SandboxAgentClient {
         hub.begun(&id, Patch::of_state(&answer).with_metadata(given.clone()), began);
         Ok(Session::loaded(self.clone(), id, answer, Vec::new()))
     }
+}
+
+impl Connection {
+    /// Waits until the agent has replayed the conversation of a session that it has loaded: some continue behind their
+    /// response.
+    async fn replayed(&self, id: &str) {
+        let options = RequestOptions::new().ordered(true).timeout(self.options.timeouts.replay);
+        // Every response is one, and the expected one is an error.
+        if let Err(error) = self.call_with(REPLAYED, json!({ "sessionId": id }), options).await {
+            tracing::debug!(%error, "the conversation was replayed");
+        }
+        self.barrier().await;
+    }
+}
+
+/// Whether a conversation may continue: it does not end with a message of the agent.
+fn is_open_ended(history: &[Update]) -> bool {
+    let last = history.iter().rfind(|update| update.is_conversation());
+    last.is_none_or(|last| matches!(last.kind(), UpdateKind::UserMessage(_)))
 }
 
 /// Fails if the agent would ignore the additional directories of a session.

@@ -67,6 +67,9 @@ pub struct ClientTimeouts {
     pub session: Duration,
     /// How long a cancelled turn may take to stop. Default 10 s.
     pub cancel: Duration,
+    /// How long an agent may take to confirm that it has replayed the whole conversation of a loaded session. Default
+    /// 5 s. It is requested only if the conversation does not end with a message of the agent.
+    pub replay: Duration,
     /// How long the server may take to confirm that the connection is closed. Default 2 s. Released servers do not
     /// confirm it while their agent runs, so the client does not wait for them.
     pub disconnect: Duration,
@@ -82,6 +85,7 @@ impl Default for ClientTimeouts {
             request: Duration::from_secs(60),
             session: Duration::from_secs(300),
             cancel: Duration::from_secs(10),
+            replay: Duration::from_secs(5),
             disconnect: Duration::from_secs(2),
             termination: Duration::from_millis(500),
         }
@@ -110,6 +114,7 @@ setters! {
     request: "the response to any other request except a prompt",
     session: "a session to be created or loaded",
     cancel: "a cancelled turn to stop",
+    replay: "an agent to confirm that it has replayed a conversation",
     disconnect: "the server to confirm that the connection is closed",
     termination: "the details of an agent's end",
 }

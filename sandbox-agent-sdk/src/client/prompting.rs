@@ -30,6 +30,20 @@ impl Connection {
         }
     }
 
+    /// Waits until the run of a cancelled prompt has ended, if the agent reports that: text of the run may follow its
+    /// response. An agent that does not report it in time is not waited for again.
+    pub(super) async fn run_end(&self, session: &str) {
+        let mut end = self.hub.watch_end(session);
+        let mut progress = self.hub.watch_progress(session);
+        tokio::select! {
+            biased;
+            _ = progress.wait_for(|progress| !progress.may_continue()) => {}
+            _ = ended(&mut end) => {}
+            _ = self.wire.ended() => {}
+            () = tokio::time::sleep(self.options.timeouts.cancel) => self.hub.reports_ends(session, false),
+        }
+    }
+
     /// Waits for the report that the work of a session has ended. It may have come already.
     async fn idle(&self, session: &str) -> Result<Value, Error> {
         let mut end = self.hub.watch_end(session);

@@ -5,12 +5,14 @@
 //! metadata, session_info, extensions   server extensions: `_meta`, lists, extension methods
 //! termination, thread                  how an agent ended, and how to show it
 //! mcp, skills                          configuration
+//! claude                               what one agent reports beyond the protocol
 //! lenient, fields, open_enum,          parsing JSON that differs between servers
 //! partial_json
 //! text, plain_text                     text that is safe to print
 //! decoded                              the memory of decoded JSON
 //! ```
 
+pub(crate) mod claude;
 pub mod content;
 pub(crate) mod decoded;
 pub mod extensions;
@@ -22,7 +24,6 @@ pub(crate) mod model;
 pub(crate) mod open_enum;
 pub(crate) mod partial_json;
 pub(crate) mod plain_text;
-pub(crate) mod retries;
 #[cfg(test)]
 mod schema_walk;
 pub(crate) mod session_info;

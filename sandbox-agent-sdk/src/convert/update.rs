@@ -183,6 +183,20 @@ impl Update {
         Self { inner: Arc::new(inner) }
     }
 
+    /// Marks an update that nothing else holds yet as history.
+    pub(crate) fn mark_history(&mut self) {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.origin = Origin::History;
+        }
+    }
+
+    /// Whether the update is part of the conversation, and not about the state of the session.
+    pub(crate) fn is_conversation(&self) -> bool {
+        use UpdateKind::{Message, Plan, Thought, ToolCall, ToolCallUpdate, UserMessage};
+        let kind = self.kind();
+        matches!(kind, Message(_) | UserMessage(_) | Thought(_) | ToolCall(_) | ToolCallUpdate(_) | Plan(..))
+    }
+
     /// Returns the session of the update.
     #[must_use]
     pub fn session_id(&self) -> &str {

@@ -1,15 +1,22 @@
 //! Turns that this client has cancelled, however the agent ends them.
 
+use std::time::Duration;
+
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::{Event, ServerKind, Session, StopReason, Turn};
+use sandbox_agent_sdk::{ClientTimeouts, Event, ServerKind, Session, StopReason, Turn};
 use serde_json::{Value, json};
 
-use super::support::{LIMIT, client, event, session, text, within};
+use super::support::{LIMIT, event, options, session, text, within};
 
 /// A server whose agent says nothing by itself, and a session of it.
 async fn silent() -> (MockServer, Session) {
-    let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
-    let session = session(&client(&server, ServerKind::Shared)).await;
+    silent_as("mock").await
+}
+
+async fn silent_as(agent: &str) -> (MockServer, Session) {
+    let server = MockServer::builder().agent(agent, Script::steps(vec![Step::Hang])).start().await;
+    let client = options(&server, ServerKind::Shared).agent(agent).build().unwrap();
+    let session = session(&client).await;
     (server, session)
 }
 
@@ -91,4 +98,65 @@ async fn late_text_of_a_cancelled_turn_is_not_in_the_next_turn() {
         _ => None,
     });
     assert_eq!(text(&rest.collect::<Vec<_>>()), "late behind the promptsecond", "the session has it");
+}
+
+#[tokio::test]
+async fn a_message_that_began_between_two_turns_is_not_in_the_next_turn() {
+    let (server, session) = silent().await;
+    let (mut first, id) = begin(&server, &session).await;
+    cancel(&server, &session, &id, json!({"result": {"stopReason": "cancelled"}})).await;
+    within(first.outcome()).await.unwrap();
+    let mut events = session.events();
+    say(&server, &session, "m1", "late before the prompt");
+    event(&mut events, |event| matches!(event, Event::Update(_)).then_some(())).await;
+    let (turn, id) = begin(&server, &session).await;
+    say(&server, &session, "m1", "late behind the prompt");
+    say(&server, &session, "m2", "second");
+    respond(&server, &id, json!({"result": {"stopReason": "end_turn"}}));
+    assert_eq!(within(turn.text()).await.unwrap(), "second");
+}
+
+/// The message by which claude ends an interrupted run.
+fn run_ended(server: &MockServer, session: &Session) {
+    let message = json!({"type": "result", "subtype": "error_during_execution", "is_error": true});
+    let params = json!({"sessionId": session.id(), "message": message});
+    server.emit(json!({"jsonrpc": "2.0", "method": "_claude/sdkMessage", "params": params}));
+}
+
+#[tokio::test]
+async fn what_claude_says_until_its_run_has_ended_belongs_to_the_cancelled_turn() {
+    let (server, session) = silent_as("claude").await;
+    let mut events = session.client().events();
+    let (first, id) = begin(&server, &session).await;
+    let cancelling = tokio::spawn(session.cancel());
+    assert!(server.wait_for(|_| !server.messages("session/cancel").is_empty(), LIMIT).await);
+    respond(&server, &id, json!({"result": {"stopReason": "cancelled"}}));
+    // The next prompt is not sent before the run has ended, so this cannot be in its turn.
+    let second = session.prompt("again");
+    say(&server, &session, "m1", "late");
+    run_ended(&server, &session);
+    assert!(server.wait_for(|_| server.messages("session/prompt").len() == 2, LIMIT).await);
+    let id = server.messages("session/prompt")[1]["id"].clone();
+    say(&server, &session, "m2", "second");
+    respond(&server, &id, json!({"result": {"stopReason": "end_turn"}}));
+    assert_eq!(within(first.text()).await.unwrap(), "late");
+    assert_eq!(within(second.text()).await.unwrap(), "second");
+    within(cancelling).await.unwrap().unwrap();
+    let other = std::iter::from_fn(|| events.try_next()).find(|event| matches!(event, Event::Other { .. }));
+    assert!(other.is_none(), "the application has not requested the message: {other:?}");
+}
+
+#[tokio::test]
+async fn a_cancel_ends_although_the_end_of_the_run_is_not_reported() {
+    let server =
+        MockServer::builder().agent("claude", Script::steps(vec![Step::WaitForCancel])).start().await;
+    let timeouts = ClientTimeouts::default().cancel(Duration::from_millis(300));
+    let client = options(&server, ServerKind::Shared).agent("claude").timeouts(timeouts).build().unwrap();
+    let session = session(&client).await;
+    for _ in 0..2 {
+        let mut turn = session.prompt("go");
+        // The limit of the cancel is that of the report as well.
+        let _ = within(turn.cancel()).await;
+        assert_eq!(within(turn.outcome()).await.unwrap().stop_reason, StopReason::Cancelled);
+    }
 }

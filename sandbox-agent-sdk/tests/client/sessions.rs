@@ -48,6 +48,44 @@ fn handles_can_be_sent_everywhere() {
 }
 
 #[tokio::test]
+async fn what_an_agent_replays_behind_its_response_to_a_load_is_history() {
+    let chunk = |kind: &str, text: &str| {
+        Step::Update(json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}))
+    };
+    // The first message comes before the response, and the others behind it, as of gemini.
+    let replay = vec![
+        chunk("user_message_chunk", "question"),
+        Step::Answer("end_turn".to_owned()),
+        chunk("agent_message_chunk", "answer"),
+        chunk("user_message_chunk", "another question"),
+        chunk("agent_message_chunk", "another answer"),
+    ];
+    for kind in KINDS {
+        let replay = replay.clone();
+        let script = Script::steps(vec![Step::Say("live".into())])
+            .on_request(move |method, _| (method == "session/load").then(|| replay.clone()));
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        let id = session(&client).await.id().to_owned();
+        let session = within(client.load_session(id, OpenSession::in_dir("/"))).await.unwrap();
+        assert_eq!(text(session.history()), "answeranother answer", "{kind}");
+        assert!(session.history().iter().all(|update| update.origin() == Origin::History), "{kind}");
+        assert_eq!(within(session.prompt("go").text()).await.unwrap(), "live", "{kind}");
+        assert_eq!(server.messages("_replayed").len(), 1, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_that_ends_with_the_agent_is_complete() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", history()).start().await;
+        let client = client(&server, kind);
+        within(client.load_session("old", OpenSession::in_dir("/"))).await.unwrap();
+        assert!(server.messages("_replayed").is_empty(), "{kind}");
+    }
+}
+
+#[tokio::test]
 async fn a_loaded_session_has_its_history() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", history()).start().await;

@@ -67,7 +67,7 @@ fn retry(session: &str) -> Step {
     Step::Notify { method: "_claude/sdkMessage".into(), params }
 }
 
-/// The member of `session/new` that asks claude for its retries.
+/// The member of `session/new` that requests reports of claude.
 fn wanted(params: &Value) -> &Value {
     &params["params"]["_meta"]["claudeCode"]["emitRawSDKMessages"]
 }
@@ -80,7 +80,10 @@ async fn the_retries_of_claude_are_notices() {
         let client = options(&server, kind).agent("claude").build().unwrap();
         let session = session(&client).await;
         let asked = server.messages("session/new");
-        assert_eq!(wanted(&asked[0]), &json!([{"type": "system", "subtype": "api_retry"}]), "{kind}");
+        let reports = json!([
+            {"type": "result", "subtype": "error_during_execution"}, {"type": "system", "subtype": "api_retry"},
+        ]);
+        assert_eq!(wanted(&asked[0]), &reports, "{kind}");
         let mut turn = session.prompt("go");
         let first = within(turn.next()).await.unwrap();
         let UpdateKind::Notice(notice) = first.kind() else { panic!("{first:?}") };
@@ -93,11 +96,11 @@ async fn the_retries_of_claude_are_notices() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_of_other_agents_or_instead_of_what_the_application_asks() {
+async fn nothing_is_requested_of_other_agents_or_instead_of_what_the_application_requests() {
     let own = json!({"emitRawSDKMessages": true});
     let table: [(&str, bool, Option<Value>, Value); 3] = [
         ("mock", true, None, Value::Null),
-        ("claude", false, None, Value::Null),
+        ("claude", false, None, json!([{"type": "result", "subtype": "error_during_execution"}])),
         ("claude", true, Some(own), json!(true)),
     ];
     for (agent, notices, own, expected) in table {

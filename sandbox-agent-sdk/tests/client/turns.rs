@@ -310,3 +310,17 @@ async fn ten_thousand_updates_come_in_order_before_the_outcome() {
         assert_eq!(next, 10_000);
     }
 }
+
+#[tokio::test]
+async fn what_was_reported_before_the_prompt_is_not_in_the_turn() {
+    for kind in KINDS {
+        let script = Script::steps(vec![Step::Say("live".into())]).on_request(|method, _| {
+            let steps = vec![Step::Flood { updates: 2_000, bytes: 8 }, Step::Finish(json!({}))];
+            (method == "session/set_mode").then_some(steps)
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        within(session.set_mode("code")).await.unwrap();
+        assert_eq!(within(session.prompt("go").text()).await.unwrap(), "live", "{kind}");
+    }
+}

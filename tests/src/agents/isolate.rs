@@ -1,4 +1,4 @@
-//! Running a program without network, and without anything that it leaves behind.
+//! Runs a program without network, and ends every process that it started.
 
 use std::{ffi::OsStr, path::Path, process::Stdio};
 
@@ -10,12 +10,12 @@ const WAYS: [&[&str]; 2] = [
     &["--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"],
 ];
 
-/// How programs are kept from the network on this machine.
+/// How programs are isolated from the network on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
     /// A network namespace with loopback alone, and a process namespace that ends with the program.
     Namespace(&'static [&'static str]),
-    /// The machine allows none.
+    /// The machine does not allow namespaces.
     Nothing,
 }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Answers what a client of the Model Context Protocol asks before and when it calls a tool.
+/// Responds to the requests of a Model Context Protocol client.
 const SERVER: &str = r#"
 const lines = require("readline").createInterface({ input: process.stdin });
 const send = (message) => process.stdout.write(JSON.stringify({ jsonrpc: "2.0", ...message }) + "\n");
@@ -37,7 +37,7 @@ pub fn mcp_server(folder: &Path) -> PathBuf {
 /// The path of node, which agents may look for in other places than this program.
 ///
 /// # Panics
-/// When there is no node.
+/// If node is not installed.
 pub fn node() -> String {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path).map(|folder| folder.join("node"));

@@ -91,7 +91,7 @@ impl ModelRequest {
     }
 }
 
-/// What a conversation is made of, as far as the script needs it.
+/// The parts of a conversation that the script needs.
 #[derive(Debug)]
 pub(super) enum Piece {
     /// One text of the user.

@@ -1,11 +1,11 @@
-//! A model, an agent and a server, and a client of them.
+//! A model, an agent, a server and a client.
 
 use std::{
     fs,
     future::Future,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use mock_server::{MockServer, ProcessAgent, State};
@@ -31,14 +31,14 @@ use crate::{
     runner::RELEASED,
 };
 
-/// How long anything may take: agents take many seconds to start on a busy machine.
+/// The time limit of every step. Agents take many seconds to start on a busy machine.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// An agent that retries for longer than this is cancelled.
+/// How long an agent may retry before its turn is cancelled.
 pub(crate) const RETRIES: Duration = Duration::from_secs(25);
 
-/// Waits for what a row cannot do without.
-pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+/// Waits for a future, and fails the row if it takes too long.
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(LIMIT, future).await {
         Ok(value) => value,
         Err(_) => panic!("{what} took longer than {LIMIT:?}"),
@@ -47,15 +47,15 @@ pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) ->
 
 /// Waits until a condition holds.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    patiently(what, async {
+    in_time(what, async {
         while !condition() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
     .await;
 }
 
-/// Everything that one row needs. It ends with this value.
+/// The model, the agent and the server of one row. They end with this value.
 pub(crate) struct Bench {
     pub(crate) cell: Cell,
     pub(crate) model: ScriptedModel,
@@ -144,7 +144,7 @@ impl Bench {
 
     pub(crate) async fn connect(&self, options: ClientOptions) -> Connected {
         let client = options.build().expect("a client");
-        let capabilities = patiently("connecting", client.connect()).await;
+        let capabilities = in_time("connecting", client.connect()).await;
         Connected {
             client,
             capabilities: capabilities.unwrap_or_else(|error| panic!("connecting: {}", chain(&error))),
@@ -155,6 +155,19 @@ impl Bench {
     pub(crate) async fn session(&self) -> Session {
         let options = self.options().permissions(sandbox_agent_sdk::PermissionPolicy::BypassPermissions);
         self.connect(options).await.session(self.new_session()).await
+    }
+
+    /// Waits until the agent has written this text to its files, and can load the session that it belongs to.
+    ///
+    /// Agents write a turn to disk after they have responded to its prompt.
+    pub(crate) async fn written(&self, text: &str) {
+        until("the turn is on disk", || holds(self.home.folder(), text.as_bytes())).await;
+        if self.cell.agent == RealAgent::Gemini {
+            // It names the file of a session by the minute, and loading a session begins a new file.
+            let minute = || SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs() / 60;
+            let created_by = minute();
+            until("the minute is over", || minute() > created_by).await;
+        }
     }
 
     /// The processes of the agent, with the first one first.
@@ -190,6 +203,18 @@ pub(crate) fn send(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).expect("a process that can be signalled");
 }
 
+/// Whether a file below a folder contains these bytes.
+fn holds(folder: &Path, bytes: &[u8]) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => holds(&entry.path(), bytes),
+        Ok(kind) if kind.is_file() => {
+            fs::read(entry.path()).is_ok_and(|text| text.windows(bytes.len()).any(|part| part == bytes))
+        }
+        _ => false,
+    })
+}
+
 /// The live processes whose environment names this folder, parents before their children.
 fn processes_of(folder: &Path) -> Vec<u32> {
     let folder = folder.canonicalize().expect("a folder").display().to_string();
@@ -212,7 +237,7 @@ pub(crate) struct Connected {
 
 impl Connected {
     pub(crate) async fn session(&self, new: NewSession) -> Session {
-        let made = patiently("a session", self.client.new_session(new)).await;
+        let made = in_time("a session", self.client.new_session(new)).await;
         made.unwrap_or_else(|error| panic!("session/new: {}", chain(&error)))
     }
 }
@@ -300,7 +325,7 @@ pub(crate) async fn ask(session: &Session, prompt: &str) -> TurnLog {
 
 /// Reads a turn until the agent has said something.
 pub(crate) async fn first_text(turn: &mut Turn) {
-    patiently("the first text", async {
+    in_time("the first text", async {
         while let Some(update) = turn.next().await {
             if update.message_text().is_some_and(|text| !text.trim().is_empty()) {
                 return;
@@ -325,7 +350,7 @@ pub(crate) fn chain(error: &Error) -> String {
     }
 }
 
-/// Answers every permission of a client by a function, and keeps them.
+/// Answers the permission requests of a client by a function, and records them.
 pub(crate) struct Answering {
     seen: Arc<Mutex<Vec<PermissionRequest>>>,
     task: JoinHandle<()>,

@@ -49,12 +49,12 @@ impl fmt::Display for Cell {
     }
 }
 
-/// What a row saw of an agent; each of them was asserted.
+/// The asserted result of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// It works.
     Works,
-    /// It works, in a way that users should know.
+    /// It works, with a remark for users.
     Note(String),
     /// The agent or the server cannot do this, and users see that.
     Cannot(String),
@@ -91,13 +91,13 @@ impl Seen {
     }
 }
 
-/// What stands before a cell's result on its standard output.
+/// The prefix of a cell's result on its standard output.
 pub(crate) const RESULT: &str = "CELL ";
 
 /// Where the agents and the released server are, or are fetched to.
 pub(crate) fn folder() -> PathBuf {
-    let kept = || PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("agents");
-    std::env::var_os("SDK_TESTS_AGENTS").map_or_else(kept, PathBuf::from)
+    let default = || PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("agents");
+    std::env::var_os("SDK_TESTS_AGENTS").map_or_else(default, PathBuf::from)
 }
 
 /// Runs one cell in this process and prints what was seen.
@@ -115,7 +115,7 @@ pub(crate) async fn run(name: &str) -> ExitCode {
     let seen = seen.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Seen::Failed(text.unwrap_or_else(|| "a panic without words".to_owned()))
+        Seen::Failed(text.unwrap_or_else(|| "panic without a message".to_owned()))
     });
     println!("{RESULT}{}", seen.to_json());
     ExitCode::SUCCESS

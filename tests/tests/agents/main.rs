@@ -1,12 +1,12 @@
 //! Real coding agents behind real servers, against a scripted model, without network.
 //!
 //! ```text
-//! cargo test -p sdk-tests --test agents                               says that it is not run
-//! REAL_AGENTS=1 cargo test -p sdk-tests --test agents                 the rows that are stable enough for CI
+//! cargo test -p sdk-tests --test agents                               reports that it is not run
+//! REAL_AGENTS=1 cargo test -p sdk-tests --test agents                 the cells of CI
 //! cargo test -p sdk-tests --test agents -- --all --write              the whole matrix, into docs/agents.md
-//! cargo test -p sdk-tests --test agents -- --all codex cancel         what has all of these words in its name
+//! cargo test -p sdk-tests --test agents -- --all codex cancel         cells whose name has all of these words
 //! cargo test -p sdk-tests --test agents -- --all --runs 20 opencode   twenty times
-//! cargo test -p sdk-tests --test agents -- --stage codex              an agent and the model, to try things by hand
+//! cargo test -p sdk-tests --test agents -- --stage codex              an agent and the model, for manual tests
 //! ```
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot continue fails")]

@@ -1,4 +1,4 @@
-//! The page about agents says what the suite has seen.
+//! Writes and checks `docs/agents.md`.
 
 use std::{collections::BTreeMap, fmt::Write, fs, path::PathBuf};
 
@@ -86,14 +86,14 @@ fn matrix(results: &[Report], old: &Cells) -> String {
                     result.cell.row == row.name && result.cell.agent == agent && result.cell.face == face
                 })
             };
-            let kept =
+            let unchanged =
                 old.get(&(row.name.to_owned(), index)).cloned().unwrap_or_else(|| "not run".to_owned());
             let cell = match (of(Face::Mock), of(Face::Released)) {
                 (Some(mock), Some(released)) if verdict(mock) == verdict(released) => verdict(mock),
                 (Some(mock), Some(released)) => {
                     format!("mock: {}; released: {}", verdict(mock), verdict(released))
                 }
-                _ => kept,
+                _ => unchanged,
             };
             let _ = write!(text, " {cell} |");
         }

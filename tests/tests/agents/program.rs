@@ -1,4 +1,4 @@
-//! A program that keeps sessions in a store, to be killed by a row.
+//! A program with a stored session, which a row kills.
 
 use std::{io::Write, process::ExitCode};
 

@@ -71,6 +71,7 @@ rows! {
     failures::a_model_error_500_is_reported
     failures::a_silent_turn_ends_by_its_idle_limit
     crashes::a_killed_agent_is_reported_and_loads_its_session_again
+    crashes::a_turn_right_before_a_kill_is_there_or_reported_missing
     crashes::a_stored_session_continues_after_the_agent_was_killed
     crashes::a_stored_session_continues_after_the_server_was_killed
     crashes::a_stored_session_continues_after_its_program_was_killed

@@ -1,4 +1,4 @@
-//! Running cells, each in a process and a network namespace of its own.
+//! Runs cells, each in its own process and network namespace.
 
 use std::{
     io::{IsTerminal, Write},
@@ -80,7 +80,7 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
     }
     if std::env::var_os("REAL_AGENTS").is_none() && !plan.all {
         println!(
-            "NOT RUN: {} rows with real agents ({} of them stable); REAL_AGENTS=1 runs the stable ones, \
+            "NOT RUN: {} cells with real agents; REAL_AGENTS=1 runs the {} stable ones, \
              `cargo test -p sdk-tests --test agents -- --all` all of them",
             crate::cells().len(),
             crate::cells().iter().filter(|cell| known::in_ci(cell)).count()
@@ -93,7 +93,7 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
     }
     let isolation = Isolation::probe().await;
     if isolation == Isolation::Nothing {
-        println!("this machine allows no network namespace: the agents are not kept from the network");
+        println!("this machine does not allow network namespaces: the agents can reach the network");
     }
     let results = run_all(&plan, &cells, isolation).await;
     let unexpected = report(&results);
@@ -162,7 +162,7 @@ fn progress(result: &Report, done: usize, total: usize, elapsed: Duration) {
         let filled = width * done / total.max(1);
         let left = elapsed.as_secs() * (total - done) as u64 / done.max(1) as u64;
         let bar = format!("{}{}", "█".repeat(filled), "░".repeat(width - filled));
-        // A bar that cannot be drawn is not missed.
+        // A failure to draw the bar is ignored.
         let _ = write!(terminal, "\r{bar} {done}/{total}, about {left} s left\r");
     }
 }
@@ -180,8 +180,8 @@ async fn run_cell(cell: Cell, isolation: Isolation) -> Report {
         .kill_on_drop(true);
     let output = tokio::time::timeout(CELL_LIMIT, command.output()).await;
     let seen = match output {
-        Err(_) => Seen::Failed(format!("it took longer than {CELL_LIMIT:?}")),
-        Ok(Err(error)) => Seen::Failed(format!("it cannot be run: {error}")),
+        Err(_) => Seen::Failed(format!("the cell took longer than {CELL_LIMIT:?}")),
+        Ok(Err(error)) => Seen::Failed(format!("the cell cannot be run: {error}")),
         Ok(Ok(output)) => {
             let text = String::from_utf8_lossy(&output.stdout);
             if std::env::var_os("AGENTS_LOG").is_some() {
@@ -190,7 +190,9 @@ async fn run_cell(cell: Cell, isolation: Isolation) -> Report {
             let result = text.lines().rev().find_map(|line| line.strip_prefix(RESULT));
             let seen = result.and_then(|json| Seen::from_json(&serde_json::from_str(json).ok()?));
             let errors = String::from_utf8_lossy(&output.stderr);
-            seen.unwrap_or_else(|| Seen::Failed(format!("it ended without a result: {}", errors.trim())))
+            seen.unwrap_or_else(|| {
+                Seen::Failed(format!("the cell ended without a result: {}", errors.trim()))
+            })
         }
     };
     Report { cell, seen, took: begun.elapsed() }
@@ -211,7 +213,7 @@ fn report(results: &[Report]) -> usize {
     }
     let failed = results.iter().filter(|result| matches!(result.seen, Seen::Failed(_))).count();
     println!(
-        "{} rows with real agents: {} passed, {} failed as known, {unexpected} failed",
+        "{} cells with real agents: {} passed, {} failed as known, {unexpected} failed",
         results.len(),
         results.len() - failed,
         failed - unexpected

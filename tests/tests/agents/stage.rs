@@ -33,7 +33,7 @@ pub(crate) async fn run(name: &str) -> ExitCode {
         home.launcher().display(),
         home.project().display()
     );
-    // What is typed means nothing; only its end does.
+    // Only the end of the input matters.
     let _ = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await;
     ExitCode::SUCCESS
 }

@@ -1,6 +1,7 @@
 //! How sessions end, and begin again.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::watch;
@@ -8,9 +9,10 @@ use tokio::sync::watch;
 use super::resuming::Resuming;
 use super::session_state::SessionState;
 use super::{Hub, Numbered};
+use crate::client::session::TurnState;
 use crate::event::{Origin, SessionEnded};
 use crate::termination::TerminationReport;
-use crate::{Event, TerminationInfo};
+use crate::{Event, TerminationInfo, Update};
 
 /// Is called when a session has ended, without any lock of the hub. It must not wait.
 pub(in crate::client) trait EndListener: fmt::Debug + Send + Sync {
@@ -35,15 +37,37 @@ impl Hub {
         }
     }
 
-    /// Marks a session as being loaded or resumed, until the guard is dropped.
-    pub(in crate::client) fn begin_resume(self: &Arc<Self>, id: &str) -> Resuming {
+    /// Marks a session as being loaded or resumed, until the guard is dropped. `loads` says that the agent replays the
+    /// conversation.
+    pub(in crate::client) fn begin_resume(self: &Arc<Self>, id: &str, loads: bool) -> Resuming {
+        self.loads.fetch_add(usize::from(loads), Ordering::AcqRel);
         let now = self.now();
         let mut state = self.lock();
         let session = state.session(id);
         session.resuming += 1;
+        session.loads += usize::from(loads);
+        session.replays_late &= session.loads > 1;
         session.past_end |= session.ended.borrow().is_some();
         session.snapshot.load(now);
-        Resuming { hub: Arc::clone(self), id: id.into() }
+        Resuming { hub: Arc::clone(self), id: id.into(), loads }
+    }
+
+    /// Whether the agent replayed a part of the conversation behind its response to a load.
+    pub(in crate::client) fn replays_late(&self, id: &str) -> bool {
+        self.lock().session(id).replays_late
+    }
+
+    /// Whether a live update is what an agent replays behind its response to a load.
+    pub(in crate::client) fn is_replay(&self, update: &Update) -> bool {
+        // Most updates come while nothing is loaded.
+        if self.loads.load(Ordering::Acquire) == 0 || !update.is_conversation() {
+            return false;
+        }
+        let mut state = self.lock();
+        let Some(session) = state.sessions.get_mut(update.session_id()) else { return false };
+        let is_replay = session.loads > 0 && *session.turn_state.borrow() == TurnState::Idle;
+        session.replays_late |= is_replay;
+        is_replay
     }
 
     /// Whether the session has ended and no call is loading or resuming it.

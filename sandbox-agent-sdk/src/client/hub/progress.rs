@@ -21,6 +21,10 @@ pub(in crate::client) struct Progress {
     working: bool,
     /// The report that ended the work, since the turn began.
     pub(in crate::client) ended_by: Option<Arc<Value>>,
+    /// Whether the agent reports the ends of interrupted runs.
+    pub(in crate::client) reports_ends: bool,
+    /// Whether it has reported one since the turn began.
+    pub(in crate::client) run_ended: bool,
     /// Whether a report of the turn may be lost.
     pub(in crate::client) uncertain: bool,
     /// Whether the server restarted since the turn began.
@@ -31,7 +35,12 @@ impl Progress {
     /// A turn begins. Work that the agent reported before may be work that the prompt joins.
     pub(super) fn begin(&mut self) {
         self.ended_by = None;
-        (self.uncertain, self.restarted) = (false, false);
+        (self.run_ended, self.uncertain, self.restarted) = (false, false, false);
+    }
+
+    /// Whether text of the turn may follow the response to its cancelled prompt.
+    pub(in crate::client) fn may_continue(&self) -> bool {
+        self.reports_ends && !self.run_ended && !self.uncertain && !self.restarted
     }
 
     /// Something happens in the session, or on the connection; `true` if watchers need to know.

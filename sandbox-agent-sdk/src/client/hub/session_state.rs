@@ -43,7 +43,7 @@ pub(super) struct SessionState {
     pub(super) turn: Option<Arc<Queue<TurnItem>>>,
     /// Whether its prompt was sent. Earlier updates belong to an earlier turn.
     pub(super) is_prompted: bool,
-    /// The messages of the turn, and those of turns that were cancelled.
+    /// The messages of the turn, and those that began before it.
     messages: Messages,
     /// What is missing of the turn.
     pub(super) turn_missed: Vec<Missed>,
@@ -57,6 +57,10 @@ pub(super) struct SessionState {
     pub(super) ended: watch::Sender<Option<TerminationInfo>>,
     /// How many calls are loading or resuming the session.
     pub(super) resuming: usize,
+    /// How many of these calls load it.
+    pub(super) loads: usize,
+    /// Whether the agent replayed a part of the conversation behind its response to such a call.
+    pub(super) replays_late: bool,
     /// Whether its end is older than these calls.
     pub(super) past_end: bool,
     /// Whether a warning was logged that nothing answers the session's requests.
@@ -97,6 +101,8 @@ impl SessionState {
             progress: Arc::default(),
             ended: watch::Sender::new(None),
             resuming: 0,
+            loads: 0,
+            replays_late: false,
             past_end: false,
             warned: false,
             stop_requested: false,
@@ -172,7 +178,7 @@ impl SessionState {
         }
         let collected = matches!(event, Event::Update(update) if self.collect(update));
         let belongs = match event {
-            Event::Update(update) => self.is_prompted && self.messages.is_of_turn(update),
+            Event::Update(update) => self.messages.is_of_turn(update, self.is_prompted),
             _ => true,
         };
         match (self.turn.as_ref().filter(|_| belongs), event) {
@@ -247,34 +253,39 @@ impl SessionState {
     }
 }
 
-/// The ids of messages, to know which turn a late chunk belongs to.
+/// The ids of messages, to know whether a chunk belongs to the turn.
 #[derive(Debug, Default)]
 struct Messages {
+    /// Those that began in the turn.
     of_turn: VecDeque<String>,
-    of_cancelled: VecDeque<String>,
+    /// Those that began in a cancelled turn, or outside any turn.
+    earlier: VecDeque<String>,
 }
 
 impl Messages {
     /// How many ids are remembered.
     const COUNT: usize = 64;
 
-    /// Whether an update belongs to the turn that runs, and not to one that was cancelled before.
-    fn is_of_turn(&mut self, update: &Update) -> bool {
-        let (UpdateKind::Message(chunk) | UpdateKind::Thought(chunk)) = update.kind() else { return true };
-        let Some(id) = chunk.message_id.as_deref() else { return true };
-        if self.of_cancelled.iter().any(|known| known == id) {
+    /// Whether an update belongs to a turn whose prompt was sent: a message that began before does not.
+    fn is_of_turn(&mut self, update: &Update, is_prompted: bool) -> bool {
+        let (UpdateKind::Message(chunk) | UpdateKind::Thought(chunk)) = update.kind() else {
+            return is_prompted;
+        };
+        let Some(id) = chunk.message_id.as_deref() else { return is_prompted };
+        if self.earlier.iter().any(|known| known == id) {
             return false;
         }
-        if !self.of_turn.iter().any(|known| known == id) {
-            remember(&mut self.of_turn, id.to_owned());
+        let ids = if is_prompted { &mut self.of_turn } else { &mut self.earlier };
+        if !ids.iter().any(|known| known == id) {
+            remember(ids, id.to_owned());
         }
-        true
+        is_prompted
     }
 
     fn end_turn(&mut self, cancelled: bool) {
         let ids = std::mem::take(&mut self.of_turn);
         if cancelled {
-            ids.into_iter().for_each(|id| remember(&mut self.of_cancelled, id));
+            ids.into_iter().for_each(|id| remember(&mut self.earlier, id));
         }
     }
 }

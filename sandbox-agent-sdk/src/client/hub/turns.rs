@@ -140,6 +140,19 @@ impl Hub {
         self.lock().session(id).turn_state.subscribe()
     }
 
+    /// Sets whether the agent reports the ends of a session's interrupted runs.
+    pub(in crate::client) fn reports_ends(&self, id: &str, reports: bool) {
+        self.lock().session(id).progress.send_modify(|progress| progress.reports_ends = reports);
+    }
+
+    /// An interrupted run has ended; `false` if this client has not requested the report.
+    pub(in crate::client) fn run_ended(&self, id: &str) -> bool {
+        let mut state = self.lock();
+        let Some(session) = state.sessions.get_mut(id) else { return false };
+        session.progress.send_modify(|progress| progress.run_ended = true);
+        session.progress.borrow().reports_ends
+    }
+
     /// Watches the progress of a session's turn.
     pub(in crate::client) fn watch_progress(&self, id: &str) -> watch::Receiver<Progress> {
         self.lock().session(id).progress.subscribe()

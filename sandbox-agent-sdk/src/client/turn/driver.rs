@@ -209,6 +209,8 @@ impl Driver {
         if *state.borrow_and_update() == TurnState::Cancelling {
             return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
         }
+        // What has arrived before the prompt is sent does not belong to the turn.
+        connection.barrier().await;
         self.inner.hub.prompt_sent(&session);
         tokio::select! {
             biased;
@@ -260,14 +262,18 @@ async fn stop(
     session: &str,
     mut call: Pin<&mut impl Future<Output = Result<Value, Error>>>,
 ) -> Result<Value, Error> {
-    tokio::select! {
+    let answer = tokio::select! {
         biased;
-        answer = &mut call => return answer,
+        answer = &mut call => answer?,
         cancelled = connection.cancel(session) => {
             if let Err(error) = cancelled {
                 tracing::debug!(%error, "a turn could not be cancelled");
             }
+            call.await?
         }
+    };
+    if answer.get("stopReason").is_some_and(|reason| reason == "cancelled") {
+        connection.run_end(session).await;
     }
-    call.await
+    Ok(answer)
 }

@@ -3,7 +3,7 @@
 use sandbox_agent_sdk::Session;
 
 use crate::{
-    bench::{Answering, Bench, ask, first_text, patiently, read, until},
+    bench::{Answering, Bench, ask, first_text, in_time, read, until},
     cell::{Cell, Seen},
 };
 
@@ -12,9 +12,10 @@ const LONG: &str = "slow 400";
 
 /// The session is usable, and the model is not asked for anything any more.
 async fn usable(bench: &Bench, session: &Session) {
-    patiently("the model is idle", bench.model.idle()).await;
+    in_time("the model is idle", bench.model.idle()).await;
     let next = ask(session, "still there").await;
-    assert_eq!(next.ended().text(), "echo: still there");
+    let raw: Vec<_> = next.updates.iter().map(|update| update.raw()).collect();
+    assert_eq!(next.ended().text(), "echo: still there", "{raw:?}");
 }
 
 pub(super) async fn a_cancel_right_after_the_prompt(cell: Cell) -> Seen {
@@ -25,7 +26,7 @@ pub(super) async fn a_cancel_right_after_the_prompt(cell: Cell) -> Seen {
     for _ in 0..3 {
         let turn = session.prompt(LONG);
         let cancelled = turn.cancel();
-        patiently("cancelling", cancelled).await.expect("the turn can be cancelled");
+        in_time("cancelling", cancelled).await.expect("the turn can be cancelled");
         read(turn).await.cancelled();
         usable(&bench, &session).await;
     }
@@ -37,7 +38,7 @@ pub(super) async fn a_cancel_in_mid_stream(cell: Cell) -> Seen {
     let session = bench.session().await;
     let mut turn = session.prompt(LONG);
     first_text(&mut turn).await;
-    patiently("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
+    in_time("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
     read(turn).await.cancelled();
     usable(&bench, &session).await;
     Seen::Works
@@ -50,7 +51,7 @@ pub(super) async fn a_cancel_with_an_open_permission(cell: Cell) -> Seen {
     let session = connected.session(bench.new_session()).await;
     let turn = session.prompt("tool touch cancelled.txt");
     until("the agent asks", || !answering.requests().is_empty()).await;
-    patiently("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
+    in_time("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
     read(turn).await.cancelled();
     assert!(!answering.requests()[0].is_open());
     assert!(!bench.in_project("cancelled.txt").exists());

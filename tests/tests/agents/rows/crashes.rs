@@ -8,8 +8,9 @@ use sandbox_agent_sdk::{PermissionPolicy, SandboxAgentClient};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::{
-    bench::{Bench, ask, chain, first_text, patiently, read, send},
+    bench::{Bench, ask, chain, first_text, in_time, read, send},
     cell::{Cell, Seen},
+    rows::lifecycle::{REMEMBERED, said},
 };
 
 pub(super) async fn a_killed_agent_is_reported_and_loads_its_session_again(cell: Cell) -> Seen {
@@ -17,6 +18,7 @@ pub(super) async fn a_killed_agent_is_reported_and_loads_its_session_again(cell:
     let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
     let session = connected.session(bench.new_session()).await;
     ask(&session, "remember this").await.ended();
+    bench.written(REMEMBERED).await;
     let mut turn = session.prompt("slow 400");
     first_text(&mut turn).await;
     bench.kill_agent();
@@ -29,12 +31,32 @@ pub(super) async fn a_killed_agent_is_reported_and_loads_its_session_again(cell:
     }
     let shown = end.to_string();
     assert!(!shown.contains("unix_wait_status"), "{shown}");
-    patiently("a new agent", connected.client.restart_agent()).await.expect("the agent starts again");
-    let loaded =
-        patiently("loading", connected.client.load_session(session.id(), bench.open_session())).await;
+    in_time("a new agent", connected.client.restart_agent()).await.expect("the agent starts again");
+    let loaded = in_time("loading", connected.client.load_session(session.id(), bench.open_session())).await;
     let loaded = loaded.unwrap_or_else(|error| panic!("session/load: {}", chain(&error)));
     let log = ask(&loaded, "repeat all").await;
     assert!(log.ended().text().contains("remember this"), "{}", log.text());
+    Seen::Works
+}
+
+pub(super) async fn a_turn_right_before_a_kill_is_there_or_reported_missing(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
+    let session = connected.session(bench.new_session()).await;
+    ask(&session, "remember this").await.ended();
+    bench.kill_agent();
+    in_time("a new agent", connected.client.restart_agent()).await.expect("the agent starts again");
+    let loaded = connected.client.load_session(session.id(), bench.open_session());
+    match in_time("loading", loaded).await {
+        // The history is what the agent knows.
+        Ok(loaded) => {
+            let (user, agent) = said(loaded.history());
+            let log = ask(&loaded, "repeat all").await;
+            let known = log.ended().text();
+            assert_eq!(known.contains("remember this"), user.contains("remember this"), "{known} {agent}");
+        }
+        Err(error) => assert!(error.rpc_error().is_some(), "{}", chain(&error)),
+    }
     Seen::Works
 }
 
@@ -42,9 +64,9 @@ async fn stored(bench: &Bench) -> (SandboxAgentClient, sandbox_agent_sdk::sessio
     let store = SqliteStore::open(bench.home.folder().join("sessions.sqlite")).await.expect("a store");
     let options = bench.options().permissions(PermissionPolicy::BypassPermissions);
     let connected = bench.connect(options).await;
-    let session = patiently(
+    let session = in_time(
         "a session",
-        connected.client.with_store(store).resume_or_create("kept", bench.new_session()),
+        connected.client.with_store(store).resume_or_create("stored", bench.new_session()),
     )
     .await;
     (connected.client, session.unwrap_or_else(|error| panic!("{}", chain(&error))))
@@ -52,7 +74,7 @@ async fn stored(bench: &Bench) -> (SandboxAgentClient, sandbox_agent_sdk::sessio
 
 /// Prompts in a stored session; the agent must know what was said before.
 async fn remembers(session: &sandbox_agent_sdk::sessions::StoredSession) {
-    let turn = patiently("restoring", session.prompt("repeat all")).await;
+    let turn = in_time("restoring", session.prompt("repeat all")).await;
     let log = read(turn.unwrap_or_else(|error| panic!("{}", chain(&error)))).await;
     assert!(log.ended().text().contains("remember this"), "{:?}", log.text());
 }
@@ -86,10 +108,10 @@ pub(super) async fn a_stored_session_continues_after_its_program_was_killed(cell
     let store = bench.home.folder().join("sessions.sqlite");
     let mut program = tokio::process::Command::new(std::env::current_exe().expect("this program"));
     program.args(["--program", &bench.url(), bench.agent_name(), &bench.project()]);
-    program.arg(&store).args(["kept", "remember this", "slow 400"]);
+    program.arg(&store).args(["stored", "remember this", "slow 400"]);
     let mut program = program.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("a program");
     let mut lines = BufReader::new(program.stdout.take().expect("its output")).lines();
-    patiently("the second turn", async {
+    in_time("the second turn", async {
         let mut first_is_over = false;
         while let Some(line) = lines.next_line().await.expect("a line") {
             if line == "text" && first_is_over {
@@ -101,12 +123,11 @@ pub(super) async fn a_stored_session_continues_after_its_program_was_killed(cell
     })
     .await;
     send(program.id().expect("it runs"), Signal::SIGKILL);
-    patiently("its end", program.wait()).await.expect("it ends");
+    in_time("its end", program.wait()).await.expect("it ends");
     let (_client, session) = stored(&bench).await;
     remembers(&session).await;
     let events = session.stored_events(0).await.expect("what is stored");
-    let texts =
-        events.events.iter().filter(|event| event.payload.to_string().contains("echo: remember this"));
+    let texts = events.events.iter().filter(|event| event.payload.to_string().contains(REMEMBERED));
     assert_eq!(texts.count(), 1, "the first turn is stored once");
     Seen::Works
 }

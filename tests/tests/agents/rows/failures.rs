@@ -6,14 +6,14 @@ use sandbox_agent_sdk::{Error, error::Phase};
 use sdk_tests::agents::RealAgent;
 
 use crate::{
-    bench::{Bench, RETRIES, TurnLog, ask, chain, first_text, patiently, read},
+    bench::{Bench, RETRIES, TurnLog, ask, chain, first_text, in_time, read},
     cell::{Cell, Seen},
 };
 
 /// How the failure is reported.
 fn reported(log: &TurnLog, status: u16) -> Seen {
     let (code, cause) = (status.to_string(), format!("scripted failure {status}"));
-    // codex has words of its own for 500.
+    // codex has its own message for 500.
     let says = |text: &str| {
         text.contains(&cause)
             || text.contains(&code)
@@ -40,8 +40,8 @@ pub(super) async fn a_model_error_400_is_reported(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let session = bench.session().await;
     let seen = reported(&ask(&session, "error 400").await, 400);
-    // codex-acp 0.16.0 never answers about one in forty of the prompts that follow an error at once, also without any
-    // server between: seen 3 times in 120 runs on its standard streams.
+    // codex-acp 0.16.0 never responds to about one in forty of the prompts that directly follow an error: 3 of 120 on
+    // its standard streams, without a server.
     if cell.agent != RealAgent::Codex {
         assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     }
@@ -51,7 +51,7 @@ pub(super) async fn a_model_error_400_is_reported(cell: Cell) -> Seen {
 async fn retried(cell: Cell, status: u16) -> Seen {
     let bench = Bench::start(cell).await;
     let session = bench.session().await;
-    // The first request of a process takes longest, and is not what is looked at.
+    // The first request of a process takes longest; this row measures a later one.
     let mut turn = session.prompt("say 1");
     first_text(&mut turn).await;
     read(turn).await.ended();
@@ -62,24 +62,24 @@ async fn retried(cell: Cell, status: u16) -> Seen {
     }
     let tries = bench.model.turns().iter().filter(|request| request.prompt.contains("error")).count();
     assert!(tries > 1, "it neither fails nor tries again");
-    let cancelled = patiently("cancelling", turn.cancel()).await;
+    let cancelled = in_time("cancelling", turn.cancel()).await;
     // qwen acts on it at its next try only.
     let late = cell.agent == RealAgent::Qwen && cancelled.as_ref().is_err_and(|error| error.is_timeout());
     assert!(cancelled.is_ok() || late, "{cancelled:?}");
     let log = read(turn).await;
-    let spoke = log.has_notices();
-    assert_eq!(spoke, cell.agent == RealAgent::Claude, "{:?}", log.updates);
+    let has_notices = log.has_notices();
+    assert_eq!(has_notices, cell.agent == RealAgent::Claude, "{:?}", log.updates);
     assert!(log.text().is_empty(), "{}", log.text());
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     Seen::note(format!(
         "retries for more than {} s{}; can be cancelled{}",
         RETRIES.as_secs(),
-        if spoke { ", with a notice for each" } else { " silently" },
+        if has_notices { ", with a notice for each" } else { " silently" },
         if cell.agent == RealAgent::Qwen { ", at its next try" } else { "" }
     ))
 }
 
-/// How long a turn may be silent in the row about that: longer than an agent thinks, shorter than it retries.
+/// The idle limit of the row about silent turns: longer than an agent needs to respond, shorter than it retries.
 const SILENT: Duration = Duration::from_secs(8);
 
 pub(super) async fn a_silent_turn_ends_by_its_idle_limit(cell: Cell) -> Seen {

@@ -1,4 +1,4 @@
-//! Sessions over their lives.
+//! Listing, loading, resuming, forking, closing and deleting sessions.
 
 use std::time::Duration;
 
@@ -7,17 +7,20 @@ use sandbox_agent_sdk::{Error, NewSession, PermissionPolicy, Update, UpdateKind}
 use sdk_tests::agents::RealAgent;
 
 use crate::{
-    bench::{Bench, ask, chain, patiently},
+    bench::{Bench, ask, chain, in_time},
     cell::{Cell, Seen},
     rows::tools::tool_server,
 };
+
+/// What the model says to `remember this`.
+pub(super) const REMEMBERED: &str = "echo: remember this";
 
 pub(super) async fn sessions_are_listed(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
     ask(&session, "remember this").await.ended();
-    let listed = patiently("a list", connected.client.list_sessions(ListSessions::all()).all()).await;
+    let listed = in_time("a list", connected.client.list_sessions(ListSessions::all()).all()).await;
     match listed {
         Ok(listed) => {
             let found = listed.iter().find(|info| info.session_id == session.id());
@@ -35,7 +38,8 @@ pub(super) async fn sessions_are_listed(cell: Cell) -> Seen {
     }
 }
 
-fn said(history: &[Update]) -> (String, String) {
+/// What the user and the agent said.
+pub(super) fn said(history: &[Update]) -> (String, String) {
     let user = history.iter().filter_map(|update| match update.kind() {
         UpdateKind::UserMessage(chunk) => chunk.text(),
         _ => None,
@@ -49,22 +53,21 @@ pub(super) async fn a_session_is_loaded_with_its_history(cell: Cell) -> Seen {
     let first = bench.client().await;
     let session = first.session(bench.new_session()).await;
     ask(&session, "remember this").await.ended();
-    // Some agents write a turn down a moment after they answered.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    bench.written(REMEMBERED).await;
     let id = session.id().to_owned();
     let (second, same) = match bench.is_released() {
         true => (bench.client().await, false),
         false => (first, true),
     };
     assert!(second.capabilities.load_session, "{:?}", second.capabilities.raw);
-    let loaded = patiently("loading", second.client.load_session(&id, bench.open_session())).await;
+    let loaded = in_time("loading", second.client.load_session(&id, bench.open_session())).await;
     let loaded = loaded.unwrap_or_else(|error| panic!("session/load: {}", chain(&error)));
     let (user, agent) = said(loaded.history());
     assert!(user.contains("remember this"), "user: {user:?}, agent: {agent:?}");
-    assert!(agent.contains("echo: remember this"), "user: {user:?}, agent: {agent:?}");
+    assert!(agent.contains(REMEMBERED), "user: {user:?}, agent: {agent:?}");
     let log = ask(&loaded, "repeat all").await;
     assert!(log.ended().text().contains("remember this"), "{}", log.text());
-    assert!(!log.text().contains("echo: remember this"), "history came as live text: {}", log.text());
+    assert!(!log.text().contains(REMEMBERED), "history came as live text: {}", log.text());
     Seen::note(if same { "by the same process" } else { "by another process" })
 }
 
@@ -73,10 +76,10 @@ pub(super) async fn a_session_is_resumed(cell: Cell) -> Seen {
     let first = bench.client().await;
     let session = first.session(bench.new_session()).await;
     ask(&session, "remember this").await.ended();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    bench.written(REMEMBERED).await;
     let id = session.id().to_owned();
     let second = if bench.is_released() { bench.client().await } else { first };
-    let resumed = patiently("resuming", second.client.resume_session(&id, bench.open_session())).await;
+    let resumed = in_time("resuming", second.client.resume_session(&id, bench.open_session())).await;
     let resumed = resumed.unwrap_or_else(|error| panic!("session/resume: {}", chain(&error)));
     let log = ask(&resumed, "repeat all").await;
     assert_eq!(log.ended().text().matches("remember this").count(), 1, "{}", log.text());
@@ -91,8 +94,8 @@ pub(super) async fn a_session_is_forked(cell: Cell) -> Seen {
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
     ask(&session, "remember this").await.ended();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let forked = patiently("forking", session.fork(bench.new_session())).await;
+    bench.written(REMEMBERED).await;
+    let forked = in_time("forking", session.fork(bench.new_session())).await;
     let forked = match forked {
         Ok(forked) => forked,
         Err(error) => {
@@ -103,7 +106,7 @@ pub(super) async fn a_session_is_forked(cell: Cell) -> Seen {
     };
     assert_ne!(forked.id(), session.id());
     let log = ask(&forked, "repeat all").await;
-    assert_eq!(log.ended().text(), "remember this", "what came before is no part of the turn");
+    assert_eq!(log.ended().text(), "remember this", "the history is not part of the turn");
     let original = ask(&session, "repeat all").await;
     assert_eq!(original.ended().text(), "remember this");
     Seen::Works
@@ -114,7 +117,7 @@ pub(super) async fn a_session_is_closed(cell: Cell) -> Seen {
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
     ask(&session, "hello").await.ended();
-    let ended = patiently("closing", session.terminate()).await;
+    let ended = in_time("closing", session.terminate()).await;
     match ended {
         Ok(result) => {
             assert!(result.terminated, "{result:?}");
@@ -135,15 +138,14 @@ pub(super) async fn a_session_is_deleted(cell: Cell) -> Seen {
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
     ask(&session, "remember this").await.ended();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let deleted = patiently("deleting", session.delete()).await;
+    bench.written(REMEMBERED).await;
+    let deleted = in_time("deleting", session.delete()).await;
     if let Err(error) = deleted {
         assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
         assert!(!connected.capabilities.delete_session);
         return Seen::cannot("`Unsupported`");
     }
-    let loaded =
-        patiently("loading", connected.client.load_session(session.id(), bench.open_session())).await;
+    let loaded = in_time("loading", connected.client.load_session(session.id(), bench.open_session())).await;
     assert!(
         loaded.is_err(),
         "a session that was deleted was loaded: {:?}",
@@ -163,17 +165,17 @@ pub(super) async fn a_disconnect_with_a_tool_server_leaves_no_process(cell: Cell
     left_behind(&bench, new, &[RealAgent::Codex, RealAgent::Gemini]).await
 }
 
-/// How long an agent has for its end after the client disconnected.
+/// How long an agent may take to end after the client has disconnected.
 const GONE: Duration = Duration::from_secs(10);
 
-/// Disconnects, and looks at what is left of the agent; `stubborn` are those of which something is.
-async fn left_behind(bench: &Bench, new: NewSession, stubborn: &[RealAgent]) -> Seen {
+/// Disconnects, and checks which processes of the agent remain. `remaining` are the agents that leave some.
+async fn left_behind(bench: &Bench, new: NewSession, remaining: &[RealAgent]) -> Seen {
     let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
     let session = connected.session(new).await;
     ask(&session, "tool echo hi").await.ended();
     let before = bench.processes();
     assert!(!before.is_empty());
-    patiently("disconnecting", connected.client.disconnect()).await.expect("disconnecting");
+    in_time("disconnecting", connected.client.disconnect()).await.expect("disconnecting");
     if !bench.is_released() {
         // The endpoint is shared: the agent is the server's, and stays for the next client.
         assert_eq!(bench.processes().first(), before.first());
@@ -187,11 +189,11 @@ async fn left_behind(bench: &Bench, new: NewSession, stubborn: &[RealAgent]) -> 
     let gone = tokio::time::timeout(GONE, gone).await.is_ok();
     let agent = bench.cell.agent;
     if gone {
-        assert!(!stubborn.contains(&agent), "{agent} ends with its input now");
+        assert!(!remaining.contains(&agent), "{agent} ends with its input now");
         return Seen::Works;
     }
     let left = bench.processes();
-    assert!(stubborn.contains(&agent), "{left:?} of {before:?} are left");
+    assert!(remaining.contains(&agent), "{left:?} of {before:?} are left");
     Seen::cannot(format!(
         "{} of {} processes stay until the server's process group is killed",
         left.len(),

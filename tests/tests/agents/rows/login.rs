@@ -6,7 +6,7 @@ use sdk_tests::{
 };
 
 use crate::{
-    bench::{Bench, RETRIES, ask, chain, patiently, read},
+    bench::{Bench, RETRIES, ask, chain, in_time, read},
     cell::{Cell, Seen},
 };
 
@@ -38,7 +38,7 @@ pub(super) async fn a_wrong_key_is_reported(cell: Cell) -> Seen {
     let mut turn = session.prompt("hello there");
     if tokio::time::timeout(RETRIES, turn.outcome()).await.is_err() {
         assert!(bench.model.turns().len() > 1, "it neither fails nor tries again");
-        patiently("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
+        in_time("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
         let log = read(turn).await;
         assert!(!log.text().contains("echo:"), "{}", log.text());
         let noticed = if log.has_notices() { ", with a notice for each" } else { " silently" };
@@ -64,7 +64,7 @@ pub(super) async fn a_wrong_key_is_reported(cell: Cell) -> Seen {
 pub(super) async fn a_missing_key_is_reported(cell: Cell) -> Seen {
     let bench = Bench::with_login(cell, Login::Missing).await;
     let connected = bench.client().await;
-    let made = patiently("a session", connected.client.new_session(bench.new_session())).await;
+    let made = in_time("a session", connected.client.new_session(bench.new_session())).await;
     let session = match made {
         Err(error) => {
             assert!(error.is_login_required(), "{}", chain(&error));
@@ -81,7 +81,7 @@ pub(super) async fn a_missing_key_is_reported(cell: Cell) -> Seen {
             Seen::note("the prompt fails and names the variable")
         }
         Ok(_) if log.text() == "echo: hello there" => {
-            // A provider of one's own needs no key unless its configuration says so.
+            // A custom provider needs no key unless its configuration requires one.
             assert!(matches!(cell.agent, RealAgent::OpenCode), "{}", cell.agent);
             Seen::note("its provider needs none")
         }

@@ -4,7 +4,7 @@ use sandbox_agent_sdk::session::SessionSnapshot;
 use sdk_tests::agents::RealAgent;
 
 use crate::{
-    bench::{Bench, ask, chain, patiently},
+    bench::{Bench, ask, chain, in_time},
     cell::{Cell, Seen},
 };
 
@@ -74,7 +74,7 @@ pub(super) async fn the_mode_is_set(cell: Cell) -> Seen {
     let Some(mode) = other_mode(&session.snapshot()) else {
         return Seen::cannot("has no modes");
     };
-    patiently("setting the mode", session.set_mode(&mode)).await.expect("the mode is set");
+    in_time("setting the mode", session.set_mode(&mode)).await.expect("the mode is set");
     assert_eq!(session.snapshot().current_mode.as_deref(), Some(mode.as_str()));
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     assert_eq!(session.snapshot().current_mode.as_deref(), Some(mode.as_str()));
@@ -87,7 +87,7 @@ pub(super) async fn the_model_is_set(cell: Cell) -> Seen {
     let Some(model) = other_model(&session.snapshot()) else {
         return Seen::cannot("has one model");
     };
-    patiently("setting the model", session.set_model(&model))
+    in_time("setting the model", session.set_model(&model))
         .await
         .unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert_eq!(session.snapshot().models.current.as_deref(), Some(model.as_str()));
@@ -116,7 +116,7 @@ pub(super) async fn an_option_is_set(cell: Cell) -> Seen {
         return Seen::cannot("has no options");
     };
     let set = session.set_config_option(&option, value.clone());
-    patiently("setting an option", set).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    in_time("setting an option", set).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let now = || session.snapshot().config_option(&option).map(|option| option.current.clone());
     assert_eq!(now(), Some(value.clone().into()));
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");

@@ -33,10 +33,10 @@ pub(super) async fn thoughts_are_reported_as_thoughts(cell: Cell) -> Seen {
     assert_eq!(log.ended().text(), "thought about it");
     let wanted: String = (0..20).map(|number| format!("thought {number} ")).collect();
     if cell.agent == RealAgent::Gemini {
-        // It takes each chunk for a thought of its own with a subject in bold type.
+        // It treats each chunk as a separate thought with a subject in bold type.
         let thoughts = log.thoughts().replace("****\n", " ");
         assert_eq!(thoughts.trim(), wanted.trim());
-        return Seen::note("each chunk is a thought of its own, with an empty subject in bold type");
+        return Seen::note("each chunk is a separate thought, with an empty subject in bold type");
     }
     assert_eq!(log.thoughts().trim(), wanted.trim());
     Seen::Works

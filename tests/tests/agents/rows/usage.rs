@@ -1,7 +1,5 @@
 //! Tokens, context and cost.
 
-use std::time::Duration;
-
 use sandbox_agent_sdk::{
     PermissionPolicy, Session, TurnOutcome,
     usage::{Counts, TurnUsage, UsageTotals},
@@ -12,14 +10,15 @@ use sdk_tests::{
 };
 
 use crate::{
-    bench::{Bench, ask, chain, patiently},
+    bench::{Bench, ask, chain, in_time},
     cell::{Cell, Seen},
+    rows::lifecycle::REMEMBERED,
 };
 
 /// All tokens of one call of the model.
 const CALL: u64 = INPUT_TOKENS + OUTPUT_TOKENS;
 
-/// What one call of the model costs: by the prices of its configuration (opencode), or of its own list (claude).
+/// What one call of the model costs: by its configuration (opencode) or its built-in prices (claude).
 fn price(agent: RealAgent) -> Option<f64> {
     let by_million =
         |input: f64, output: f64| (INPUT_TOKENS as f64 * input + OUTPUT_TOKENS as f64 * output) / 1e6;
@@ -33,7 +32,7 @@ fn price(agent: RealAgent) -> Option<f64> {
 /// How many calls of the model a cost is, for agents that report costs.
 fn calls_paid(agent: RealAgent, amount: Option<f64>) -> Option<u64> {
     let calls = amount? / price(agent).expect("an agent that reports no cost");
-    assert!((calls - calls.round()).abs() < 1e-6, "{amount:?} is no cost of whole calls");
+    assert!((calls - calls.round()).abs() < 1e-6, "{amount:?} is not the cost of whole calls");
     Some(calls.round() as u64)
 }
 
@@ -102,14 +101,13 @@ pub(super) async fn usage_is_counted_once_over_a_load(cell: Cell) -> Seen {
     let first = bench.connect(options()).await;
     let session = first.session(bench.new_session()).await;
     used(&session, agent, "say 3", 1).await;
-    used(&session, agent, "say 2", 1).await;
+    used(&session, agent, "remember this", 1).await;
     let before = session.usage();
-    // Some agents write a turn down a moment after they answered.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    bench.written(REMEMBERED).await;
     let second = if bench.is_released() { bench.connect(options()).await } else { first };
-    let loaded = patiently("loading", second.client.load_session(session.id(), bench.open_session())).await;
+    let loaded = in_time("loading", second.client.load_session(session.id(), bench.open_session())).await;
     let loaded = loaded.unwrap_or_else(|error| panic!("session/load: {}", chain(&error)));
-    // What was used before is neither forgotten by the client that counted it, nor counted by one that did not.
+    // The client that counted the earlier usage still has it; another client does not count it.
     let expected = if bench.is_released() { (0, 0, None) } else { sums(agent, &before) };
     assert_eq!(sums(agent, &loaded.usage()), expected, "after the load");
     let turn = used(&loaded, agent, "say 1", 1).await;
@@ -119,7 +117,7 @@ pub(super) async fn usage_is_counted_once_over_a_load(cell: Cell) -> Seen {
     let totals = sums(agent, &loaded.usage());
     assert_eq!((totals.0, totals.1), (turns + 1, tokens + reported));
     match (agent, bench.is_released()) {
-        // Its running total is the session's: of which turns of which client it is, nobody can say.
+        // Its running total is the session's: it does not say which turns of which client it includes.
         (RealAgent::OpenCode, true) => {
             assert_eq!((paid, totals.2), (None, Some(3)));
             Seen::note("the first cost that a new client sees is the session's, not the turn's")

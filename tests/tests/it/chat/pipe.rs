@@ -110,7 +110,7 @@ async fn a_question_is_declined() {
     let server = server().await;
     let ended = run(Some(&server.url()), &[], "question\n").await;
     assert_eq!(ended.said, "answer: {\"action\":\"decline\"}\n");
-    assert!(ended.notes.contains("nobody is here to answer"), "{}", ended.notes);
+    assert!(ended.notes.contains("the input is not a terminal"), "{}", ended.notes);
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn the_exit_code_says_how_it_went() {
         (&[], "fail\nhello\n", 1, "no idea"),
         (&[], "refuse\n", 1, "– stopped: refusal"),
         (&[], "/nonsense\n", 1, "There is no command /nonsense"),
-        (&["--colour"], "", 2, "--colour is no option; see --help"),
+        (&["--colour"], "", 2, "unknown option --colour; see --help"),
         (&["--agent", "nobody"], "hello\n", 3, "✗ starting nobody"),
         (&["--resume", "unknown", "--agent", "nobody"], "hello\n", 3, "✗ loading the session"),
         (&["--agent-command", "x"], "", 3, "SANDBOX_AGENT_URL is set"),

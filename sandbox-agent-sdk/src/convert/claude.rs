@@ -1,7 +1,10 @@
-//! Retries of a failing model, which agents report each in a way of their own.
+//! What claude-agent-acp reports beyond the protocol, if a client requests it when it opens a session.
 //!
-//! Measured with a model that answers 500: claude-agent-acp 0.49.0 reports each retry if it is asked to when a session is
-//! opened. opencode 1.18.33, gemini-cli 0.61.0 and qwen-code 0.15.10 report nothing; codex-acp 0.16.0 writes to standard error.
+//! - Retries of a failing model. Measured with a model that answers 500, version 0.49.0 reports each of them.
+//!   opencode 1.18.33, gemini-cli 0.61.0 and qwen-code 0.15.10 report nothing; codex-acp 0.16.0 writes to standard error.
+//! - The end of an interrupted run. Version 0.49.0 may respond to a cancelled prompt before its run has ended, and sends
+//!   text of the run until then, with message ids that did not occur before. The result of the run is its last message:
+//!   it came exactly once for each of 126 cancelled prompts.
 
 use serde_json::{Map, Value, json};
 
@@ -11,15 +14,32 @@ pub(crate) const CLAUDE_MESSAGE: &str = "_claude/sdkMessage";
 /// The namespace of claude-agent-acp in `_meta`.
 const CLAUDE: &str = "claudeCode";
 
-/// Asks an agent for its retries, in the parameters that open a session. `names` are those of the agent.
-pub(crate) fn request_retries<'a>(params: &mut Map<String, Value>, names: impl IntoIterator<Item = &'a str>) {
+/// The kind of message that ends an interrupted run.
+const INTERRUPTED: &str = "error_during_execution";
+
+/// Requests the ends of interrupted runs, and retries, in the parameters that open a session. `names` are those of the
+/// agent. Returns whether they are requested: what the application requests of the agent is left as it is.
+pub(crate) fn request_reports<'a>(
+    params: &mut Map<String, Value>,
+    names: impl IntoIterator<Item = &'a str>,
+    retries: bool,
+) -> bool {
     let is_claude = names.into_iter().any(|name| name.to_ascii_lowercase().contains("claude"));
     let meta = params.entry("_meta").or_insert_with(|| json!({}));
-    if let (true, Some(meta)) = (is_claude, meta.as_object_mut()) {
-        let wanted = json!([{"type": "system", "subtype": "api_retry"}]);
-        // What the application asks of it is left alone.
-        meta.entry(CLAUDE).or_insert_with(|| json!({"emitRawSDKMessages": wanted}));
-    }
+    let Some(meta) = meta.as_object_mut().filter(|meta| is_claude && !meta.contains_key(CLAUDE)) else {
+        return false;
+    };
+    let mut wanted = vec![json!({"type": "result", "subtype": INTERRUPTED})];
+    wanted.extend(retries.then(|| json!({"type": "system", "subtype": "api_retry"})));
+    meta.insert(CLAUDE.to_owned(), json!({ "emitRawSDKMessages": wanted }));
+    true
+}
+
+/// The session whose interrupted run has ended by a notification of claude-agent-acp.
+pub(crate) fn interrupted_session(params: &Value) -> Option<&str> {
+    let is_end =
+        params.pointer("/message/type")? == "result" && params.pointer("/message/subtype")? == INTERRUPTED;
+    params.get("sessionId")?.as_str().filter(|_| is_end)
 }
 
 /// The notice, as parameters of a `session/update`, that a notification of claude-agent-acp amounts to.
