@@ -198,6 +198,8 @@ impl Driver {
             let stored = layer.get_mut().unwrap_or_else(PoisonError::into_inner).before_send(id);
             stored.await?;
         }
+        // What has arrived before the prompt is sent does not belong to the turn.
+        connection.barrier().await;
         let call = connection.prompt(&session, request);
         let mut call = std::pin::pin!(call);
         let policy = self.inner.options.drop_policy;
@@ -209,8 +211,6 @@ impl Driver {
         if *state.borrow_and_update() == TurnState::Cancelling {
             return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
         }
-        // What has arrived before the prompt is sent does not belong to the turn.
-        connection.barrier().await;
         self.inner.hub.prompt_sent(&session);
         tokio::select! {
             biased;
