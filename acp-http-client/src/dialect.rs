@@ -16,7 +16,7 @@ pub struct Dialect {
     pub barrier: Barrier,
     /// What the ids of events mean.
     pub event_ids: EventIds,
-    /// Whether other clients, and the past, are on the same event stream.
+    /// Whether the event stream also carries events of other clients, and from before this client connected.
     pub shared: bool,
     /// Which streams there are.
     pub streams: Streams,

@@ -48,6 +48,10 @@ pub struct Timeouts {
     pub retry_after: Duration,
     /// For the headers of the event stream.
     pub stream_open: Duration,
+    /// How long the server may answer 404 for a stream that should exist: one whose first POST was accepted, or that of
+    /// a session. Some servers make the stream a moment after they accept the POST. Then the connection ends, or the
+    /// requests of the session fail.
+    pub stream_missing: Duration,
     /// How long the event stream may be without a byte (comments count) before it is reopened; `None` for no limit.
     pub stream_idle: Option<Duration>,
     /// For the response of the server to `close()`.
@@ -81,6 +85,7 @@ impl Default for Timeouts {
             cancel_repeat: Duration::from_millis(250),
             retry_after: Duration::from_secs(60),
             stream_open: Duration::from_secs(30),
+            stream_missing: Duration::from_secs(3),
             stream_idle: Some(Duration::from_secs(45)),
             close: Duration::from_secs(2),
         }
@@ -128,10 +133,14 @@ pub struct Limits {
     /// How many responses to agent requests are posted at once. Default 32. The others wait.
     pub response_posts: usize,
     /// How many refusals may wait to be posted. Default 1024.
-    /// Beyond it a request gets no response, and [`Event::AnswerLost`](crate::Event::AnswerLost) reports it.
+    /// Beyond it a request gets no response, and [`Event::ResponseLost`](crate::Event::ResponseLost) reports it.
     pub refusals: usize,
     /// How many cookies are stored. Default 50. Beyond it the oldest is removed.
     pub cookies: usize,
+    /// How many bytes of messages are held while it is unknown whether they are backlog: for a moment behind the first
+    /// response, on servers that do not echo responses. Default 64 MiB. Beyond it they are delivered as
+    /// [`Origin::Replayed`](crate::Origin::Replayed), and agent requests among them get no response.
+    pub backlog: usize,
 }
 
 impl Default for Limits {
@@ -146,6 +155,7 @@ impl Default for Limits {
             response_posts: 32,
             refusals: 1024,
             cookies: 50,
+            backlog: 64 << 20,
         }
     }
 }
@@ -176,6 +186,7 @@ setters!(Limits {
     response_posts: usize,
     refusals: usize,
     cookies: usize,
+    backlog: usize,
 });
 
 setters!(Timeouts {
@@ -194,6 +205,7 @@ setters!(Timeouts {
     cancel_repeat: Duration,
     retry_after: Duration,
     stream_open: Duration,
+    stream_missing: Duration,
     stream_idle: impl Into<Option<Duration>>,
     close: Duration,
 });

@@ -75,7 +75,7 @@ pub enum Event {
         event_id: Option<EventId>,
     },
     /// A response to an agent request was not delivered.
-    AnswerLost {
+    ResponseLost {
         /// The id of the request.
         id: MessageId,
         /// The method of the request.

@@ -15,9 +15,9 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::{
-    answers::{Answer, cancelled, to_answer},
+    outcome::{Outcome, cancelled, to_outcome},
     queue::RequestQueue,
-    typed::{AnswerFuture, AnyHandler},
+    typed::{AnyHandler, OutcomeFuture},
 };
 use crate::{AcpHttpClient, Json, MessageId, RpcError};
 
@@ -128,12 +128,12 @@ impl Drop for AgentRequests {
 #[must_use = "dropping a responder cancels the request"]
 pub struct Responder {
     method: Arc<str>,
-    sender: Option<oneshot::Sender<Option<Answer>>>,
+    sender: Option<oneshot::Sender<Option<Outcome>>>,
 }
 
 impl Responder {
     /// The responder of a request, and its response.
-    fn new(request: &AgentRequest) -> (Self, impl Future<Output = Option<Answer>> + Send + 'static) {
+    fn new(request: &AgentRequest) -> (Self, impl Future<Output = Option<Outcome>> + Send + 'static) {
         let method = request.method.clone();
         let (sender, answered) = oneshot::channel();
         let responder = Self { method: method.clone(), sender: Some(sender) };
@@ -142,7 +142,7 @@ impl Responder {
 
     /// Responds with a result. Returns `false` if the request was cancelled.
     pub fn respond<T: Serialize>(mut self, result: &T) -> bool {
-        self.send(Some(to_answer(Ok(result))))
+        self.send(Some(to_outcome(Ok(result))))
     }
 
     /// Responds with an error. Returns `false` if the request was cancelled.
@@ -171,15 +171,15 @@ impl Responder {
         self.send(None)
     }
 
-    fn send(&mut self, answer: Option<Answer>) -> bool {
-        self.sender.take().is_some_and(|sender| sender.send(answer).is_ok())
+    fn send(&mut self, outcome: Option<Outcome>) -> bool {
+        self.sender.take().is_some_and(|sender| sender.send(outcome).is_ok())
     }
 }
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        let answer = cancelled(&self.method);
-        self.send(Some(answer));
+        let outcome = cancelled(&self.method);
+        self.send(Some(outcome));
     }
 }
 
@@ -202,13 +202,13 @@ impl ChannelHandler {
 }
 
 impl AnyHandler for ChannelHandler {
-    fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture {
+    fn handle(self: Arc<Self>, request: AgentRequest) -> OutcomeFuture {
         let (responder, answered) = Responder::new(&request);
         self.queue.push(request, responder);
         Box::pin(answered)
     }
 
-    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
+    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<OutcomeFuture, Box<AgentRequest>> {
         Ok(self.handle(request))
     }
 

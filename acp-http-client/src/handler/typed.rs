@@ -7,8 +7,8 @@ use schema::CLIENT_METHOD_NAMES as METHODS;
 use serde::de::DeserializeOwned;
 
 use super::{
-    answers::{Answer, refuse_permission, to_answer, unhandled},
     channel::AgentRequest,
+    outcome::{Outcome, refuse_permission, to_outcome, unhandled},
 };
 use crate::{AcpHttpClient, Json, RpcError, json};
 
@@ -54,8 +54,8 @@ pub trait AgentHandler: Send + Sync + 'static {
         call: Call<schema::RequestPermissionRequest>,
     ) -> impl Future<Output = Result<schema::RequestPermissionResponse, RpcError>> + Send {
         async move {
-            let answer = refuse_permission(call.raw.as_bytes())?;
-            serde_json::from_str(answer.get()).map_err(RpcError::internal)
+            let outcome = refuse_permission(call.raw.as_bytes())?;
+            serde_json::from_str(outcome.get()).map_err(RpcError::internal)
         }
     }
 
@@ -137,8 +137,8 @@ fn default_other(request: &AgentRequest) -> Result<serde_json::Value, RpcError> 
     if request.is_known() && request.method() != METHODS.session_request_permission {
         return Err(RpcError::invalid_params("the parameters do not fit the method"));
     }
-    let answer = unhandled(request.method(), request.params_bytes())?;
-    serde_json::from_str(answer.get()).map_err(RpcError::internal)
+    let outcome = unhandled(request.method(), request.params_bytes())?;
+    serde_json::from_str(outcome.get()).map_err(RpcError::internal)
 }
 
 async fn not_found<T, R>(call: Call<T>, method: &'static str) -> Result<R, RpcError> {
@@ -147,15 +147,15 @@ async fn not_found<T, R>(call: Call<T>, method: &'static str) -> Result<R, RpcEr
 }
 
 /// The response, or `None` if another client responds.
-pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
+pub(crate) type OutcomeFuture = Pin<Box<dyn Future<Output = Option<Outcome>> + Send>>;
 
 /// A handler behind a pointer.
 pub(crate) trait AnyHandler: Send + Sync {
-    fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture;
+    fn handle(self: Arc<Self>, request: AgentRequest) -> OutcomeFuture;
 
     /// Queues the request, in the order of the wire, before it is reported as an event. It neither waits nor runs code
     /// of the application. `Err` if there is no queue: the request is handled on a task of its own.
-    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
+    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<OutcomeFuture, Box<AgentRequest>> {
         Err(Box::new(request))
     }
 
@@ -174,16 +174,16 @@ macro_rules! dispatch {
     ($handler:ident, $request:ident, { $($name:ident => $method:ident),* $(,)? }) => {
         match $request.method() {
             $(method if method == METHODS.$name => match read(&$request) {
-                Some(call) => to_answer($handler.$method(call).await),
-                None => to_answer($handler.other($request).await),
+                Some(call) => to_outcome($handler.$method(call).await),
+                None => to_outcome($handler.other($request).await),
             },)*
-            _ => to_answer($handler.other($request).await),
+            _ => to_outcome($handler.other($request).await),
         }
     };
 }
 
 impl<H: AgentHandler> AnyHandler for H {
-    fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture {
+    fn handle(self: Arc<Self>, request: AgentRequest) -> OutcomeFuture {
         Box::pin(async move {
             Some(dispatch!(self, request, {
                 session_request_permission => request_permission,

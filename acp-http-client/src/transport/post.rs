@@ -42,7 +42,7 @@ pub(crate) enum Sent {
 #[derive(Debug)]
 pub(crate) enum Posted {
     /// A body: the response to a request.
-    Answer { status: u16, content_type: Option<HeaderValue>, body: Bytes },
+    Response { status: u16, content_type: Option<HeaderValue>, body: Bytes },
     /// The message was accepted; its response, if there is one, arrives on the stream.
     Accepted,
 }
@@ -129,7 +129,7 @@ impl Transport {
             _ if post.kind == Sent::OneWay => Ok(Posted::Accepted),
             // 202 means that the response follows on the stream, whatever the body is.
             Ok(_) if page => Ok(Posted::Accepted),
-            Ok(body) => Ok(Posted::Answer { status, content_type, body }),
+            Ok(body) => Ok(Posted::Response { status, content_type, body }),
             Err(failure) => Err(failure),
         }
     }
