@@ -30,6 +30,8 @@ use sse_stream::SseStream;
 const UPDATES: usize = 20_000;
 const CALLS: usize = 3_000;
 const ROUNDS: usize = 15;
+/// How many echoes may wait to be read by the bare loop.
+const ECHOES: usize = 16;
 
 /// One side of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,16 +172,15 @@ async fn compare(comparison: &Comparison, url: &str) {
             }
         }
     }
-    let clocks: [(_, fn(&Time) -> Duration); 2] =
-        [("µs by the clock", |time| time.wall), ("µs of processor time", |time| time.busy)];
-    for (unit, pick) in clocks {
-        let medians = times.iter().map(|times| {
-            let mut times: Vec<_> = times.iter().map(pick).collect();
-            times.sort_unstable();
-            times[times.len() / 2].as_secs_f64() * 1e6 / comparison.count as f64
-        });
-        comparison.print(unit, &medians.collect::<Vec<_>>());
-    }
+    let median = |times: &[Time], clock: fn(&Time) -> Duration| {
+        let mut times: Vec<_> = times.iter().map(clock).collect();
+        times.sort_unstable();
+        times[times.len() / 2].as_secs_f64() * 1e6 / comparison.count as f64
+    };
+    let wall: Vec<_> = times.iter().map(|times| median(times, |time| time.wall)).collect();
+    comparison.print("µs by the clock", &wall);
+    let busy: Vec<_> = times.iter().map(|times| median(times, |time| time.busy)).collect();
+    comparison.print("µs of processor time", &busy);
 }
 
 /// When something began, by both clocks.
@@ -316,13 +317,13 @@ async fn bare_stream_calls(url: &str, ordered: bool) -> Time {
     let http = http_client_builder().build().unwrap();
     let endpoint = format!("{url}/v1/rpc");
     let response = http.get(&endpoint).header("accept", "text/event-stream").send().await.unwrap();
-    let (sender, mut echoes) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut echoes) = tokio::sync::mpsc::channel(ECHOES);
     let reading = tokio::spawn(async move {
         let mut events = SseStream::from_bytes_stream(response.bytes_stream());
         while let Some(Ok(event)) = events.next().await {
             let envelope: Envelope = serde_json::from_str(&event.data.unwrap()).unwrap();
             if let Some(id) = envelope.id.filter(|_| ordered) {
-                sender.send(id).unwrap();
+                sender.send(id).await.unwrap();
             }
         }
     });

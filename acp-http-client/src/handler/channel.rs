@@ -36,22 +36,22 @@ impl AgentRequest {
         Self { id, method, json: Json::new(params.clone()), params, client }
     }
 
-    /// The id the agent gave it.
+    /// Returns the id the agent gave it.
     pub fn id(&self) -> &MessageId {
         &self.id
     }
 
-    /// The method.
+    /// Returns the method.
     pub fn method(&self) -> &str {
         &self.method
     }
 
-    /// The parameters, `null` if there were none.
+    /// Returns the parameters, `null` if there were none.
     pub fn params(&self) -> &Json {
         &self.json
     }
 
-    /// The client that received the request.
+    /// Returns the client that received the request.
     pub fn client(&self) -> &AcpHttpClient {
         &self.client
     }
@@ -89,7 +89,7 @@ pub struct AgentRequests {
 }
 
 impl AgentRequests {
-    /// The next request, or `None` when the connection has ended.
+    /// Returns the next request, or `None` when the connection has ended.
     ///
     /// # Cancel safety
     /// No request is lost if the future is dropped.
@@ -97,7 +97,7 @@ impl AgentRequests {
         poll_fn(|context| self.queue.poll_pop(context)).await
     }
 
-    /// The next request if one is queued.
+    /// Returns the next request if one is queued.
     pub fn try_recv(&mut self) -> Option<(AgentRequest, Responder)> {
         self.queue.try_pop()
     }
@@ -150,7 +150,7 @@ impl Responder {
         self.send(Some(Err(error)))
     }
 
-    /// Waits until the response is not needed any more: the turn or the request was cancelled, or the connection has
+    /// Waits until the response is no longer needed: the turn or the request was cancelled, or the connection has
     /// ended.
     pub async fn closed(&mut self) {
         if let Some(sender) = &mut self.sender {
@@ -158,7 +158,7 @@ impl Responder {
         }
     }
 
-    /// Whether the response is not needed any more.
+    /// Returns whether the response is no longer needed.
     pub fn is_closed(&self) -> bool {
         self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
     }

@@ -22,12 +22,12 @@ pub struct Call<T> {
 }
 
 impl<T> Call<T> {
-    /// The parameters as JSON.
+    /// Returns the parameters as JSON.
     pub fn raw(&self) -> &Json {
         &self.raw
     }
 
-    /// The client that received the request.
+    /// Returns the client that received the request.
     pub fn client(&self) -> &AcpHttpClient {
         &self.client
     }
@@ -44,7 +44,7 @@ impl<T> Deref for Call<T> {
 /// Responds to agent requests.
 ///
 /// Every method has a default: permissions are rejected or cancelled, everything else gets "method not found".
-/// Each request runs on a task of its own, so a handler may take long and may call the client, and many may be open
+/// Each request runs on a separate task, so a handler may take long and may call the client, and many may be open
 /// at once. When the turn is cancelled, the future is dropped and the agent gets the response that the protocol
 /// defines. A handler that panics responds with an internal error.
 pub trait AgentHandler: Send + Sync + 'static {
@@ -123,7 +123,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.elicitation_create)
     }
 
-    /// Everything else: extension methods, and requests whose parameters do not fit their types, such as a permission
+    /// Everything else: extension methods, and requests whose parameters do not match their types, such as a permission
     /// option of a new kind. The value is the result.
     fn other(
         &self,

@@ -23,7 +23,7 @@ impl MessageId {
         Self(text.into())
     }
 
-    /// The JSON text of the id.
+    /// Returns the JSON text of the id.
     pub fn as_json(&self) -> &str {
         &self.0
     }
