@@ -186,7 +186,10 @@ impl Exchange {
             }
         };
         self.forget();
-        if let Some(posting) = self.ticket.posting.take() {
+        // The response to the POST is often there too. If not, a task waits for it.
+        if let Some(mut posting) = self.ticket.posting.take()
+            && futures::poll!(&mut posting).is_pending()
+        {
             self.core.tasks.spawn(async move {
                 let _ = tokio::time::timeout(FINISH, posting).await;
             });

@@ -229,6 +229,9 @@ fn connection_lost(post: &Post, source: Cause) -> Error {
 
 /// Whether a media type is JSON. One that cannot be read is taken for it: the body decides.
 fn is_json(content_type: &HeaderValue) -> bool {
+    if content_type == "application/json" {
+        return true;
+    }
     let Ok(content_type) = content_type.to_str() else { return true };
     let media = content_type.split(';').next().unwrap_or_default().trim();
     let suffix = media.len().checked_sub("+json".len()).and_then(|at| media.get(at..));

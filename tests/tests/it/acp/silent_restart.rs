@@ -91,6 +91,7 @@ async fn a_restart_behind_a_silent_stream_is_known_within_five_seconds() {
     while client.last_event_id().is_none() {
         // The first response may precede the stream.
         handshake(&client).await.unwrap();
+        tokio::task::yield_now().await;
     }
     let turn = tokio::spawn(prompt(&client, &SessionId::new("s"), "go"));
     server.0.prompted.notified().await;
