@@ -1,66 +1,72 @@
-//! The protocol client without the SDK: `acp-http-client` works with any Agent Client Protocol server.
+//! The protocol client without the SDK: a permission request, a cancel, and events that are missing.
 //!
-//! Runs against an embedded server, or against the server at `ACP_URL`.
+//! Runs against an embedded server, or against the server at `ACP_URL`, which has to speak `Dialect::RPC`.
 
 use std::env;
 
 use acp_http_client::{
-    AcpHttpClient, AgentHandler, Call, Error, Event, RpcError,
-    schema::v1::{
-        ContentBlock, NewSessionRequest, PromptRequest, RequestPermissionOutcome, RequestPermissionRequest,
-        RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate, TextContent,
-    },
+    AcpHttpClient, AgentHandler, Call, Dialect, Error, Event, RpcError, SessionHandle, schema::v1 as acp,
 };
 use mock_server::MockServer;
 
-/// Allows every request once and prints it.
-struct Generous;
+/// Allows every tool call once, and prints it.
+struct AllowOnce;
 
-impl AgentHandler for Generous {
+impl AgentHandler for AllowOnce {
     async fn request_permission(
         &self,
-        call: Call<RequestPermissionRequest>,
-    ) -> Result<RequestPermissionResponse, RpcError> {
-        let Some(option) = call.options.first() else {
-            return Ok(RequestPermissionResponse::new(RequestPermissionOutcome::Cancelled));
+        call: Call<acp::RequestPermissionRequest>,
+    ) -> Result<acp::RequestPermissionResponse, RpcError> {
+        let once = call.options.iter().find(|option| option.kind == acp::PermissionOptionKind::AllowOnce);
+        let outcome = match once {
+            Some(option) => {
+                println!("[permission request: {}]", option.name);
+                let selected = acp::SelectedPermissionOutcome::new(option.option_id.clone());
+                acp::RequestPermissionOutcome::Selected(selected)
+            }
+            None => acp::RequestPermissionOutcome::Cancelled,
         };
-        println!("[permission request; responding with `{}`]", option.name);
-        let option = SelectedPermissionOutcome::new(option.option_id.clone());
-        Ok(RequestPermissionResponse::new(RequestPermissionOutcome::Selected(option)))
+        Ok(acp::RequestPermissionResponse::new(outcome))
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let embedded = MockServer::builder().default_agent("mock").start().await;
+    // The last prompt overflows this replay buffer.
+    let embedded = MockServer::builder().default_agent("mock").ring(100).start().await;
     let url = env::var("ACP_URL").unwrap_or_else(|_| embedded.url());
-    let client = AcpHttpClient::builder(url).handler(Generous).build()?;
-    let mut events = client.events();
-
+    // Gaps are recognised by the numbers of events, which a named dialect promises.
+    let client = AcpHttpClient::builder(url).dialect(Dialect::RPC).handler(AllowOnce).build()?;
     let hello = client.initialize(AcpHttpClient::initialize_request()).await?;
     println!("[protocol {:?}, agent {:?}]", hello.protocol_version, hello.agent_info.map(|agent| agent.name));
-    let session = client.new_session(NewSessionRequest::new("/")).await?.session_id;
+    let created = client.new_session(acp::NewSessionRequest::new("/")).await?;
+    let session = client.session(created.session_id);
 
-    let text = ContentBlock::Text(TextContent::new("a question that needs permission"));
-    let turn = client.prompt(PromptRequest::new(session, vec![text]));
-    let printer = tokio::spawn(async move {
-        while let Some(event) = events.recv().await {
-            match event {
-                Event::Update(update) => match update.update() {
-                    Some(SessionUpdate::AgentMessageChunk(_)) => {
-                        print!("{}", update.message_text().unwrap_or("…"))
-                    }
-                    Some(other) => println!("[{other:?}]"),
-                    None => println!("[unknown update: {}]", update.content.raw()),
-                },
-                Event::State(state) => println!("[connection {state}]"),
-                _ => {}
-            }
-        }
-    });
-    let reply = turn.await?;
-    println!("\n[{}]", reply.raw());
+    run(&session, "a question that needs permission", None).await?;
+    run(&session, "a slow answer that is cancelled", Some(3)).await?;
+    run(&session, "a big answer", None).await?;
     println!("[closed: {:?}]", client.close().await);
-    printer.await.unwrap_or_default();
+    Ok(())
+}
+
+/// Runs one turn; cancels it after so many chunks of the message.
+async fn run(session: &SessionHandle, text: &str, cancel_after: Option<usize>) -> Result<(), Error> {
+    println!("> {text}");
+    let mut turn = session.prompt(vec![text.into()]);
+    let mut chunks = 0;
+    while let Some(event) = turn.recv().await {
+        match event {
+            Event::Update(update) if update.message_text().is_some() => {
+                chunks += 1;
+                if cancel_after == Some(chunks) {
+                    session.cancel().await?;
+                }
+            }
+            Event::Gap { from, to, .. } => println!("[events {from} to {to} are missing: load the session]"),
+            _ => {}
+        }
+    }
+    let response = turn.response().await?;
+    println!("[{chunks} chunks, then {}]", response.raw());
     Ok(())
 }

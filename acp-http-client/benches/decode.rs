@@ -6,7 +6,7 @@
     unreachable_pub,
     reason = "the modules are compiled in from the crate"
 )]
-#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot continue stops")]
 
 use std::convert::Infallible;
 

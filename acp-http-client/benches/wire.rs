@@ -19,7 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use acp_http_client::{AcpHttpClient, Dialect, Event, http_client_builder, schema::v1::SessionNotification};
+use acp_http_client::{
+    AcpHttpClient, ConnectionState, Dialect, Event, http_client_builder, schema::v1::SessionNotification,
+};
 use futures::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,6 +30,8 @@ use sse_stream::SseStream;
 const UPDATES: usize = 20_000;
 const CALLS: usize = 3_000;
 const ROUNDS: usize = 15;
+/// How many echoes may wait to be read by the bare loop.
+const ECHOES: usize = 16;
 
 /// One side of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,21 +39,58 @@ enum Side {
     BareUpdates,
     RpcUpdates,
     AutoUpdates,
+    /// Posts, and does not open the stream.
     BareCalls,
+    /// Posts while a task reads and parses the events of the stream.
+    BareStreamCalls,
     RpcCalls,
+    /// As `BareStreamCalls`, and each call waits for its echo.
+    BareOrderedCalls,
+    RpcOrderedCalls,
+    /// As `BareCalls` and `RpcCalls`, with a server that sends no echoes.
+    BareSilentCalls,
+    RpcSilentCalls,
 }
 
-/// A comparison: its name, the bare loop, the sides that are measured against it, and how many things a round is.
-type Comparison = (&'static str, Side, &'static [(&'static str, Side)], usize);
+type Labelled = (&'static str, Side);
 
-const COMPARISONS: [Comparison; 2] = [
-    (
-        "updates",
-        Side::BareUpdates,
-        &[("Dialect::RPC", Side::RpcUpdates), ("Dialect::AUTO", Side::AutoUpdates)],
-        UPDATES,
-    ),
-    ("unary", Side::BareCalls, &[("Dialect::RPC", Side::RpcCalls)], CALLS),
+/// Measures sides against floors.
+struct Comparison {
+    name: &'static str,
+    floors: &'static [Labelled],
+    sides: &'static [Labelled],
+    /// How many updates or calls a round has.
+    count: usize,
+}
+
+const COMPARISONS: [Comparison; 4] = [
+    Comparison {
+        name: "updates",
+        floors: &[("bare loop", Side::BareUpdates)],
+        sides: &[("Dialect::RPC", Side::RpcUpdates), ("Dialect::AUTO", Side::AutoUpdates)],
+        count: UPDATES,
+    },
+    Comparison {
+        name: "unary",
+        floors: &[
+            ("bare loop that reads the stream", Side::BareStreamCalls),
+            ("bare loop that only posts", Side::BareCalls),
+        ],
+        sides: &[("Dialect::RPC", Side::RpcCalls)],
+        count: CALLS,
+    },
+    Comparison {
+        name: "ordered",
+        floors: &[("bare loop that waits for the echo", Side::BareOrderedCalls)],
+        sides: &[("Dialect::RPC", Side::RpcOrderedCalls)],
+        count: CALLS,
+    },
+    Comparison {
+        name: "silent",
+        floors: &[("bare loop that only posts", Side::BareSilentCalls)],
+        sides: &[("Dialect::RPC", Side::RpcSilentCalls)],
+        count: CALLS,
+    },
 ];
 
 #[derive(Deserialize)]
@@ -63,7 +104,8 @@ fn main() {
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     if let [side, url, rounds] = &arguments[..] {
-        let side = SIDES.into_iter().find(|known| format!("{known:?}") == *side).unwrap();
+        let mut known = COMPARISONS.iter().flat_map(Comparison::all).map(|(_, side)| side);
+        let side = known.find(|known| format!("{known:?}") == *side).unwrap();
         return runtime.block_on(async {
             for _ in 0..rounds.parse().unwrap() {
                 run(side, url).await;
@@ -72,29 +114,38 @@ fn main() {
     }
     let url = server::start(UPDATES, &server::chunk("some words "));
     let wanted = |name: &str| arguments.iter().all(|argument| argument == "instructions" || argument == name);
-    for (name, bare, sides, count) in COMPARISONS.iter().filter(|comparison| wanted(comparison.0)) {
+    for comparison in COMPARISONS.iter().filter(|comparison| wanted(comparison.name)) {
         if arguments.iter().any(|argument| argument == "instructions") {
             let each = |side: Side| {
                 // What setting up costs is in both.
                 let (one, three) = (instructions(side, &url, 1), instructions(side, &url, 3));
-                (three - one) as f64 / (2 * count) as f64
+                (three - one) as f64 / (2 * comparison.count) as f64
             };
-            let bare = each(*bare);
-            for (label, side) in *sides {
-                let ours = each(*side);
-                let ratio = 100.0 * bare / ours;
-                println!(
-                    "{name}, {label}: {ours:.0} instructions each, bare loop {bare:.0}, ratio {ratio:.0} %"
-                );
-            }
+            let costs: Vec<_> = comparison.all().map(|(_, side)| each(side)).collect();
+            comparison.print("instructions", &costs);
         } else {
-            runtime.block_on(compare(name, *bare, sides, *count, &url));
+            runtime.block_on(compare(comparison, &url));
         }
     }
 }
 
-const SIDES: [Side; 5] =
-    [Side::BareUpdates, Side::RpcUpdates, Side::AutoUpdates, Side::BareCalls, Side::RpcCalls];
+impl Comparison {
+    /// The floors, and then the sides.
+    fn all(&self) -> impl Iterator<Item = Labelled> {
+        self.floors.iter().chain(self.sides).copied()
+    }
+
+    /// Prints how much of each floor's rate each side reaches; `costs` are in the order of `all`.
+    fn print(&self, unit: &str, costs: &[f64]) {
+        let (floors, sides) = costs.split_at(self.floors.len());
+        for ((label, _), ours) in self.sides.iter().zip(sides) {
+            for ((floor, _), bare) in self.floors.iter().zip(floors) {
+                let (name, ratio) = (self.name, 100.0 * bare / ours);
+                println!("{name}, {label}: {ours:.2} {unit} each, {floor} {bare:.2}, ratio {ratio:.0} %");
+            }
+        }
+    }
+}
 
 /// How many instructions a process takes that runs one side for so many rounds.
 fn instructions(side: Side, url: &str, rounds: usize) -> u64 {
@@ -109,36 +160,27 @@ fn instructions(side: Side, url: &str, rounds: usize) -> u64 {
     line.split_whitespace().last().unwrap().parse().unwrap()
 }
 
-/// Runs all sides in turn, and prints how much of the bare loop's rate the others reach.
-async fn compare(name: &str, bare: Side, sides: &[(&str, Side)], count: usize, url: &str) {
-    let all: Vec<_> = [("bare loop", bare)].into_iter().chain(sides.iter().copied()).collect();
-    let mut times: Vec<Vec<Time>> = all.iter().map(|_| Vec::new()).collect();
+/// Runs all sides in turn, round by round, and prints their medians.
+async fn compare(comparison: &Comparison, url: &str) {
+    let mut times: Vec<Vec<Time>> = comparison.all().map(|_| Vec::new()).collect();
     for round in 0..ROUNDS + 2 {
-        for ((_, side), times) in all.iter().zip(&mut times) {
-            let time = run(*side, url).await;
+        for ((_, side), times) in comparison.all().zip(&mut times) {
+            let time = run(side, url).await;
             // The first rounds warm up.
             if round >= 2 {
                 times.push(time);
             }
         }
     }
-    for (clock, pick) in
-        [("wall", (|time| time.wall) as fn(&Time) -> Duration), ("processor", |time| time.busy)]
-    {
-        let medians = times.iter().map(|times| {
-            let mut times: Vec<_> = times.iter().map(pick).collect();
-            times.sort_unstable();
-            times[times.len() / 2].as_secs_f64() * 1e6 / count as f64
-        });
-        let medians: Vec<f64> = medians.collect();
-        let bare = medians[0];
-        for ((label, _), ours) in all.iter().zip(&medians).skip(1) {
-            let ratio = 100.0 * bare / ours;
-            println!(
-                "{name}, {label}, {clock} time: {ours:.2} µs each, bare loop {bare:.2} µs, ratio {ratio:.0} %"
-            );
-        }
-    }
+    let median = |times: &[Time], clock: fn(&Time) -> Duration| {
+        let mut times: Vec<_> = times.iter().map(clock).collect();
+        times.sort_unstable();
+        times[times.len() / 2].as_secs_f64() * 1e6 / comparison.count as f64
+    };
+    let wall: Vec<_> = times.iter().map(|times| median(times, |time| time.wall)).collect();
+    comparison.print("µs by the clock", &wall);
+    let busy: Vec<_> = times.iter().map(|times| median(times, |time| time.busy)).collect();
+    comparison.print("µs of processor time", &busy);
 }
 
 /// When something began, by both clocks.
@@ -176,7 +218,12 @@ async fn run(side: Side, url: &str) -> Time {
         Side::RpcUpdates => our_updates(url, Dialect::RPC).await,
         Side::AutoUpdates => our_updates(url, Dialect::AUTO).await,
         Side::BareCalls => bare_calls(url).await,
-        Side::RpcCalls => our_calls(url).await,
+        Side::BareSilentCalls => bare_calls(&server::silent(url)).await,
+        Side::BareStreamCalls => bare_stream_calls(url, false).await,
+        Side::BareOrderedCalls => bare_stream_calls(url, true).await,
+        Side::RpcCalls => our_calls(url, false).await,
+        Side::RpcSilentCalls => our_calls(&server::silent(url), false).await,
+        Side::RpcOrderedCalls => our_calls(url, true).await,
     }
 }
 
@@ -226,15 +273,32 @@ async fn bare_updates(url: &str) -> Time {
     started.elapsed()
 }
 
-async fn our_calls(url: &str) -> Time {
+/// The parameters of a call. One that names a session is ordered behind the updates of the session.
+fn params(number: usize, ordered: bool) -> Value {
+    if ordered { json!({"sessionId": "s-1", "number": number}) } else { json!({"number": number}) }
+}
+
+async fn our_calls(url: &str, ordered: bool) -> Time {
     let client = AcpHttpClient::builder(url).dialect(Dialect::RPC).build().unwrap();
     client.request::<Value>("initialize", &json!({})).await.unwrap();
+    while !matches!(client.state(), ConnectionState::Live) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     let started = Start::now();
     for number in 0..CALLS {
-        let answer: Value = client.request("_bench/echo", &json!({"number": number})).await.unwrap();
+        let answer: Value = client.request("_bench/echo", &params(number, ordered)).await.unwrap();
         assert!(answer.is_object());
     }
     started.elapsed()
+}
+
+/// Posts one call and reads its response.
+async fn bare_call(http: &reqwest::Client, endpoint: &str, id: &str, params: Value) {
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": "_bench/echo", "params": params});
+    let request = http.post(endpoint).header("content-type", "application/json").body(call.to_string());
+    let body = request.send().await.unwrap().bytes().await.unwrap();
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    assert!(answer["result"].is_object());
 }
 
 async fn bare_calls(url: &str) -> Time {
@@ -242,11 +306,34 @@ async fn bare_calls(url: &str) -> Time {
     let endpoint = format!("{url}/v1/rpc");
     let started = Start::now();
     for number in 0..CALLS {
-        let call = json!({"jsonrpc": "2.0", "id": format!("bare-{number}"), "method": "_bench/echo", "params": {"number": number}});
-        let request = http.post(&endpoint).header("content-type", "application/json").body(call.to_string());
-        let body = request.send().await.unwrap().bytes().await.unwrap();
-        let answer: Value = serde_json::from_slice(&body).unwrap();
-        assert!(answer["result"].is_object());
+        bare_call(&http, &endpoint, &format!("bare-{number}"), params(number, false)).await;
     }
     started.elapsed()
+}
+
+/// What a client has to do whose server echoes its responses: it reads and parses every event. With `ordered` each call
+/// waits for its echo, as it has to if it must not overtake the updates before its response.
+async fn bare_stream_calls(url: &str, ordered: bool) -> Time {
+    let http = http_client_builder().build().unwrap();
+    let endpoint = format!("{url}/v1/rpc");
+    let response = http.get(&endpoint).header("accept", "text/event-stream").send().await.unwrap();
+    let (sender, mut echoes) = tokio::sync::mpsc::channel(ECHOES);
+    let reading = tokio::spawn(async move {
+        let mut events = SseStream::from_bytes_stream(response.bytes_stream());
+        while let Some(Ok(event)) = events.next().await {
+            let envelope: Envelope = serde_json::from_str(&event.data.unwrap()).unwrap();
+            if let Some(id) = envelope.id.filter(|_| ordered) {
+                sender.send(id).await.unwrap();
+            }
+        }
+    });
+    let started = Start::now();
+    for number in 0..CALLS {
+        let id = format!("bare-{number}");
+        bare_call(&http, &endpoint, &id, params(number, ordered)).await;
+        while ordered && echoes.recv().await.unwrap() != id {}
+    }
+    let time = started.elapsed();
+    reading.abort();
+    time
 }

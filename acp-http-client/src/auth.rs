@@ -30,7 +30,7 @@ impl Token {
         Ok(Self(value))
     }
 
-    /// The value of the `Authorization` header, marked as sensitive.
+    /// Returns the value of the `Authorization` header, marked as sensitive.
     pub fn authorization(&self) -> HeaderValue {
         self.0.clone()
     }
@@ -122,7 +122,7 @@ impl Auth {
         Self(Kind::Provider(Arc::new(provider)))
     }
 
-    /// The value of the `Authorization` header for the next request.
+    /// Returns the value of the `Authorization` header for the next request.
     ///
     /// # Errors
     /// [`Error::Token`] if the provider fails or panics.
@@ -140,7 +140,7 @@ impl Auth {
         }
     }
 
-    /// Whether a refresh may provide another token.
+    /// Returns whether a refresh may provide another token.
     pub fn can_refresh(&self) -> bool {
         matches!(self.0, Kind::Provider(_))
     }

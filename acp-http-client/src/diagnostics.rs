@@ -62,7 +62,7 @@ pub struct StreamDiagnostics {
     pub numbered: bool,
     /// Deferred responses: they wait until everything before them was delivered.
     pub deferred: usize,
-    /// Requests that only this stream can answer.
+    /// Requests whose response can only arrive on this stream.
     pub waiting: usize,
     /// How long ago the last message arrived.
     pub last_message_age_ms: Option<u64>,

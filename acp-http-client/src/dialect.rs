@@ -5,8 +5,8 @@ use http::HeaderName;
 /// How a server behaves on the wire: facts, declared as data.
 ///
 /// The client is the same for every server. A dialect names what cannot be seen from outside: which barrier orders a
-/// response against the updates before it, what event ids mean, and what the endpoint is shared with. Take one of the
-/// constants; [`Dialect::AUTO`], the default, is for servers of which nothing is known.
+/// response against the updates before it, what event ids mean, and what the endpoint is shared with. Use one of the
+/// constants. The default, [`Dialect::AUTO`], is for unknown servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dialect {
@@ -16,9 +16,9 @@ pub struct Dialect {
     pub barrier: Barrier,
     /// What the ids of events mean.
     pub event_ids: EventIds,
-    /// Whether other clients, and the past, are on the same event stream.
+    /// Whether the event stream also carries events of other clients, and from before this client connected.
     pub shared: bool,
-    /// Which streams there are.
+    /// The streams of a connection.
     pub streams: Streams,
     /// The header of the connection id that the response to `initialize` has. Such an endpoint is not shared.
     pub connection_id: Option<HeaderName>,
@@ -34,7 +34,7 @@ pub enum Barrier {
     Echo,
     /// The response travels on the stream of the updates.
     SameStream,
-    /// Nothing: the response is in the body alone. A quiet period is awaited.
+    /// Nothing: the response is only in the body. The client waits for a quiet period.
     None,
     /// Unknown: an echo that is seen means [`Echo`](Self::Echo); none within
     /// [`Timeouts::learn`](crate::Timeouts#structfield.learn) means [`None`](Self::None), until one is seen after all.
@@ -108,12 +108,12 @@ impl Dialect {
         bootstrap: false,
     };
 
-    /// The name of the dialect, for logs and diagnostics.
+    /// Returns the name of the dialect, for logs and diagnostics.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The path that servers of this dialect usually have.
+    /// Returns the path that servers of this dialect usually have.
     pub fn default_path(&self) -> &'static str {
         self.path
     }

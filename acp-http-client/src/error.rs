@@ -60,7 +60,7 @@ pub enum Error {
         #[source]
         source: Option<Box<HttpError>>,
     },
-    /// The upload of a large message broke before the server had received all of it. It cannot have run.
+    /// The upload of a large message was interrupted before the server had received all of it. It was not executed.
     ///
     /// The connection may have been lost, or the server closed it because the message is too large for it and its
     /// response was lost.
@@ -108,14 +108,14 @@ pub enum Error {
         /// The HTTP status of the response, if it means failure too.
         status: Option<u16>,
     },
-    /// The response does not fit its type.
-    #[error("response to `{}` does not fit its type", Printable(method.as_str()))]
+    /// The response does not match its type.
+    #[error("response to `{}` does not match its type", Printable(method.as_str()))]
     Decode {
         /// The method that was called.
         method: String,
         /// The result as JSON text.
         raw: Bytes,
-        /// What does not fit.
+        /// What does not match.
         #[source]
         source: Arc<serde_json::Error>,
     },
@@ -159,7 +159,7 @@ pub enum Error {
         /// The session.
         session: SessionId,
     },
-    /// The connection has ended for good.
+    /// The connection has ended permanently.
     #[error("the connection has ended")]
     Terminated {
         /// Why.
@@ -211,7 +211,7 @@ impl Error {
         }
     }
 
-    /// Whether the same request may succeed if it is repeated, and was certainly not executed.
+    /// Returns whether the same request may succeed if it is repeated, and was certainly not executed.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Token(_) | Self::UploadInterrupted { .. } => true,
@@ -220,17 +220,17 @@ impl Error {
         }
     }
 
-    /// Whether the connection has ended: every later request fails too.
+    /// Returns whether the connection has ended: every later request fails too.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Terminated { .. })
     }
 
-    /// Whether a timeout passed.
+    /// Returns whether a timeout passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout(_))
     }
 
-    /// Whether the server rejected the token.
+    /// Returns whether the server rejected the token.
     pub fn is_unauthorized(&self) -> bool {
         match self {
             Self::Http(error) => error.status == 401,
@@ -241,7 +241,7 @@ impl Error {
         }
     }
 
-    /// Whether the request may have been executed although it failed. Such a request is never repeated by the client.
+    /// Returns whether the request may have been executed although it failed. Such a request is never repeated by the client.
     pub fn maybe_executed(&self) -> bool {
         match self {
             Self::Config(_)
@@ -263,17 +263,17 @@ impl Error {
         }
     }
 
-    /// How long the server asked to wait before the next request, at most five minutes.
+    /// Returns how long the server asked to wait before the next request, at most five minutes.
     pub fn retry_after(&self) -> Option<Duration> {
         self.http()?.retry_after
     }
 
-    /// The problem report of the server, if there was one.
+    /// Returns the problem report of the server, if there was one.
     pub fn problem(&self) -> Option<&Problem> {
         self.http()?.problem.as_ref()
     }
 
-    /// The HTTP failure, if it was one.
+    /// Returns the HTTP failure, if it was one.
     pub fn http(&self) -> Option<&HttpError> {
         match self {
             Self::Http(error) => Some(error),
@@ -286,7 +286,7 @@ impl Error {
         }
     }
 
-    /// The error response of the agent, if it was one.
+    /// Returns the error response of the agent, if it was one.
     pub fn rpc_error(&self) -> Option<&RpcError> {
         match self {
             Self::Rpc { error, .. } => Some(error),
@@ -294,7 +294,7 @@ impl Error {
         }
     }
 
-    /// Why the connection ended, if it has.
+    /// Returns why the connection ended, if it has.
     pub fn end_reason(&self) -> Option<&EndReason> {
         match self {
             Self::Terminated { reason: EndReasonError(reason), .. } => Some(reason),

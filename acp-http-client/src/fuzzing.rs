@@ -2,7 +2,6 @@
 //!
 //! Each takes any bytes, and panics if what it checks does not hold. The fuzzer drives them, and the tests replay its
 //! corpus. They are here because they reach internals.
-#![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod core;
 mod message;

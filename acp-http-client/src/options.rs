@@ -6,24 +6,24 @@ use std::{collections::BTreeMap, time::Duration};
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// For TCP and TLS to connect. A [`reqwest::Client`] of your own has its own timeout.
+    /// The timeout of connecting TCP and TLS. A [`reqwest::Client`] of your own has its own timeout.
     pub connect: Duration,
-    /// For the HTTP response to a notification or to a response of ours.
+    /// The timeout of the HTTP response to a notification or to a response of ours.
     pub headers: Duration,
-    /// For the response to a request, for methods without a timeout of their own; `None` for no limit.
+    /// The timeout of the response to a request, for methods without a timeout of their own; `None` for no limit.
     pub request: Option<Duration>,
-    /// For the responses of single methods, see [`Timeouts::method`].
+    /// The timeouts of single methods, see [`Timeouts::method`].
     methods: BTreeMap<String, Option<Duration>>,
     /// How long a request may wait for a response that may be lost: its POST broke, or a gap or a reopening may have
-    /// swallowed the response. Each message of its session on the stream starts this time again.
+    /// lost the response. Each message of its session on the stream starts this time again.
     pub confirmation: Option<Duration>,
     /// How long such a request waits in all on a stream whose event ids identify nothing. There, a server that replays
     /// its buffer with each opening would start [`confirmation`](Self#structfield.confirmation) again each time. `None`
     /// for no limit.
     pub confirmation_limit: Option<Duration>,
     /// How long a response from a body waits for its echo on the event stream while its session is silent there. Then it
-    /// is returned as [`Order::Unverified`](crate::Order::Unverified). Servers that keep their contract echo every
-    /// response; this ends the wait for an echo that lies in a gap and on servers that break the contract. An event whose
+    /// is returned as [`Order::Unverified`](crate::Order::Unverified). Conforming servers echo every
+    /// response. This timeout covers an echo that was lost in a gap, and servers that do not conform. An event whose
     /// bytes are still arriving extends the wait.
     pub order: Duration,
     /// How long a response waits for its echo in all, on a session that is never silent. Also the time without events
@@ -46,11 +46,15 @@ pub struct Timeouts {
     pub cancel_repeat: Duration,
     /// The longest `Retry-After` that a request without a time limit waits for.
     pub retry_after: Duration,
-    /// For the headers of the event stream.
+    /// The timeout of the headers of the event stream.
     pub stream_open: Duration,
+    /// How long the server may answer 404 for a stream that should exist: one whose first POST was accepted, or that of
+    /// a session. Some servers make the stream a moment after they accept the POST. Then the connection ends, or the
+    /// requests of the session fail.
+    pub stream_missing: Duration,
     /// How long the event stream may be without a byte (comments count) before it is reopened; `None` for no limit.
     pub stream_idle: Option<Duration>,
-    /// For the response of the server to `close()`.
+    /// The timeout of the server's response to `close()`.
     pub close: Duration,
 }
 
@@ -81,6 +85,7 @@ impl Default for Timeouts {
             cancel_repeat: Duration::from_millis(250),
             retry_after: Duration::from_secs(60),
             stream_open: Duration::from_secs(30),
+            stream_missing: Duration::from_secs(3),
             stream_idle: Some(Duration::from_secs(45)),
             close: Duration::from_secs(2),
         }
@@ -95,7 +100,7 @@ impl Timeouts {
         self
     }
 
-    /// The timeout of a method.
+    /// Returns the timeout of a method.
     pub fn for_method(&self, method: &str) -> Option<Duration> {
         self.methods.get(method).copied().unwrap_or(self.request)
     }
@@ -128,10 +133,14 @@ pub struct Limits {
     /// How many responses to agent requests are posted at once. Default 32. The others wait.
     pub response_posts: usize,
     /// How many refusals may wait to be posted. Default 1024.
-    /// Beyond it a request gets no response, and [`Event::AnswerLost`](crate::Event::AnswerLost) reports it.
+    /// Beyond it a request gets no response, and [`Event::ResponseLost`](crate::Event::ResponseLost) reports it.
     pub refusals: usize,
     /// How many cookies are stored. Default 50. Beyond it the oldest is removed.
     pub cookies: usize,
+    /// How many bytes of messages are held while it is unknown whether they are backlog: for a moment behind the first
+    /// response, on servers that do not echo responses. Default 64 MiB. Beyond it they are delivered as
+    /// [`Origin::Replayed`](crate::Origin::Replayed), and agent requests among them get no response.
+    pub backlog: usize,
 }
 
 impl Default for Limits {
@@ -146,6 +155,7 @@ impl Default for Limits {
             response_posts: 32,
             refusals: 1024,
             cookies: 50,
+            backlog: 64 << 20,
         }
     }
 }
@@ -176,6 +186,7 @@ setters!(Limits {
     response_posts: usize,
     refusals: usize,
     cookies: usize,
+    backlog: usize,
 });
 
 setters!(Timeouts {
@@ -194,6 +205,7 @@ setters!(Timeouts {
     cancel_repeat: Duration,
     retry_after: Duration,
     stream_open: Duration,
+    stream_missing: Duration,
     stream_idle: impl Into<Option<Duration>>,
     close: Duration,
 });

@@ -15,7 +15,7 @@ use crate::printable::Printable;
 pub struct SessionId(Arc<str>);
 
 impl SessionId {
-    /// The id as the agent sent it.
+    /// Returns the id as the agent sent it.
     pub fn as_str(&self) -> &str {
         &self.0
     }

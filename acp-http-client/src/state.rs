@@ -18,17 +18,17 @@ pub enum ConnectionState {
         /// How many attempts in a row made no progress.
         attempt: u32,
     },
-    /// The connection has ended for good, and every request fails with this reason.
+    /// The connection has ended permanently, and every request fails with this reason.
     Terminated(EndReason),
 }
 
 impl ConnectionState {
-    /// Whether the connection has ended for good.
+    /// Returns whether the connection has ended permanently.
     pub fn is_terminated(&self) -> bool {
         matches!(self, Self::Terminated(_))
     }
 
-    /// Why the connection ended, if it has.
+    /// Returns why the connection ended, if it has.
     pub fn end_reason(&self) -> Option<&EndReason> {
         match self {
             Self::Terminated(reason) => Some(reason),
@@ -48,7 +48,7 @@ impl fmt::Display for ConnectionState {
     }
 }
 
-/// Why a connection ended for good.
+/// Why a connection ended permanently.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum EndReason {
@@ -60,7 +60,7 @@ pub enum EndReason {
     ServerGone(Arc<Error>),
     /// The server rejects the token.
     Unauthorized(Arc<Error>),
-    /// The server refuses the event stream, and a retry cannot succeed.
+    /// The server permanently rejects the event stream.
     StreamRefused(Arc<Error>),
     /// The stream could not be reopened within the attempts of the [`ReconnectPolicy`](crate::ReconnectPolicy).
     RetriesExhausted {

@@ -46,11 +46,11 @@ pub struct Inbound<'a> {
     pub origin: Origin,
 }
 
-/// What a hook decides. It takes effect after the notification was delivered.
+/// The decision of a hook. It takes effect after the notification was delivered.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// Nothing.
+    /// No effect.
     Pass,
     /// Pending requests fail at once with this reason: those of one session, or all of them.
     FailCalls {

@@ -155,7 +155,7 @@ fn subscribers_that_are_dropped_or_come_late_lose_nothing_for_others_and_see_the
                 let hub = hub.clone();
                 thread::spawn(move || read(hub.subscribe(1000)))
             };
-            // The end races with whoever subscribes, and comes behind what was written.
+            // The end races with a new subscriber, and comes behind what was written.
             writers.into_iter().for_each(|writer| writer.join().unwrap());
             hub.end(Event::End);
             dropper.join().unwrap();

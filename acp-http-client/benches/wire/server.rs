@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// Starts it and returns its URL. A prompt streams the update this many times to every open stream. Every response is
-/// echoed on the streams.
+/// echoed on the streams, except below [`silent`].
 pub(crate) fn start(count: usize, update: &Value) -> String {
     let params = json!({"sessionId": "s-1", "update": update});
     let update = json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string();
@@ -33,6 +33,12 @@ pub(crate) fn start(count: usize, update: &Value) -> String {
         });
     });
     started.recv().unwrap()
+}
+
+/// The URL of the same server without echoes.
+#[allow(dead_code, reason = "one of the two benchmarks uses it")]
+pub(crate) fn silent(url: &str) -> String {
+    format!("{url}/silent")
 }
 
 /// The update that is streamed for a prompt: a chunk of the agent's message.
@@ -65,6 +71,9 @@ impl Log {
             begin = text.len();
             write!(text, "event: message\nid: {}\ndata: {event}\n\n", last.0).unwrap();
         }
+        if text.is_empty() {
+            return;
+        }
         last.1 = text[begin..].into();
         let _ = self.streams.send(text.into());
     }
@@ -86,7 +95,8 @@ async fn serve(mut socket: TcpStream, flood: Arc<Flood>) {
             json!({"jsonrpc": "2.0", "id": message["id"], "result": {"stopReason": "end_turn"}}).to_string();
         let updates = if message["method"] == "session/prompt" { flood.count } else { 0 };
         let updates = std::iter::repeat_n(flood.update.as_str(), updates);
-        flood.log.send(updates.chain([answer.as_str()]));
+        let echo = (!head.starts_with("POST /SILENT")).then_some(answer.as_str());
+        flood.log.send(updates.chain(echo));
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
         let response = format!("{head}content-length: {}\r\n\r\n{answer}", answer.len());
         if socket.write_all(response.as_bytes()).await.is_err() {

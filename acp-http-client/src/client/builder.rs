@@ -118,14 +118,14 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Uses an HTTP client of your own. It should not follow redirects. A total timeout makes the event stream
+    /// Sets the HTTP client. It should not follow redirects. A total timeout makes the event stream
     /// reconnect each time it passes; no event is lost by that.
     pub fn http_client(mut self, http: reqwest::Client) -> Self {
         self.http = Some(Sender::Client(http));
         self
     }
 
-    /// Sends HTTP requests through this in place of a [`reqwest::Client`].
+    /// Sets a sender that replaces the [`reqwest::Client`].
     pub fn http_sender(mut self, sender: impl HttpSender) -> Self {
         self.http = Some(Sender::Custom(Arc::new(sender)));
         self
@@ -149,10 +149,10 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Sets a cheap request that the server answers without the agent.
+    /// Sets a cheap request that the server responds to without the agent.
     ///
     /// It is sent when a reopened stream is unexpectedly silent: the position of its echo shows whether the server
-    /// restarted. Without a probe, requests that such a restart swallowed wait for
+    /// restarted. Without a probe, requests that such a restart lost wait for
     /// [`Timeouts::confirmation`](crate::Timeouts#structfield.confirmation).
     pub fn probe(mut self, method: impl Into<String>, params: serde_json::Value) -> Self {
         self.probe = Some((method.into(), params));
@@ -184,9 +184,9 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Continues behind this event, at which another client stopped: see [`AcpHttpClient::last_event_id`].
+    /// Continues after this event, where another client stopped: see [`AcpHttpClient::last_event_id`].
     ///
-    /// Nothing up to this event is delivered again, and everything behind it is live.
+    /// Nothing up to this event is delivered again, and everything after it is live.
     pub fn resume_from(mut self, last_event_id: impl Into<EventId>) -> Self {
         self.resume_from = Some(last_event_id.into());
         self

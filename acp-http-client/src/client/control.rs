@@ -35,8 +35,8 @@ impl Control<'_> {
         self.cancel_agent_requests_where(move |asking| session.is_none() || asking == session.as_deref())
     }
 
-    /// Responds as cancelled to the open agent requests of the sessions that `fits` selects; a request that names no
-    /// session is in `None`. On a shared endpoint each client has the requests of the others in its table until it
+    /// Responds as cancelled to the open agent requests of the sessions that `fits` selects; it
+    /// receives `None` for a request without a session. On a shared endpoint each client has the requests of the others in its table until it
     /// [ignores them](crate::Responder::ignore). Returns when the responses were sent.
     pub fn cancel_agent_requests_where(
         &self,

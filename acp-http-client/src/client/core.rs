@@ -299,7 +299,7 @@ impl Core {
     }
 
     /// One of our requests was answered: sessions begin and end with some of them.
-    pub(crate) fn on_answer(self: &Arc<Self>, waiter: &Waiter, outcome: &RpcOutcome) {
+    pub(crate) fn on_response(self: &Arc<Self>, waiter: &Waiter, outcome: &RpcOutcome) {
         if !self.options.dialect.has_session_streams() {
             return;
         }

@@ -25,7 +25,7 @@ use crate::{
 
 /// A connection to an agent behind an HTTP server.
 ///
-/// It is cheap to clone, and every clone is the same connection. Nothing is sent before the first request. When the
+/// It is cheap to clone, and all clones share one connection. Nothing is sent before the first request. When the
 /// last clone is dropped, everything local ends at once, without a message to the server; [`close`](Self::close) sends
 /// one. A pending request and an agent request that is being handled hold a clone each.
 #[derive(Clone)]
@@ -87,7 +87,7 @@ impl AcpHttpClient {
         &self.handle.core
     }
 
-    /// Calls a method and reads its result as a type. It is for extensions and other methods without a method here.
+    /// Calls a method and reads its result as a type. For extensions and methods that have no typed function.
     pub fn request<R: DeserializeOwned>(
         &self,
         method: &str,
@@ -101,7 +101,7 @@ impl AcpHttpClient {
         Request::raw(self, method, params)
     }
 
-    /// A handle of a session. Making one sends nothing, and the session need not exist.
+    /// Returns a handle of a session. Making one sends nothing, and the session need not exist.
     pub fn session(&self, id: impl Into<SessionId>) -> SessionHandle {
         SessionHandle::new(self.clone(), id.into())
     }
@@ -150,7 +150,7 @@ impl AcpHttpClient {
         self.core().hub.subscribe(self.core().options.limits.subscriber)
     }
 
-    /// The state of the connection.
+    /// Returns the state of the connection.
     pub fn state(&self) -> ConnectionState {
         self.core().state()
     }
@@ -168,19 +168,19 @@ impl AcpHttpClient {
         }
     }
 
-    /// The id of the last event up to which nothing is missing: what
+    /// Returns the id of the last event up to which nothing is missing: what
     /// [`resume_from`](AcpHttpClientBuilder::resume_from) takes.
     pub fn last_event_id(&self) -> Option<EventId> {
         self.core().links.connection(self.core()).last_event_id()
     }
 
-    /// The connection id that the server assigned, if it did. It may be a secret.
+    /// Returns the connection id that the server assigned, if it did. It may be a secret.
     pub fn connection_id(&self) -> Option<String> {
         let id = self.core().transport.connection_id()?;
         id.to_str().ok().map(str::to_owned)
     }
 
-    /// A snapshot for a support request. It has neither secrets nor content.
+    /// Returns a snapshot for a support request. It has neither secrets nor content.
     pub fn diagnostics(&self) -> Diagnostics {
         Diagnostics::of(self.core())
     }
@@ -200,7 +200,7 @@ impl AcpHttpClient {
 }
 
 impl Handle {
-    /// Closing runs on a task of its own, so that a caller which is dropped does not leave it half done.
+    /// Closing runs on a task of its own, so that dropping the caller does not interrupt it.
     fn start_closing(&self) -> watch::Receiver<Option<CloseOutcome>> {
         let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         let closing = closing.get_or_insert_with(|| {

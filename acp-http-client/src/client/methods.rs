@@ -85,8 +85,8 @@ impl AcpHttpClient {
     /// Cancels the turn of a session and responds to its open agent requests as cancelled. The prompt returns with its
     /// stop reason.
     ///
-    /// A prompt that was not sent yet is withdrawn. The message leaves behind the prompt; because a server may still
-    /// handle it first, it is repeated while the turn runs (see
+    /// A prompt that was not sent yet is withdrawn. The cancel is sent after the prompt. A server may still process it
+    /// first, so it is repeated while the turn runs (see
     /// [`cancel_repeats`](crate::AcpHttpClientBuilder::cancel_repeats)).
     pub fn cancel(&self, notification: schema::CancelNotification) -> BoxFuture<'static, Result<(), Error>> {
         let message = self.encode_notification(METHODS.session_cancel, &notification);

@@ -54,7 +54,7 @@ impl<R> Request<R> {
         Self { client: client.clone(), method: name, draft, options: RequestOptions::new(), read }
     }
 
-    /// The id under which it is sent; `None` if it cannot be sent at all.
+    /// Returns the id under which it is sent; `None` if it cannot be sent at all.
     pub fn id(&self) -> Option<MessageId> {
         let draft = self.draft.as_ref().ok()?;
         Some(self.client.core().ids.id(draft.number))

@@ -25,7 +25,7 @@ impl SessionHandle {
         Self { client, id }
     }
 
-    /// The id of the session.
+    /// Returns the id of the session.
     pub fn id(&self) -> &SessionId {
         &self.id
     }
@@ -63,12 +63,12 @@ pub struct SessionEvents {
 }
 
 impl SessionEvents {
-    /// The next event, or `None` after the last one.
+    /// Returns the next event, or `None` after the last one.
     pub async fn recv(&mut self) -> Option<Event> {
         self.next().await
     }
 
-    /// The next event if there is one already.
+    /// Returns the next event if there is one already.
     pub fn try_recv(&mut self) -> Option<Event> {
         loop {
             let event = self.events.try_recv()?;
@@ -121,7 +121,7 @@ enum Response {
 }
 
 impl PromptTurn {
-    /// The next event of the turn, or `None` when the response is there and everything before it was read.
+    /// Returns the next event of the turn, or `None` when the response is there and everything before it was read.
     pub async fn recv(&mut self) -> Option<Event> {
         self.next().await
     }

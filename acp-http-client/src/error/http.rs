@@ -1,10 +1,10 @@
-//! Responses with an HTTP status that means failure.
+//! Responses with an HTTP error status.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
 use crate::{Problem, printable::Printable};
 
-/// A response with an HTTP status that means failure.
+/// A response with an HTTP error status.
 ///
 /// `Display` is safe to print; the text of the server is in the fields.
 #[derive(Debug, Clone)]

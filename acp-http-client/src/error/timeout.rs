@@ -29,7 +29,7 @@ pub enum Phase {
     /// The HTTP response to a notification or to a response of ours.
     Headers,
     /// The response to a request.
-    Answer,
+    Response,
     /// The response to a request whose POST failed, so that it is unknown whether it ran.
     Confirmation,
     /// The event stream to open.
@@ -44,7 +44,7 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Headers => "the response headers",
-            Self::Answer => "the response",
+            Self::Response => "the response",
             Self::Confirmation => "the response to a request that may have run",
             Self::StreamOpen => "the event stream to open",
             Self::StreamIdle => "bytes on the event stream",

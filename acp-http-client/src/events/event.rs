@@ -46,6 +46,9 @@ pub enum Event {
     },
     /// Events are missing, because the server no longer has them. They were sent before the events that follow here.
     /// Load the session if you need them. An event of a gap that arrives late after all is delivered.
+    ///
+    /// Only numbers show a gap: it is reported where the [`Dialect`](crate::Dialect) declares
+    /// [`EventIds::Sequence`](crate::EventIds::Sequence), and not with [`Dialect::AUTO`](crate::Dialect::AUTO).
     Gap {
         /// Which stream.
         stream: EventSource,
@@ -54,7 +57,7 @@ pub enum Event {
         /// The last missing number.
         to: u64,
     },
-    /// So many events were dropped here, because the queue of this subscriber was full.
+    /// This many events were dropped here, because the queue of this subscriber was full.
     Lagged(u64),
     /// An event that is not a message. The next event follows.
     Malformed(Malformed),
@@ -75,7 +78,7 @@ pub enum Event {
         event_id: Option<EventId>,
     },
     /// A response to an agent request was not delivered.
-    AnswerLost {
+    ResponseLost {
         /// The id of the request.
         id: MessageId,
         /// The method of the request.
@@ -128,7 +131,7 @@ impl fmt::Display for EventSource {
     }
 }
 
-/// What is known about the time in which a stream was lost.
+/// What is known about the events during a lost stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Continuity {
@@ -137,11 +140,11 @@ pub enum Continuity {
     /// The stream was reopened behind the last event, whose id identifies it. Nothing is missing if the server honours
     /// `Last-Event-ID`.
     Resumed,
-    /// Nothing identifies the last event: whether one was lost or comes again cannot be known.
+    /// Nothing identifies the last event: events may have been lost or repeated.
     Unverified,
 }
 
-/// Whether a response is known to stand behind every update that the server sent before it.
+/// Whether a response is known to follow every update that the server sent before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Order {
@@ -162,7 +165,7 @@ pub struct Update {
 }
 
 impl Update {
-    /// The session it belongs to.
+    /// Returns the session it belongs to.
     pub fn session_id(&self) -> Option<SessionId> {
         match self.content.known() {
             Some(notification) => Some(notification.session_id.clone().into()),
@@ -170,12 +173,12 @@ impl Update {
         }
     }
 
-    /// The update, if this version knows its kind; otherwise see [`Typed::raw`].
+    /// Returns the update, if this version knows its kind; otherwise see [`Typed::raw`].
     pub fn update(&self) -> Option<&SessionUpdate> {
         self.content.known().map(|notification| &notification.update)
     }
 
-    /// The text of a chunk of the agent's message.
+    /// Returns the text of a chunk of the agent's message.
     pub fn message_text(&self) -> Option<&str> {
         match self.update()? {
             SessionUpdate::AgentMessageChunk(chunk) => match &chunk.content {

@@ -101,7 +101,7 @@ impl Events {
         self
     }
 
-    /// The next event, or `None` after the last one.
+    /// Returns the next event, or `None` after the last one.
     ///
     /// # Cancel safety
     /// No event is lost if the future is dropped.
@@ -109,7 +109,7 @@ impl Events {
         futures::StreamExt::next(self).await
     }
 
-    /// The next event if one is queued.
+    /// Returns the next event if one is queued.
     pub fn try_recv(&mut self) -> Option<Event> {
         self.queue.pop(self.untyped).event()
     }

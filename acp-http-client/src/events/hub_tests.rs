@@ -63,7 +63,7 @@ fn ids_and_methods_count_in_the_budget() {
         (other(Event::AgentRequest { id: id.clone(), request: notification }), 3),
         (other(Event::UnmatchedResponse { id: id.clone(), raw: params, origin: Origin::Live, event_id }), 2),
         (other(Event::Malformed(Malformed::new(meta.event_id, b"", &*long))), 2),
-        (other(Event::AnswerLost { id, method: long.clone(), error }), 2),
+        (other(Event::ResponseLost { id, method: long.clone(), error }), 2),
     ];
     for (event, texts) in weights {
         assert!(event.weight() >= texts * long.len(), "{event:?}");

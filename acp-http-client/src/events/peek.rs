@@ -15,7 +15,7 @@ pub(crate) fn peek_session(params: &[u8]) -> Option<Cow<'_, str>> {
     if let Some(session) = first_session(params) {
         return Some(Cow::Borrowed(session));
     }
-    // The first item of a list is no session.
+    // The first item of a list is not a session.
     if params.trim_ascii_start().starts_with(b"[") {
         return None;
     }

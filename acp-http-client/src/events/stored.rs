@@ -36,7 +36,7 @@ impl Stored {
                 Event::Malformed(malformed) => {
                     malformed.start.len() + malformed.reason.len() + id(&malformed.event_id)
                 }
-                Event::AnswerLost { id, method, error } => {
+                Event::ResponseLost { id, method, error } => {
                     id.as_json().len() + method.len() + body_size(error)
                 }
                 Event::StreamLost { error, .. } => body_size(error),

@@ -38,35 +38,35 @@ fn check_session(text: &str, general: Option<&Value>) {
 }
 
 fn check_body(body: &Body, general: Option<&Value>) {
-    // What is nested too deep for a general parser, or is an update that is no JSON, is checked by its reader.
+    // What is nested too deep for a general parser, or is an update that is not JSON, is checked by its reader.
     let Some(general) = general else { return };
     let member = |name: &str| general.get(name).cloned();
     let read = |payload: &[u8]| {
         let payload = Typed::<Value>::read(Bytes::copy_from_slice(payload));
         assert_eq!(payload.raw().as_str(), String::from_utf8_lossy(payload.raw().as_bytes()));
-        payload.into_known().expect("a payload is JSON")
+        payload.into_known().ok()
     };
     match body {
         Body::Update { params } => {
             assert_eq!(member("method"), Some("session/update".into()));
             assert_eq!(member("id"), None, "a request is taken for an update");
-            assert_eq!(Some(read(params)), member("params"));
+            assert_eq!(read(params), member("params"));
         }
         Body::Request { id, method, params } => {
-            assert_eq!(Some(read(id.as_json().as_bytes())), member("id"));
+            assert_eq!(read(id.as_json().as_bytes()), member("id"));
             assert_eq!(Some(Value::from(&**method)), member("method"));
-            assert_eq!(read(params), member("params").unwrap_or(Value::Null));
+            assert_eq!(read(params), member("params").or(Some(Value::Null)));
         }
         Body::Notification { method, params } => {
             assert_eq!(member("id"), None);
             assert_eq!(Some(Value::from(&**method)), member("method"));
-            assert_eq!(read(params), member("params").unwrap_or(Value::Null));
+            assert_eq!(read(params), member("params").or(Some(Value::Null)));
         }
         Body::Response { id, outcome } => {
-            assert_eq!(Some(read(id.as_json().as_bytes())), member("id"));
+            assert_eq!(read(id.as_json().as_bytes()), member("id"));
             assert_eq!(member("method").filter(|method| !method.is_null()), None);
             match outcome {
-                Ok(result) => assert_eq!(Some(read(result)), member("result")),
+                Ok(result) => assert_eq!(read(result), member("result")),
                 Err(_) => assert!(member("error").is_some_and(|error| !error.is_null())),
             }
         }

@@ -15,9 +15,9 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::{
-    answers::{Answer, cancelled, to_answer},
+    outcome::{Outcome, cancelled, to_outcome},
     queue::RequestQueue,
-    typed::{AnswerFuture, AnyHandler},
+    typed::{AnyHandler, OutcomeFuture},
 };
 use crate::{AcpHttpClient, Json, MessageId, RpcError};
 
@@ -36,22 +36,22 @@ impl AgentRequest {
         Self { id, method, json: Json::new(params.clone()), params, client }
     }
 
-    /// The id the agent gave it.
+    /// Returns the id the agent gave it.
     pub fn id(&self) -> &MessageId {
         &self.id
     }
 
-    /// The method.
+    /// Returns the method.
     pub fn method(&self) -> &str {
         &self.method
     }
 
-    /// The parameters, `null` if there were none.
+    /// Returns the parameters, `null` if there were none.
     pub fn params(&self) -> &Json {
         &self.json
     }
 
-    /// The client that received the request.
+    /// Returns the client that received the request.
     pub fn client(&self) -> &AcpHttpClient {
         &self.client
     }
@@ -89,7 +89,7 @@ pub struct AgentRequests {
 }
 
 impl AgentRequests {
-    /// The next request, or `None` when the connection has ended.
+    /// Returns the next request, or `None` when the connection has ended.
     ///
     /// # Cancel safety
     /// No request is lost if the future is dropped.
@@ -97,7 +97,7 @@ impl AgentRequests {
         poll_fn(|context| self.queue.poll_pop(context)).await
     }
 
-    /// The next request if one is queued.
+    /// Returns the next request if one is queued.
     pub fn try_recv(&mut self) -> Option<(AgentRequest, Responder)> {
         self.queue.try_pop()
     }
@@ -128,12 +128,12 @@ impl Drop for AgentRequests {
 #[must_use = "dropping a responder cancels the request"]
 pub struct Responder {
     method: Arc<str>,
-    sender: Option<oneshot::Sender<Option<Answer>>>,
+    sender: Option<oneshot::Sender<Option<Outcome>>>,
 }
 
 impl Responder {
     /// The responder of a request, and its response.
-    fn new(request: &AgentRequest) -> (Self, impl Future<Output = Option<Answer>> + Send + 'static) {
+    fn new(request: &AgentRequest) -> (Self, impl Future<Output = Option<Outcome>> + Send + 'static) {
         let method = request.method.clone();
         let (sender, answered) = oneshot::channel();
         let responder = Self { method: method.clone(), sender: Some(sender) };
@@ -142,7 +142,7 @@ impl Responder {
 
     /// Responds with a result. Returns `false` if the request was cancelled.
     pub fn respond<T: Serialize>(mut self, result: &T) -> bool {
-        self.send(Some(to_answer(Ok(result))))
+        self.send(Some(to_outcome(Ok(result))))
     }
 
     /// Responds with an error. Returns `false` if the request was cancelled.
@@ -150,7 +150,7 @@ impl Responder {
         self.send(Some(Err(error)))
     }
 
-    /// Waits until the response is not needed any more: the turn or the request was cancelled, or the connection has
+    /// Waits until the response is no longer needed: the turn or the request was cancelled, or the connection has
     /// ended.
     pub async fn closed(&mut self) {
         if let Some(sender) = &mut self.sender {
@@ -158,7 +158,7 @@ impl Responder {
         }
     }
 
-    /// Whether the response is not needed any more.
+    /// Returns whether the response is no longer needed.
     pub fn is_closed(&self) -> bool {
         self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
@@ -171,15 +171,15 @@ impl Responder {
         self.send(None)
     }
 
-    fn send(&mut self, answer: Option<Answer>) -> bool {
-        self.sender.take().is_some_and(|sender| sender.send(answer).is_ok())
+    fn send(&mut self, outcome: Option<Outcome>) -> bool {
+        self.sender.take().is_some_and(|sender| sender.send(outcome).is_ok())
     }
 }
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        let answer = cancelled(&self.method);
-        self.send(Some(answer));
+        let outcome = cancelled(&self.method);
+        self.send(Some(outcome));
     }
 }
 
@@ -202,13 +202,13 @@ impl ChannelHandler {
 }
 
 impl AnyHandler for ChannelHandler {
-    fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture {
+    fn handle(self: Arc<Self>, request: AgentRequest) -> OutcomeFuture {
         let (responder, answered) = Responder::new(&request);
         self.queue.push(request, responder);
         Box::pin(answered)
     }
 
-    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
+    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<OutcomeFuture, Box<AgentRequest>> {
         Ok(self.handle(request))
     }
 

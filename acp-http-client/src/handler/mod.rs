@@ -1,11 +1,11 @@
 //! Agent requests: handlers, the channel, default responses.
 
-pub(crate) mod answers;
 mod channel;
+pub(crate) mod outcome;
 mod queue;
 mod typed;
 
 pub(crate) use channel::ChannelHandler;
 pub use channel::{AgentRequest, AgentRequests, Responder};
 pub use typed::{AgentHandler, Call};
-pub(crate) use typed::{AnswerFuture, AnyHandler, NoHandler};
+pub(crate) use typed::{AnyHandler, NoHandler, OutcomeFuture};

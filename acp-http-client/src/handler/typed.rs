@@ -7,8 +7,8 @@ use schema::CLIENT_METHOD_NAMES as METHODS;
 use serde::de::DeserializeOwned;
 
 use super::{
-    answers::{Answer, refuse_permission, to_answer, unhandled},
     channel::AgentRequest,
+    outcome::{Outcome, refuse_permission, to_outcome, unhandled},
 };
 use crate::{AcpHttpClient, Json, RpcError, json};
 
@@ -22,12 +22,12 @@ pub struct Call<T> {
 }
 
 impl<T> Call<T> {
-    /// The parameters as JSON.
+    /// Returns the parameters as JSON.
     pub fn raw(&self) -> &Json {
         &self.raw
     }
 
-    /// The client that received the request.
+    /// Returns the client that received the request.
     pub fn client(&self) -> &AcpHttpClient {
         &self.client
     }
@@ -44,7 +44,7 @@ impl<T> Deref for Call<T> {
 /// Responds to agent requests.
 ///
 /// Every method has a default: permissions are rejected or cancelled, everything else gets "method not found".
-/// Each request runs on a task of its own, so a handler may take long and may call the client, and many may be open
+/// Each request runs on a separate task, so a handler may take long and may call the client, and many may be open
 /// at once. When the turn is cancelled, the future is dropped and the agent gets the response that the protocol
 /// defines. A handler that panics responds with an internal error.
 pub trait AgentHandler: Send + Sync + 'static {
@@ -54,8 +54,8 @@ pub trait AgentHandler: Send + Sync + 'static {
         call: Call<schema::RequestPermissionRequest>,
     ) -> impl Future<Output = Result<schema::RequestPermissionResponse, RpcError>> + Send {
         async move {
-            let answer = refuse_permission(call.raw.as_bytes())?;
-            serde_json::from_str(answer.get()).map_err(RpcError::internal)
+            let outcome = refuse_permission(call.raw.as_bytes())?;
+            serde_json::from_str(outcome.get()).map_err(RpcError::internal)
         }
     }
 
@@ -123,7 +123,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.elicitation_create)
     }
 
-    /// Everything else: extension methods, and requests whose parameters do not fit their types, such as a permission
+    /// Everything else: extension methods, and requests whose parameters do not match their types, such as a permission
     /// option of a new kind. The value is the result.
     fn other(
         &self,
@@ -137,8 +137,8 @@ fn default_other(request: &AgentRequest) -> Result<serde_json::Value, RpcError> 
     if request.is_known() && request.method() != METHODS.session_request_permission {
         return Err(RpcError::invalid_params("the parameters do not fit the method"));
     }
-    let answer = unhandled(request.method(), request.params_bytes())?;
-    serde_json::from_str(answer.get()).map_err(RpcError::internal)
+    let outcome = unhandled(request.method(), request.params_bytes())?;
+    serde_json::from_str(outcome.get()).map_err(RpcError::internal)
 }
 
 async fn not_found<T, R>(call: Call<T>, method: &'static str) -> Result<R, RpcError> {
@@ -147,15 +147,15 @@ async fn not_found<T, R>(call: Call<T>, method: &'static str) -> Result<R, RpcEr
 }
 
 /// The response, or `None` if another client responds.
-pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
+pub(crate) type OutcomeFuture = Pin<Box<dyn Future<Output = Option<Outcome>> + Send>>;
 
 /// A handler behind a pointer.
 pub(crate) trait AnyHandler: Send + Sync {
-    fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture;
+    fn handle(self: Arc<Self>, request: AgentRequest) -> OutcomeFuture;
 
     /// Queues the request, in the order of the wire, before it is reported as an event. It neither waits nor runs code
     /// of the application. `Err` if there is no queue: the request is handled on a task of its own.
-    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<AnswerFuture, Box<AgentRequest>> {
+    fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<OutcomeFuture, Box<AgentRequest>> {
         Err(Box::new(request))
     }
 
@@ -174,16 +174,16 @@ macro_rules! dispatch {
     ($handler:ident, $request:ident, { $($name:ident => $method:ident),* $(,)? }) => {
         match $request.method() {
             $(method if method == METHODS.$name => match read(&$request) {
-                Some(call) => to_answer($handler.$method(call).await),
-                None => to_answer($handler.other($request).await),
+                Some(call) => to_outcome($handler.$method(call).await),
+                None => to_outcome($handler.other($request).await),
             },)*
-            _ => to_answer($handler.other($request).await),
+            _ => to_outcome($handler.other($request).await),
         }
     };
 }
 
 impl<H: AgentHandler> AnyHandler for H {
-    fn handle(self: Arc<Self>, request: AgentRequest) -> AnswerFuture {
+    fn handle(self: Arc<Self>, request: AgentRequest) -> OutcomeFuture {
         Box::pin(async move {
             Some(dispatch!(self, request, {
                 session_request_permission => request_permission,

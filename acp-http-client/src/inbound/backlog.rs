@@ -2,10 +2,7 @@
 
 use crate::{EventId, rpc::Message};
 
-/// How many messages are held at most; replay buffers of known servers hold fewer.
-const HELD: usize = 4096;
-/// How many bytes are held.
-const HELD_BYTES: usize = 64 << 20;
+type Held = (Option<EventId>, Message);
 
 /// Holds what the first opening of a shared stream brings while it is unknown whether it is old.
 ///
@@ -14,15 +11,17 @@ const HELD_BYTES: usize = 64 << 20;
 /// served again. Where no echo comes, a quiet period ends the backlog.
 #[derive(Debug)]
 pub(super) struct Backlog {
-    held: Vec<(Option<EventId>, Message)>,
+    held: Vec<Held>,
+    /// How many bytes are held, and how many may be.
     bytes: usize,
+    limit: usize,
     open: bool,
 }
 
 impl Backlog {
-    /// `possible` is false where a stream can hold nothing old.
-    pub(super) fn new(possible: bool) -> Self {
-        Self { held: Vec::new(), bytes: 0, open: possible }
+    /// `possible` is false where a stream can hold nothing old, `limit` is how many bytes may be held.
+    pub(super) fn new(possible: bool, limit: usize) -> Self {
+        Self { held: Vec::new(), bytes: 0, limit, open: possible }
     }
 
     /// Whether it is undecided where the backlog ends.
@@ -36,13 +35,13 @@ impl Backlog {
 
     /// Holds one message; whether no more can be held.
     pub(super) fn push(&mut self, id: Option<EventId>, message: Message) -> bool {
-        self.bytes += message.raw.len();
+        self.bytes += message.raw.len() + size_of::<Held>();
         self.held.push((id, message));
-        self.held.len() > HELD || self.bytes > HELD_BYTES
+        self.bytes > self.limit
     }
 
     /// Gives what is held.
-    pub(super) fn take(&mut self) -> Vec<(Option<EventId>, Message)> {
+    pub(super) fn take(&mut self) -> Vec<Held> {
         self.bytes = 0;
         std::mem::take(&mut self.held)
     }

@@ -9,13 +9,13 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, watch},
+    sync::watch,
     time::{Duration, Instant},
 };
 
 use super::{
     order::{Moment, OrderedCore, Settings},
-    reader,
+    reader::{self, Wake},
 };
 use crate::{Error, EventId, EventSource, client::Core};
 
@@ -49,8 +49,7 @@ pub(crate) struct Link {
     born: Instant,
     /// Guards the ordered core; held to give it one input or to take its effects, never while effects are applied.
     core: Mutex<OrderedCore>,
-    /// Wakes the reader after an input that did not come from the stream.
-    input: Notify,
+    pub(super) wake: Wake,
     /// When the last message came, in microseconds since `born`; 0 for none yet.
     last_message: AtomicU64,
     /// Why the stream ended.
@@ -83,7 +82,7 @@ impl Link {
             state: watch::Sender::new(LinkState::Opening),
             born,
             core: Mutex::new(OrderedCore::new(settings, core.ids.clone())),
-            input: Notify::new(),
+            wake: Wake::default(),
             last_message: AtomicU64::new(0),
             failure: OnceLock::new(),
         }
@@ -139,16 +138,13 @@ impl Link {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the ordered core an input that did not come from the stream, and wakes the reader.
+    /// Gives the ordered core an input that did not come from the stream. Wakes the reader if something is due before
+    /// the reader looks by itself.
     pub(crate) fn input<T>(&self, input: impl FnOnce(&mut OrderedCore, Moment) -> T) -> T {
-        let output = input(&mut self.core(), self.moment(Instant::now()));
-        self.input.notify_one();
+        let mut core = self.core();
+        let output = input(&mut core, self.moment(Instant::now()));
+        self.wake.before(core.deadline());
         output
-    }
-
-    /// Waits for an input that did not come from the stream.
-    pub(super) async fn inputs(&self) {
-        self.input.notified().await;
     }
 
     pub(crate) fn moment(&self, at: Instant) -> Moment {

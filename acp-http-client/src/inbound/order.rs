@@ -96,7 +96,7 @@ impl OrderedCore {
         Self {
             identity: Identity::new(settings.event_ids, settings.resume_from.clone()),
             sequenced: Vec::new(),
-            backlog: Backlog::new(settings.backlog),
+            backlog: Backlog::new(settings.backlog, settings.limits.backlog),
             barrier: settings.barrier,
             first_body: None,
             introduced: false,

@@ -2,18 +2,20 @@
 
 mod opening;
 mod reopening;
+mod wake;
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     panic::AssertUnwindSafe,
     sync::{Arc, atomic::Ordering},
+    task::Poll,
 };
 
 use bytes::Bytes;
 use futures::FutureExt;
 use tokio::time::Instant;
 
-use self::opening::Proof;
+use self::{opening::Proof, wake::Timer};
 use super::{
     Link, LinkState,
     order::{Effect, Moment},
@@ -25,6 +27,8 @@ use crate::{
     sse::{Backoff, Decoder, Flow, Frame},
     transport::EventStream,
 };
+
+pub(super) use wake::Wake;
 
 /// After so many events, others have their turn: subscribers read while events are still in the cache, and a chunk of
 /// thousands of events does not starve other tasks.
@@ -80,7 +84,7 @@ struct Reader {
     /// Whether the next stream is opened at the beginning of the buffer, to see whether the server restarted.
     from_beginning: bool,
     proof: Proof,
-    /// Since when the stream has been missing although the POST that makes it was accepted.
+    /// Since when the server has answered 404 for a stream that should exist.
     missing_since: Option<Instant>,
     /// How often in a row the stream did not exist yet.
     not_yet: u32,
@@ -89,6 +93,7 @@ struct Reader {
     now: Instant,
     /// The last time that was noted as that of a message.
     noted: Instant,
+    timer: Timer,
 }
 
 impl Reader {
@@ -104,6 +109,7 @@ impl Reader {
             opened_once: false,
             now: born,
             noted: born,
+            timer: Timer::default(),
             core,
             link,
         }
@@ -139,20 +145,32 @@ impl Reader {
     async fn serve<T>(&mut self, future: impl Future<Output = T>, until: Option<Instant>) -> Option<T> {
         let mut future = std::pin::pin!(future);
         loop {
-            let deadline = self.link.core().deadline().and_then(|deadline| self.link.instant(deadline));
-            let wake = [deadline, until].into_iter().flatten().min();
-            tokio::select! {
-                biased;
-                () = self.link.inputs() => self.tick(),
-                output = &mut future => return Some(output),
-                () = sleep_until(wake) => {
-                    self.tick();
-                    if until.is_some_and(|until| until <= Instant::now()) {
-                        return None;
-                    }
+            self.set_timer(until);
+            let output = poll_fn(|context| {
+                if self.link.wake.poll(context).is_ready() {
+                    return Poll::Ready(None);
                 }
+                if let Poll::Ready(output) = future.as_mut().poll(context) {
+                    return Poll::Ready(Some(output));
+                }
+                self.timer.poll(context).map(|()| None)
+            });
+            if let Some(output) = output.await {
+                return Some(output);
+            }
+            self.tick();
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return None;
             }
         }
+    }
+
+    /// Has the timer fire at the next deadline of the ordered core, or at `until`.
+    fn set_timer(&mut self, until: Option<Instant>) {
+        let core = self.link.core();
+        let deadline = core.deadline().and_then(|deadline| self.link.instant(deadline));
+        let at = self.timer.arm([deadline, until].into_iter().flatten().min());
+        self.link.wake.set_timer(at.map(|at| self.link.moment(at)));
     }
 
     /// Reads until the stream ends or has to be opened again.
@@ -335,12 +353,5 @@ impl Reader {
             state: self.core.state(),
             cause: None,
         }))
-    }
-}
-
-async fn sleep_until(wake: Option<Instant>) {
-    match wake {
-        Some(wake) => tokio::time::sleep_until(wake).await,
-        None => std::future::pending().await,
     }
 }

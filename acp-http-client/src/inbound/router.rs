@@ -114,7 +114,7 @@ fn settle(
     // A turn that was abandoned ends with its response too.
     core.outbox.end_turn(number);
     let Some(waiter) = core.pending().take(number) else { return };
-    core.on_answer(&waiter, &outcome);
+    core.on_response(&waiter, &outcome);
     waiter.settle(Ok(Settled { outcome, order }));
 }
 
@@ -131,9 +131,9 @@ fn fail(core: &Arc<Core>, number: u64, why: Lost) {
             elapsed: waiter.since.elapsed(),
             last_event_age: core.last_event_age(),
             state: core.state(),
-            cause: waiter.lost.clone().map(Arc::new),
+            cause: waiter.lost.clone(),
         })),
-        Lost::Post => waiter.lost.clone().unwrap_or(Error::ServerRestarted { method }),
+        Lost::Post => waiter.lost.as_deref().cloned().unwrap_or(Error::ServerRestarted { method }),
     };
     waiter.settle(Err(error));
 }

@@ -23,12 +23,12 @@ impl Json {
         Self(bytes)
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or("null")
     }
 
-    /// The text as bytes.
+    /// Returns the text as bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -162,7 +162,7 @@ impl<T: DeserializeOwned> Typed<T> {
 }
 
 impl<T> Typed<T> {
-    /// The value, if it fits its type.
+    /// Returns the value, if it fits its type.
     pub fn known(&self) -> Option<&T> {
         self.value.as_deref().ok()
     }
@@ -172,7 +172,7 @@ impl<T> Typed<T> {
         self.value.map(|value| *value)
     }
 
-    /// The JSON it came as.
+    /// Returns the JSON it came as.
     pub fn raw(&self) -> &Json {
         &self.raw
     }

@@ -53,7 +53,7 @@ pub(super) async fn cancel_turns(
 
 async fn send(core: &Arc<Core>, session: &Arc<str>, body: &Bytes) -> Result<(), PostFailure> {
     let _cancelling = core.outbox.cancelling(session);
-    // Behind the prompt; a prompt whose POST hangs must not keep its cancel back.
+    // Behind the prompt; a prompt whose POST hangs must not delay its cancel.
     let _slot =
         tokio::time::timeout(core.options.timeouts.headers.min(BEHIND_PROMPT), core.outbox.enter(session))
             .await;

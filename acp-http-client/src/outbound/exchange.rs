@@ -52,7 +52,7 @@ pub(crate) struct Exchange {
     /// A response from the body, which the ordered core of the stream has as well: it is given when time is up.
     body: Option<RpcOutcome>,
     /// What became of a POST that broke.
-    lost: Option<Error>,
+    lost: Option<Arc<Error>>,
 }
 
 impl Exchange {
@@ -186,7 +186,10 @@ impl Exchange {
             }
         };
         self.forget();
-        if let Some(posting) = self.ticket.posting.take() {
+        // The response to the POST is often there too. If not, a task waits for it.
+        if let Some(mut posting) = self.ticket.posting.take()
+            && futures::poll!(&mut posting).is_pending()
+        {
             self.core.tasks.spawn(async move {
                 let _ = tokio::time::timeout(FINISH, posting).await;
             });
@@ -220,7 +223,7 @@ impl Exchange {
     fn on_settled(&mut self, outcome: Option<Result<Settled, Error>>) -> Result<Settled, Error> {
         match (outcome, self.body.take()) {
             (Some(Ok(settled)), _) => Ok(settled),
-            // The response is there, whatever ended the wait for its place.
+            // The response is there, whatever ended the wait for its order.
             (_, Some(outcome)) => Ok(Settled { outcome, order: Order::Unverified }),
             (Some(Err(error)), None) => Err(error),
             (None, None) => Err(self.forgotten()),
@@ -230,7 +233,7 @@ impl Exchange {
     fn on_posted(&mut self, outcome: Result<Posted, PostFailure>) -> Result<Option<Settled>, Error> {
         let (number, session) = (self.ticket.number(), self.session.clone());
         match outcome {
-            Ok(Posted::Answer { status, content_type, body }) => {
+            Ok(Posted::Response { status, content_type, body }) => {
                 let outcome = self.read_response(status, content_type, body)?;
                 self.core.mark_answered();
                 if *self.method == *METHODS.initialize && self.core.transport.connection_id().is_some() {
@@ -249,7 +252,7 @@ impl Exchange {
                     self.link.input(|core, now| core.body_seen(now));
                 }
                 if let Some(waiter) = self.ticket.take() {
-                    self.core.on_answer(&waiter, &outcome);
+                    self.core.on_response(&waiter, &outcome);
                 }
                 Ok(Some(Settled { outcome, order: Order::Unverified }))
             }
@@ -262,6 +265,7 @@ impl Exchange {
             }
             Err(PostFailure::Unknown(error)) if self.link.state() != LinkState::Ended => {
                 tracing::debug!(method = %self.method, %error, "the POST broke; the stream may still bring the response");
+                let error = Arc::new(error);
                 self.ticket.mark_unconfirmed(Some(error.clone()));
                 self.lost = Some(error);
                 let since = self.link.moment(self.started);
@@ -312,12 +316,12 @@ impl Exchange {
         match self.body.take() {
             Some(outcome) => {
                 if let Some(waiter) = self.ticket.take() {
-                    self.core.on_answer(&waiter, &outcome);
+                    self.core.on_response(&waiter, &outcome);
                 }
                 Ok(Settled { outcome, order: Order::Unverified })
             }
             None => {
-                let phase = if self.lost.is_some() { Phase::Confirmation } else { Phase::Answer };
+                let phase = if self.lost.is_some() { Phase::Confirmation } else { Phase::Response };
                 Err(self.timeout(phase))
             }
         }
@@ -342,7 +346,7 @@ impl Exchange {
             elapsed: self.started.elapsed(),
             last_event_age: self.core.last_event_age(),
             state: self.core.state(),
-            cause: self.lost.clone().map(Arc::new),
+            cause: self.lost.clone(),
         }))
     }
 

@@ -56,7 +56,9 @@ impl Gate {
 
     /// The first message is known to have been taken.
     pub(crate) fn open(&self) {
-        self.state.send_replace(State::Open);
+        if !self.is_open() {
+            self.state.send_replace(State::Open);
+        }
     }
 
     pub(crate) fn is_open(&self) -> bool {

@@ -31,7 +31,7 @@ pub(crate) struct Waiter {
     /// Whether only the stream can answer it.
     pub(crate) unconfirmed: bool,
     /// What became of its POST, if that broke.
-    pub(crate) lost: Option<Error>,
+    pub(crate) lost: Option<Arc<Error>>,
     sender: oneshot::Sender<Result<Settled, Error>>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Ticket {
     pub(super) posting: Option<Posting>,
     /// Whether the request may have reached the server.
     sent: bool,
-    /// Whether the response is there, and waits for its place only.
+    /// Whether the response arrived and is only deferred.
     pub(super) answered: bool,
     cancel_on_drop: bool,
 }
@@ -110,7 +110,7 @@ impl Ticket {
     }
 
     /// From here on only the stream can answer it.
-    pub(crate) fn mark_unconfirmed(&self, lost: Option<Error>) {
+    pub(crate) fn mark_unconfirmed(&self, lost: Option<Arc<Error>>) {
         if let Some(waiter) = self.core.pending().get_mut(self.number) {
             waiter.unconfirmed = true;
             waiter.lost = lost;

@@ -16,7 +16,7 @@ use crate::printable::Printable;
 pub struct RpcError {
     /// The kind of error.
     pub code: i64,
-    /// A sentence for people.
+    /// A message for users.
     #[serde(default)]
     pub message: String,
     /// Further data. Data that is nested too deep, or larger than [`Limits::decoded`](crate::Limits#structfield.decoded),
@@ -30,7 +30,7 @@ impl RpcError {
     pub const METHOD_NOT_FOUND: i64 = -32601;
     /// The parameters do not fit the method.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// The side that serves the request failed.
+    /// Internal error of the responder.
     pub const INTERNAL_ERROR: i64 = -32603;
     /// The request was cancelled by the side that made it.
     pub const REQUEST_CANCELLED: i64 = -32800;

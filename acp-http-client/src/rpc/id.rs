@@ -23,7 +23,7 @@ impl MessageId {
         Self(text.into())
     }
 
-    /// The JSON text of the id.
+    /// Returns the JSON text of the id.
     pub fn as_json(&self) -> &str {
         &self.0
     }
@@ -69,7 +69,12 @@ impl Ids {
     pub(crate) fn new() -> Result<Self, getrandom::Error> {
         let mut random = [0; 16];
         getrandom::fill(&mut random)?;
-        Ok(Self { prefix: format!("\"{:032x}-", u128::from_ne_bytes(random)), next: AtomicU64::new(1) })
+        Ok(Self::with_random(random))
+    }
+
+    /// Makes ids with this random part.
+    pub(crate) fn with_random(random: [u8; 16]) -> Self {
+        Self { prefix: format!("\"{:032x}-", u128::from_ne_bytes(random)), next: AtomicU64::new(1) }
     }
 
     pub(crate) fn next(&self) -> u64 {

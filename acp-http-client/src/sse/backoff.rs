@@ -10,7 +10,7 @@ pub struct ReconnectPolicy {
     pub base: Duration,
     /// The longest delay.
     pub cap: Duration,
-    /// How far a delay may stray from its value, as a part of it: 0.2 means between 80 % and 120 %.
+    /// The random variation of a delay, as a fraction: 0.2 means between 80 % and 120 %.
     pub jitter: f64,
     /// How many attempts in a row may fail before the connection ends for good; `None` means no limit.
     pub max_attempts: Option<u32>,
@@ -50,7 +50,7 @@ impl ReconnectPolicy {
         self
     }
 
-    /// Sets how far a delay may stray from its value, as a part of it.
+    /// Sets the random variation of a delay, as a fraction.
     #[must_use]
     pub fn jitter(mut self, jitter: f64) -> Self {
         self.jitter = jitter;
@@ -97,8 +97,8 @@ impl Backoff {
         let factor = 2f64.powi(self.attempts.min(30) as i32);
         self.attempts += 1;
         let seconds = (self.base.as_secs_f64() * factor).min(self.policy.cap.as_secs_f64());
-        let stray = 1.0 + self.policy.jitter.clamp(0.0, 1.0) * (2.0 * random - 1.0);
-        Some(Duration::from_secs_f64(seconds * stray))
+        let variation = 1.0 + self.policy.jitter.clamp(0.0, 1.0) * (2.0 * random - 1.0);
+        Some(Duration::from_secs_f64(seconds * variation))
     }
 
     /// The stream delivered something new, or stayed open long enough to count as healthy.

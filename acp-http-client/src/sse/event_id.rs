@@ -39,7 +39,7 @@ impl EventId {
         }
     }
 
-    /// The id as the server sent it. Bytes that are not UTF-8 are replaced.
+    /// Returns the id as the server sent it. Bytes that are not UTF-8 are replaced.
     pub fn as_text(&self) -> Cow<'_, str> {
         match &self.0 {
             Kind::Number(number) => Cow::Owned(number.to_string()),
@@ -47,7 +47,7 @@ impl EventId {
         }
     }
 
-    /// The id as a number, if it is written as a counter writes numbers.
+    /// Returns the id as a number, if it is written as a counter writes numbers.
     pub fn as_number(&self) -> Option<u64> {
         match self.0 {
             Kind::Number(number) => Some(number),

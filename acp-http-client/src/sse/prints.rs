@@ -65,7 +65,7 @@ impl Prints {
         if number > self.highest() {
             return None;
         }
-        // Numbers are mostly dense, so that the place is known.
+        // Numbers are mostly dense, so that the index is known.
         let guess = self.latest.front().and_then(|(first, _)| number.checked_sub(*first));
         if let Some((other, print)) = guess.and_then(|guess| self.latest.get(usize::try_from(guess).ok()?))
             && *other == number

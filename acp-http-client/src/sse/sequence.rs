@@ -36,7 +36,7 @@ const REORDER_TIMEOUT: Duration = Duration::from_millis(50);
 ///   its request was made shows the same.
 ///
 /// Until one of them is seen, what the open stream delivers is remembered, because it comes again if the server has
-/// restarted. Within one opening the same number with other content is no restart but a broken promise.
+/// restarted. Within one opening the same number with other content is not a restart: the server breaks its contract.
 #[derive(Debug)]
 pub(crate) struct Sequence<T> {
     /// The lowest number of this incarnation that was seen, where the stream was read from its beginning.
@@ -71,7 +71,7 @@ pub(crate) struct Sequence<T> {
     early: BTreeMap<u64, Fingerprint>,
     /// How many holes in a row were fetched again in vain.
     futile: u32,
-    /// How many restarts in a row were followed by no event in its place.
+    /// How many restarts in a row were followed by no event in order.
     restarts: u32,
     gaps: VecDeque<(u64, u64)>,
     repeats: u64,

@@ -28,7 +28,7 @@ pub(super) enum Recognised {
 /// A repeat is an event whose id and content were in the tail of an earlier opening in which that id was unique. An id
 /// that is absent or reused identifies nothing: such an event is never dropped.
 ///
-/// While a stream is open, an event costs one keyed hash and a place in a ring. What identifies an event is sorted out
+/// While a stream is open, an event costs one keyed hash and an entry in a bounded queue. What identifies an event is sorted out
 /// when the stream is opened again.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
@@ -160,12 +160,12 @@ impl Tail {
     }
 }
 
-/// Adds to a ring of [`TAIL`] entries.
-fn push<T>(ring: &mut VecDeque<T>, entry: T) {
-    if ring.len() == TAIL {
-        ring.pop_front();
+/// Adds to a queue of at most [`TAIL`] entries.
+fn push<T>(queue: &mut VecDeque<T>, entry: T) {
+    if queue.len() == TAIL {
+        queue.pop_front();
     }
-    ring.push_back(entry);
+    queue.push_back(entry);
 }
 
 #[cfg(test)]

@@ -42,8 +42,8 @@ pub fn is_loopback(url: &Url) -> bool {
 
 /// A builder with the settings of this crate's own HTTP client: TLS by the features, no redirects.
 ///
-/// Use it as the start for an HTTP client of your own. It installs nothing for the whole process. Its TLS is
-/// configured already, and certificates that are added to the builder are ignored: use
+/// Use it to build your own HTTP client. It changes no process-wide setting. TLS is already configured;
+/// certificates that you add to the builder are ignored: use
 /// [`http_client_builder_trusting`] for those.
 pub fn http_client_builder() -> reqwest::ClientBuilder {
     tls::platform(plain_builder())

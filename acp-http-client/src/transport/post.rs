@@ -42,7 +42,7 @@ pub(crate) enum Sent {
 #[derive(Debug)]
 pub(crate) enum Posted {
     /// A body: the response to a request.
-    Answer { status: u16, content_type: Option<HeaderValue>, body: Bytes },
+    Response { status: u16, content_type: Option<HeaderValue>, body: Bytes },
     /// The message was accepted; its response, if there is one, arrives on the stream.
     Accepted,
 }
@@ -129,7 +129,7 @@ impl Transport {
             _ if post.kind == Sent::OneWay => Ok(Posted::Accepted),
             // 202 means that the response follows on the stream, whatever the body is.
             Ok(_) if page => Ok(Posted::Accepted),
-            Ok(body) => Ok(Posted::Answer { status, content_type, body }),
+            Ok(body) => Ok(Posted::Response { status, content_type, body }),
             Err(failure) => Err(failure),
         }
     }
@@ -229,6 +229,9 @@ fn connection_lost(post: &Post, source: Cause) -> Error {
 
 /// Whether a media type is JSON. One that cannot be read is taken for it: the body decides.
 fn is_json(content_type: &HeaderValue) -> bool {
+    if content_type == "application/json" {
+        return true;
+    }
     let Ok(content_type) = content_type.to_str() else { return true };
     let media = content_type.split(';').next().unwrap_or_default().trim();
     let suffix = media.len().checked_sub("+json".len()).and_then(|at| media.get(at..));

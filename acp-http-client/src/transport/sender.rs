@@ -6,8 +6,7 @@ use futures::future::BoxFuture;
 
 use crate::error::Cause;
 
-/// Sends HTTP requests in place of a [`reqwest::Client`]: over a Unix socket, through a tunnel, or to a simulated
-/// server in a test.
+/// Sends HTTP requests instead of a [`reqwest::Client`], for example over a Unix socket or to a simulated server.
 pub trait HttpSender: Send + Sync + 'static {
     /// Sends one request. The body of the response may be streamed.
     ///
@@ -16,13 +15,13 @@ pub trait HttpSender: Send + Sync + 'static {
     -> BoxFuture<'static, Result<reqwest::Response, HttpSendError>>;
 }
 
-/// Why a request brought no response.
+/// The error of a request without a response.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum HttpSendError {
-    /// No byte of it reached the server.
+    /// No byte reached the server.
     NotSent(Arc<dyn StdError + Send + Sync>),
-    /// It may have reached the server.
+    /// The request may have reached the server.
     Lost(Arc<dyn StdError + Send + Sync>),
 }
 

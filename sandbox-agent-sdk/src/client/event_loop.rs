@@ -153,7 +153,7 @@ impl EventLoop {
                 let reason = error.to_string();
                 self.hub.publish(&Event::Malformed { reason, start: String::new(), lost: true });
             }
-            wire::Event::AnswerLost { method, error, .. } => {
+            wire::Event::ResponseLost { method, error, .. } => {
                 self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
             }
             wire::Event::AgentRequest { id, request } => {

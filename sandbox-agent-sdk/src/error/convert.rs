@@ -138,7 +138,7 @@ impl Phase {
     fn from_wire(phase: wire::Phase) -> Self {
         match phase {
             wire::Phase::Headers => Self::Headers,
-            wire::Phase::Answer => Self::Answer,
+            wire::Phase::Response => Self::Answer,
             wire::Phase::Confirmation => Self::Confirmation,
             wire::Phase::StreamOpen => Self::StreamOpen,
             wire::Phase::StreamIdle => Self::StreamIdle,

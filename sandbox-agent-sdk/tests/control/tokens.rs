@@ -116,7 +116,7 @@ async fn a_stream_is_not_sent_twice() {
 }
 
 #[tokio::test]
-async fn a_provider_that_fails_sends_nothing() {
+async fn a_token_provider_that_fails_sends_nothing() {
     let server = MockServer::start().await;
     let broken = |_: TokenUse| async { Err("the vault is sealed".into()) };
     let plane = ControlPlane::builder(server.url()).token_provider(broken).build().unwrap();

@@ -94,7 +94,7 @@ impl Observer {
             Event::AgentRequest { id, request } => {
                 world.note(|| format!("client: agent request {id}, {:?}", request.meta.origin));
             }
-            Event::AnswerLost { id, error, .. } => {
+            Event::ResponseLost { id, error, .. } => {
                 world.note(|| format!("client: the answer to {id} was lost: {error}"));
                 self.disturbance("lost answer");
             }

@@ -11,8 +11,8 @@ use crate::{
     client::Core,
     events::peek_session,
     handler::{
-        AnswerFuture, AnyHandler,
-        answers::{Answer, cancelled},
+        AnyHandler, OutcomeFuture,
+        outcome::{Outcome, cancelled},
     },
     outbound::send_one_way,
     random::fraction,
@@ -72,7 +72,7 @@ struct Target {
 /// What becomes of a request.
 enum Decision {
     /// It is answered. The caller that cancelled it waits for the sender to be dropped.
-    Respond(Answer, Option<oneshot::Sender<()>>),
+    Respond(Outcome, Option<oneshot::Sender<()>>),
     /// Another client answers it.
     Ignore,
     /// The agent or the connection is gone.
@@ -83,14 +83,14 @@ async fn serve(
     core: Arc<Core>,
     target: Target,
     serial: u64,
-    handling: Result<AnswerFuture, Box<AgentRequest>>,
+    handling: Result<OutcomeFuture, Box<AgentRequest>>,
     mut cancelled_by: oneshot::Receiver<oneshot::Sender<()>>,
 ) {
     let handler = core.options.handler.clone();
     match decide(handler, handling, &target.method, &mut cancelled_by).await {
-        Decision::Respond(answer, waiter) => {
+        Decision::Respond(outcome, waiter) => {
             if let Some(_responding) = core.calls.claim(&target.id, serial) {
-                deliver(&core, &target, answer, &core.calls.response_posts).await;
+                deliver(&core, &target, outcome, &core.calls.response_posts).await;
             }
             // Only now, because a cancel that came meanwhile waits for the receiver.
             drop((waiter, cancelled_by));
@@ -102,11 +102,11 @@ async fn serve(
 
 async fn decide(
     handler: Arc<dyn AnyHandler>,
-    handling: Result<AnswerFuture, Box<AgentRequest>>,
+    handling: Result<OutcomeFuture, Box<AgentRequest>>,
     method: &str,
     cancelled_by: &mut oneshot::Receiver<oneshot::Sender<()>>,
 ) -> Decision {
-    // An agent that gets an error is better off than one that waits for ever.
+    // An agent that gets an error is better off than one that waits forever.
     let panicked = || Decision::Respond(Err(RpcError::internal("the handler panicked")), None);
     let handling = match handling {
         Ok(handling) => Some(handling),
@@ -115,9 +115,9 @@ async fn decide(
     let Some(mut handling) = handling else { return panicked() };
     let decision = tokio::select! {
         biased;
-        // An answer that was given counts, even if a cancel came after it.
-        answer = catch_async(HANDLER, &mut handling) => match answer {
-            Some(Some(answer)) => Decision::Respond(answer, None),
+        // A response of the handler counts, even if a cancel came after it.
+        outcome = catch_async(HANDLER, &mut handling) => match outcome {
+            Some(Some(outcome)) => Decision::Respond(outcome, None),
             Some(None) => Decision::Ignore,
             None => panicked(),
         },
@@ -138,8 +138,8 @@ async fn refuse(core: Arc<Core>, target: Target) {
 }
 
 /// Posts a response. It is repeated only while it is certain that it did not arrive.
-async fn deliver(core: &Arc<Core>, target: &Target, answer: Answer, posts: &Semaphore) {
-    let Some(mut body) = encode(target, &answer) else { return };
+async fn deliver(core: &Arc<Core>, target: &Target, outcome: Outcome, posts: &Semaphore) {
+    let Some(mut body) = encode(target, &outcome) else { return };
     core.tap_outbound(&body);
     let mut backoff = Backoff::new(core.options.reconnect.clone());
     let (mut uploads, mut replaced) = (0, false);
@@ -151,7 +151,7 @@ async fn deliver(core: &Arc<Core>, target: &Target, answer: Answer, posts: &Sema
         match sent {
             Ok(()) => return,
             // The server cannot have run it. An agent that gets an error can ask for less; one that gets nothing
-            // waits for ever.
+            // waits forever.
             Err(PostFailure::NotTaken(error) | PostFailure::Failed(error))
                 if !replaced && is_too_large(&error, &mut uploads) =>
             {
@@ -184,8 +184,8 @@ fn is_too_large(error: &Error, uploads: &mut u32) -> bool {
     }
 }
 
-fn encode(target: &Target, answer: &Answer) -> Option<Bytes> {
-    let body = match answer {
+fn encode(target: &Target, outcome: &Outcome) -> Option<Bytes> {
+    let body = match outcome {
         Ok(result) => Outgoing::response(&target.id, Ok(result)),
         Err(error) => Outgoing::response::<()>(&target.id, Err(error)),
     };
@@ -200,5 +200,5 @@ fn encode(target: &Target, answer: &Answer) -> Option<Bytes> {
 
 fn lost(core: &Arc<Core>, target: &Target, error: Error) {
     tracing::warn!(id = %target.id, method = %target.method, %error, "response to the agent was not delivered");
-    core.publish(Event::AnswerLost { id: target.id.clone(), method: target.method.to_string(), error });
+    core.publish(Event::ResponseLost { id: target.id.clone(), method: target.method.to_string(), error });
 }

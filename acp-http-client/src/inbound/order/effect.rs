@@ -10,7 +10,7 @@ use crate::{
     rpc::{Message, MessageError, RpcOutcome},
 };
 
-/// One message in its place.
+/// One message at its position.
 #[derive(Debug)]
 pub(crate) struct Ordered {
     pub(crate) event_id: Option<EventId>,
@@ -41,7 +41,7 @@ pub(crate) enum Effect {
         number: u64,
         why: Lost,
     },
-    /// An event that is no message.
+    /// An event that is not a message.
     Malformed {
         event_id: Option<EventId>,
         data: Bytes,
@@ -64,7 +64,7 @@ pub(crate) enum Effect {
 pub(crate) enum Lost {
     /// Another incarnation of the server is there.
     Restart,
-    /// Nothing was heard of its session since it may have been lost.
+    /// No event of its session arrived since it may have been lost.
     Silence,
     /// Its POST broke, and this server answers in bodies alone.
     Post,

@@ -18,10 +18,14 @@ struct Bench {
 
 impl Bench {
     fn new(dialect: &Dialect) -> Self {
+        Self::within(dialect, Limits::default())
+    }
+
+    fn within(dialect: &Dialect, limits: Limits) -> Self {
         let settings = Settings {
             barrier: dialect.barrier,
             event_ids: dialect.event_ids,
-            limits: Limits::default(),
+            limits,
             backlog: dialect.shared,
             resume_from: None,
             order: 2 * SECOND,
@@ -277,6 +281,29 @@ fn nothing_is_live_before_the_first_response_of_an_unknown_server() {
     bench.pass(SECOND);
     bench.update("", "new");
     assert_eq!(bench.origins(), [Origin::Live; 2], "no echo came");
+}
+
+#[test]
+fn messages_of_an_unknown_origin_are_held_up_to_the_limit_and_are_old_above_it() {
+    let (count, text) = (10_000, "words");
+    let mut measured = Bench::new(&Dialect::OFFICIAL);
+    measured.update("", text);
+    let Some(Effect::Message(ordered)) = measured.out.pop() else { panic!("a message") };
+    let each = ordered.message.raw.len() + size_of::<(Option<EventId>, Message)>();
+    for (limit, origin) in [
+        (Limits::default().backlog, Origin::Live),
+        (count * each + 1, Origin::Live),
+        (count * each, Origin::Live),
+        (count * each - 1, Origin::Replayed),
+    ] {
+        let mut bench = Bench::within(&Dialect::AUTO, Limits::default().backlog(limit));
+        bench.core.introducing();
+        bench.open();
+        bench.body();
+        (0..count).for_each(|_| bench.update("", text));
+        bench.pass(SECOND);
+        assert_eq!(bench.origins(), vec![origin; count], "{limit}");
+    }
 }
 
 #[test]

@@ -59,6 +59,7 @@ impl Reader {
             self.core.gate.open();
         }
         self.not_yet = 0;
+        self.missing_since = None;
         let continuity = self.link.input(|core, now| core.opened(now));
         self.link.set_state(LinkState::Live);
         if let Some(continuity) = continuity {

@@ -14,10 +14,6 @@ use crate::{
 /// How soon a stream that does not exist yet is tried again, while the POST that makes it is on its way: at first, and
 /// at most, because installing an agent takes minutes.
 const SOON: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How long a stream may be missing after the POST that made it was accepted.
-const BOOTSTRAP_TIMEOUT: Duration = Duration::from_secs(3);
-/// How often a session's stream may be unknown to the server before that is believed.
-const SESSION_NOT_FOUND: u32 = 5;
 
 impl Reader {
     /// Decides what a refused stream means.
@@ -27,7 +23,7 @@ impl Reader {
         match trouble {
             Trouble::Passing | Trouble::Held => Next::Wait(Some(error)),
             Trouble::NotFound if self.is_connection() => self.not_found(error),
-            Trouble::NotFound if self.backoff.attempts() < SESSION_NOT_FOUND => Next::Wait(Some(error)),
+            Trouble::NotFound if self.may_be_missing() => Next::Wait(Some(error)),
             // Until something was accepted, the refusal belongs to the call that tried.
             Trouble::Unauthorized if !self.opened_once && !self.core.was_answered() => {
                 Next::Wait(Some(error))
@@ -40,10 +36,7 @@ impl Reader {
     fn not_found(&mut self, error: Error) -> Next {
         let bootstrapped = self.core.options.dialect.bootstrap;
         if bootstrapped && !self.opened_once {
-            if !self.core.gate.is_open() {
-                return Next::Soon;
-            }
-            if self.missing_since.get_or_insert_with(Instant::now).elapsed() < BOOTSTRAP_TIMEOUT {
+            if !self.core.gate.is_open() || self.may_be_missing() {
                 return Next::Soon;
             }
         }
@@ -51,6 +44,12 @@ impl Reader {
             return self.end(error, EndReason::ServerGone);
         }
         Next::Wait(Some(error))
+    }
+
+    /// Whether a stream that should exist may still be about to.
+    fn may_be_missing(&mut self) -> bool {
+        let since = self.missing_since.get_or_insert_with(Instant::now);
+        since.elapsed() < self.core.options.timeouts.stream_missing
     }
 
     /// How long to wait for a stream that is about to exist.

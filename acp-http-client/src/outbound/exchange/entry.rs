@@ -18,7 +18,7 @@ impl Exchange {
                 return Err(self.link.failure().unwrap_or_else(|| self.not_sent(outcome.ok())));
             }
             () = self.link.opened() => {}
-            // Without its stream the message is sent all the same: the server keeps its events.
+            // The message is sent even without its stream: the server buffers the events.
             () = tokio::time::sleep_until(until) => {}
         }
         match self.link.failure() {
@@ -47,7 +47,7 @@ impl Exchange {
             biased;
             outcome = &mut self.ticket.receiver => return Err(self.not_sent(outcome.ok())),
             slot = entering => slot,
-            () = sleep_until(self.deadline) => return Err(self.timeout(Phase::Answer)),
+            () = sleep_until(self.deadline) => return Err(self.timeout(Phase::Response)),
         };
         if slot.is_err() {
             self.forget();

@@ -115,7 +115,7 @@ impl<T> Sequence<T> {
         self.held.retain(|_, held| !is_current(held));
         let delivered = seen.iter().any(|(number, _)| early.contains_key(number));
         match self.held.last_key_value() {
-            // Something newer was delivered: what is held cannot be given in its place any more.
+            // Something newer was delivered: what is held cannot be given in order any more.
             Some((&to, _)) if delivered => self.report_gap(self.last.unwrap_or(0) + 1, to, out),
             _ => self.give_up(out),
         }
@@ -142,7 +142,7 @@ impl<T> Sequence<T> {
         self.prints = Prints::default();
         self.gaps.clear();
         self.hole = Hole::None;
-        // A server that contradicts itself with each opening would be read from its beginning for ever.
+        // A server that contradicts itself with each opening would be read from its beginning forever.
         self.restarts += 1;
         self.futile = if self.restarts > FUTILE { FUTILE } else { 0 };
         out.push(Sequenced::Restarted);

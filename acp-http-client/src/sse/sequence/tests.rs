@@ -88,7 +88,7 @@ fn what_an_earlier_stream_brought_is_held_until_the_open_one_comes_to_it() {
     let mut sequence = Sequence::new(None);
     feed(&mut sequence, &[(1, "a"), (60, "x")]);
     sequence.reopened();
-    // The ring begins at 30, and is replayed from there: more than is taken before a hole is believed.
+    // The replay buffer begins at 30, and is replayed from there: more than is taken before a hole is believed.
     let events: Vec<_> = (30..70).map(|n| (n, "x")).collect();
     let (out, flows) = feed(&mut sequence, &events);
     assert_eq!(out[0], Gap { from: 2, to: 29 });
@@ -167,7 +167,7 @@ fn a_hole_before_a_skipped_event_is_a_hole_all_the_same() {
 }
 
 #[test]
-fn a_skipped_event_behind_held_ones_keeps_its_place() {
+fn a_skipped_event_behind_held_ones_keeps_its_position() {
     let mut sequence = Sequence::new(None);
     feed(&mut sequence, &[(1, "a"), (4, "d")]);
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Opening a lost stream again, neither too often nor never.
+//! Reopening a lost stream, with backoff.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn a_server_that_accepts_and_closes_sees_a_handful_of_connects() {
 }
 
 #[tokio::test]
-async fn progress_starts_the_schedule_over() {
+async fn progress_resets_the_backoff() {
     let server = acp_server(|_| numbered(1)).start().await;
     let policy = ReconnectPolicy::default().base(Duration::from_millis(1)).max_attempts(3);
     let client = client(&server).reconnect(policy).build().unwrap();
@@ -57,7 +57,7 @@ fn watchful(idle: Duration) -> Timeouts {
 }
 
 #[tokio::test]
-async fn comments_keep_a_stream_that_says_nothing_else() {
+async fn comments_keep_a_silent_stream_open() {
     let server = acp_server(|_| vec![Step::Wait(Duration::from_secs(2)), Step::Say("late".into())])
         .heartbeat(Duration::from_millis(50))
         .start()
@@ -71,7 +71,7 @@ async fn comments_keep_a_stream_that_says_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_stream_without_a_byte_is_opened_again() {
+async fn a_silent_stream_is_reopened() {
     let server = acp_server(|_| numbered(5)).fault(Fault::StreamStall.times(1)).start().await;
     let client = client(&server).timeouts(watchful(Duration::from_millis(200))).build().unwrap();
     let session = session(&client).await;

@@ -1,4 +1,4 @@
-//! Memory has bounds, and going over one loses no more than the thing itself.
+//! Memory is bounded, and a message over a limit loses nothing else.
 
 use acp_http_client::{Error, Event, Limits};
 use mock_server::{Fault, Step};
@@ -14,7 +14,7 @@ fn small() -> Limits {
 }
 
 #[tokio::test]
-async fn an_event_over_the_limit_is_skipped_by_name_and_the_rest_goes_on() {
+async fn an_event_over_the_limit_is_reported_and_the_rest_is_delivered() {
     let server = acp_server(|_| numbered(5)).start().await;
     let client = client(&server).limits(small()).build().unwrap();
     let session = session(&client).await;
@@ -35,7 +35,7 @@ async fn an_event_over_the_limit_is_skipped_by_name_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn an_event_that_never_ends_fails_at_the_limit_and_the_stream_goes_on() {
+async fn an_event_that_never_ends_fails_at_the_limit_and_the_stream_continues() {
     let endless = Fault::UnterminatedEvent { bytes: 16 << 20 }.times(1);
     let server = acp_server(|_| numbered(5)).fault(endless).start().await;
     let client = client(&server).limits(small()).build().unwrap();
@@ -54,7 +54,7 @@ async fn an_event_that_never_ends_fails_at_the_limit_and_the_stream_goes_on() {
 }
 
 #[tokio::test]
-async fn an_answer_over_the_limit_fails_its_own_call() {
+async fn a_response_over_the_limit_fails_only_its_request() {
     let big = "x".repeat(1 << 20);
     let server =
         acp_server(move |_| vec![Step::Finish(json!({"stopReason": "end_turn", "big": big}))]).start().await;
@@ -83,12 +83,12 @@ async fn thirty_two_mebibytes_pass_either_way_by_default() {
     let mut events = client.events();
     within("the update", prompt(&client, &session, "an update")).await.unwrap();
     assert_eq!(texts(&mut events)[0].len(), size);
-    let reply = within("the answer", prompt(&client, &session, "an answer")).await.unwrap();
+    let reply = within("the response", prompt(&client, &session, "a response")).await.unwrap();
     assert!(reply.raw().as_bytes().len() > size);
 }
 
 #[tokio::test]
-async fn a_subscriber_that_does_not_read_is_told_how_much_it_missed_and_blocks_nobody() {
+async fn a_slow_subscriber_receives_the_number_of_missed_events_and_blocks_nothing() {
     let updates = 2_000;
     let server =
         acp_server(move |_| vec![Step::Flood { updates, bytes: 1_000 }]).ring(usize::MAX).start().await;
@@ -97,7 +97,7 @@ async fn a_subscriber_that_does_not_read_is_told_how_much_it_missed_and_blocks_n
     let client = client(&server).limits(limits).build().unwrap();
     let session = session(&client).await;
     let mut lazy = client.events();
-    within("the turn, although nobody reads", prompt(&client, &session, "go")).await.unwrap();
+    within("the turn, although no one reads", prompt(&client, &session, "go")).await.unwrap();
     let mut seen = Collected::default();
     seen.drain(&mut lazy);
     let missed: u64 = seen
@@ -110,7 +110,7 @@ async fn a_subscriber_that_does_not_read_is_told_how_much_it_missed_and_blocks_n
         .sum();
     assert!(missed > 0);
     assert_eq!(seen.texts().len() as u64 + missed, updates as u64, "what was missed is counted to the event");
-    // After the hole it goes on, and the count stays exact.
+    // It continues behind the hole, and the count stays exact.
     let again = tokio::spawn(prompt(&client, &session, "go"));
     let mut count = 0u64;
     within("the next turn's updates", async {
@@ -127,7 +127,7 @@ async fn a_subscriber_that_does_not_read_is_told_how_much_it_missed_and_blocks_n
 }
 
 #[tokio::test]
-async fn a_body_the_server_finds_too_large_is_named_and_the_connection_stays() {
+async fn a_request_over_the_servers_limit_fails_and_the_connection_stays() {
     let server = acp_server(|_| numbered(1)).start().await;
     let client = client(&server).build().unwrap();
     let session = session(&client).await;

@@ -62,7 +62,7 @@ async fn every_dialect_carries_a_whole_session() {
 }
 
 #[tokio::test]
-async fn the_bootstrap_query_goes_with_the_first_post_only() {
+async fn the_bootstrap_query_is_on_the_first_post_only() {
     let server = acp_server(|_| numbered(3)).start().await;
     let client = bootstrap(&server).build().unwrap();
     let id = session(&client).await;
@@ -74,7 +74,7 @@ async fn the_bootstrap_query_goes_with_the_first_post_only() {
 }
 
 #[tokio::test]
-async fn a_first_post_that_was_refused_hands_the_query_on() {
+async fn the_query_of_a_refused_first_post_moves_to_the_next() {
     let server = acp_server(|_| numbered(3)).start().await;
     let client = bootstrap(&server).build().unwrap();
     server.inject(Fault::PostStatus { status: 503, execute: false, reply: None }.times(1));
@@ -88,7 +88,7 @@ async fn a_first_post_that_was_refused_hands_the_query_on() {
 }
 
 #[tokio::test]
-async fn an_agent_path_that_was_deleted_behind_our_back_is_the_end_and_never_a_new_agent() {
+async fn a_deleted_agent_path_ends_the_connection_and_never_starts_a_new_agent() {
     let server = acp_server(|_| numbered(3)).released_quirks(false).start().await;
     let client = bootstrap(&server).reconnect(quick()).build().unwrap();
     session(&client).await;
@@ -102,8 +102,8 @@ async fn an_agent_path_that_was_deleted_behind_our_back_is_the_end_and_never_a_n
 }
 
 #[tokio::test]
-async fn a_post_that_never_answers_on_a_slow_turn_is_no_matter() {
-    // The released server forgets a POST at its time limit while the agent goes on.
+async fn a_slow_turn_completes_although_its_post_never_returns() {
+    // The released server drops a POST at its time limit while the agent continues.
     let server = acp_server(|_| {
         let mut steps = numbered(5);
         steps.push(Step::Wait(Duration::from_millis(600)));
@@ -122,7 +122,7 @@ async fn a_post_that_never_answers_on_a_slow_turn_is_no_matter() {
 }
 
 #[tokio::test]
-async fn a_connection_id_is_returned_on_every_later_request_and_never_invented() {
+async fn a_connection_id_is_sent_with_every_later_request_and_never_invented() {
     let server = acp_server(|_| numbered(3)).connection_ids(Some("X-ACP-Connection-Id")).start().await;
     let client = with_id(&server).build().unwrap();
     let id = session(&client).await;
@@ -158,7 +158,7 @@ async fn a_server_that_forgot_its_connection_id_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn cookies_are_kept_for_the_life_of_the_connection() {
+async fn cookies_are_sent_back_on_the_connection() {
     let server = acp_server(|_| numbered(3)).sticky_cookie(true).start().await;
     let client = official(&server).build().unwrap();
     let id = session(&client).await;
@@ -170,7 +170,7 @@ async fn cookies_are_kept_for_the_life_of_the_connection() {
 }
 
 #[tokio::test]
-async fn answers_name_their_session_where_the_server_insists() {
+async fn responses_name_their_session_where_the_server_requires_it() {
     let server = acp_server(|_| vec![Step::FireRequests(3), Step::Say("done".into())])
         .strict_session_header(true)
         .start()
@@ -184,7 +184,7 @@ async fn answers_name_their_session_where_the_server_insists() {
 }
 
 #[tokio::test]
-async fn a_session_stream_that_is_lost_comes_back_without_the_others() {
+async fn a_lost_session_stream_is_reopened_alone() {
     let server = acp_server(|turn| match turn.text.as_str() {
         "slow" => vec![Step::Say("0".into()), Step::WaitForCancel],
         _ => numbered(20),
@@ -211,7 +211,7 @@ async fn a_session_stream_that_is_lost_comes_back_without_the_others() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_held_elsewhere_is_tried_again() {
+async fn a_stream_with_another_reader_is_retried() {
     let server = acp_server(|_| numbered(20)).start().await;
     let client = official(&server).build().unwrap();
     server.inject(Fault::StreamRefused { status: 409 }.times(5));
@@ -246,7 +246,7 @@ async fn session_streams_close_with_their_session_and_a_closed_one_can_be_loaded
 }
 
 #[tokio::test]
-async fn a_session_id_that_no_header_can_carry_fails_its_own_call() {
+async fn a_session_id_that_no_header_can_carry_fails_only_its_request() {
     let server = acp_server(|_| numbered(3)).start().await;
     let client = official(&server).build().unwrap();
     let id = session(&client).await;
@@ -267,7 +267,7 @@ async fn an_official_session_stream_cut_anywhere_repeats_nothing_and_keeps_the_o
         let client = official(&server).timeouts(timeouts).build().unwrap();
         let id = session(&client).await;
         let mut events = client.events();
-        // The server may lose what it had handed to the dying socket, the answer among it: that is a deadline then.
+        // The server may lose what it wrote to the broken socket, with the response: that is a timeout then.
         match within("the cut turn", prompt(&client, &id, "go")).await {
             Ok(reply) => {
                 assert_eq!(reply.raw().to_value().unwrap()["stopReason"], "end_turn", "cut at byte {byte}")

@@ -1,4 +1,4 @@
-//! Facts instead of guesses, one order instead of races: what the client once got wrong.
+//! Event ids, cancels, order and restarts are decided by facts.
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
@@ -139,7 +139,7 @@ impl HttpSender for SlowPrompts {
 }
 
 #[tokio::test]
-async fn a_cancel_that_overtakes_its_prompt_on_the_network_ends_the_turn_all_the_same() {
+async fn a_cancel_that_overtakes_its_prompt_still_ends_the_turn() {
     let server = acp_server(|_| vec![Step::WaitForCancel]).start().await;
     let http = acp_http_client::http_client_builder().build().unwrap();
     let sender = SlowPrompts { http, delay: Duration::from_millis(150) };
@@ -241,7 +241,7 @@ async fn the_history_of_a_fork_arrives_before_the_fork_returns() {
 }
 
 #[tokio::test]
-async fn what_comes_behind_a_load_is_live_even_in_the_same_chunk() {
+async fn updates_behind_a_load_response_are_live_even_in_the_same_chunk() {
     let script = Script::new(|_| vec![])
         .history(|_| {
             vec![json!({"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "q"}})]
@@ -298,7 +298,7 @@ async fn a_deferred_response_ends_on_a_session_that_is_never_silent() {
 }
 
 #[tokio::test]
-async fn an_accepted_prompt_whose_response_fell_into_a_gap_fails_when_its_session_stays_silent() {
+async fn an_accepted_prompt_whose_response_lies_in_a_gap_fails_when_its_session_stays_silent() {
     let server = acp_server(|_| vec![Step::Hang]).echo(Echo::StreamOnly).ring(8).start().await;
     let mut timeouts = Timeouts::default();
     timeouts.confirmation = Some(Duration::from_millis(500));
@@ -368,7 +368,7 @@ async fn a_message_that_the_server_asks_to_send_later_is_sent_later() {
 }
 
 #[tokio::test]
-async fn what_is_held_at_the_beginning_is_given_when_the_connection_ends() {
+async fn held_backlog_is_delivered_when_the_connection_ends() {
     let server = acp_server(|_| vec![]).start().await;
     server.emit(say("old", "backlog"));
     let mut timeouts = Timeouts::default();

@@ -9,7 +9,7 @@ use sdk_tests::{
 use serde_json::json;
 
 #[tokio::test]
-async fn one_failed_post_settles_one_request() {
+async fn one_failed_post_fails_one_request() {
     let server = acp_server(|turn| match turn.text.as_str() {
         "slow" => vec![Step::WaitForCancel],
         _ => numbered(3),
@@ -38,7 +38,7 @@ async fn one_failed_post_settles_one_request() {
 }
 
 #[tokio::test]
-async fn events_that_are_no_messages_do_not_stop_the_stream() {
+async fn events_that_are_not_messages_do_not_stop_the_stream() {
     let bad = [
         Fault::MalformedEvent("{not json".into()),
         Fault::MalformedEvent("<html><body>login</body></html>".into()),
@@ -92,7 +92,7 @@ async fn a_byte_that_is_not_utf8_is_replaced_and_the_stream_goes_on() {
 }
 
 #[tokio::test]
-async fn a_page_instead_of_an_answer_is_a_typed_error_with_its_beginning() {
+async fn a_page_instead_of_a_response_is_a_typed_error_with_its_beginning() {
     let server = acp_server(|_| vec![]).echo(Echo::BodyOnly).start().await;
     let client = client(&server).build().unwrap();
     handshake(&client).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_page_instead_of_an_answer_is_a_typed_error_with_its_beginning() {
 }
 
 #[tokio::test]
-async fn a_page_instead_of_a_stream_is_tried_again() {
+async fn a_page_instead_of_a_stream_is_retried() {
     let server = acp_server(|_| numbered(5)).fault(Fault::HtmlStream.times(2)).start().await;
     let client = client(&server).build().unwrap();
     let session = session(&client).await;
@@ -151,7 +151,7 @@ async fn problems_text_and_rpc_errors_in_failures_are_kept() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_fit_its_type_is_kept() {
+async fn a_response_that_does_not_fit_its_type_keeps_its_json() {
     let server = acp_server(|_| vec![]).start().await;
     let client = client(&server).build().unwrap();
     handshake(&client).await.unwrap();
@@ -162,7 +162,7 @@ async fn an_answer_that_does_not_fit_its_type_is_kept() {
 }
 
 #[tokio::test]
-async fn variants_this_version_does_not_know_reach_the_program_as_they_came() {
+async fn unknown_variants_reach_the_application_unchanged() {
     let server = acp_server(|_| vec![]).fault(Fault::UnknownVariants).start().await;
     let client = client(&server).build().unwrap();
     let session = session(&client).await;
@@ -181,13 +181,13 @@ async fn variants_this_version_does_not_know_reach_the_program_as_they_came() {
     });
     assert!(unknown.count() >= 2, "an unknown update and an unknown content block: {:?}", seen.events);
     let request = seen.events.iter().any(|event| matches!(event, Event::AgentRequest { .. }));
-    assert!(request, "the permission request with an unknown kind is told of");
+    assert!(request, "the permission request with an unknown kind is reported");
     let answers = server.answers();
     assert_eq!(answers.len(), 1, "and it is answered, as cancelled or rejected");
 }
 
 #[tokio::test]
-async fn a_stream_that_dies_while_idle_comes_back_by_itself() {
+async fn a_stream_that_breaks_while_idle_is_reopened() {
     let server = acp_server(|_| numbered(3)).start().await;
     let client = client(&server).build().unwrap();
     let session = session(&client).await;

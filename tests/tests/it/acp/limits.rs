@@ -40,11 +40,11 @@ fn responses(server: &RawServer) -> Vec<Value> {
 
 fn lost(seen: &Collected) -> usize {
     let lost =
-        |event: &&Event| matches!(event, Event::AnswerLost { error: Error::TooManyRequests { .. }, .. });
+        |event: &&Event| matches!(event, Event::ResponseLost { error: Error::TooManyRequests { .. }, .. });
     seen.events.iter().filter(lost).count()
 }
 
-/// A server that takes requests and never answers a response.
+/// A server that never completes the POST of a response.
 async fn deaf() -> RawServer {
     RawServer::start(|method, body| match method {
         "GET" => Reply::Stream,
@@ -80,7 +80,7 @@ async fn thousands_of_agent_requests_open_a_few_connections_and_the_client_still
 }
 
 #[tokio::test]
-async fn so_many_responses_are_posted_at_once() {
+async fn responses_to_the_agent_are_posted_up_to_the_limit_at_once() {
     for count in [2, 3, 4] {
         let server = deaf().await;
         let limits = Limits::default().response_posts(3);
@@ -96,7 +96,7 @@ async fn so_many_responses_are_posted_at_once() {
 }
 
 #[tokio::test]
-async fn so_many_agent_requests_are_open_and_the_others_are_refused() {
+async fn agent_requests_above_the_limit_are_refused() {
     for count in [2, 3, 4] {
         let server = RawServer::obliging().await;
         let limits = Limits::default().open_requests(3);
@@ -135,7 +135,7 @@ async fn agent_requests_keep_their_order_with_updates_up_to_every_limit() {
 }
 
 #[tokio::test]
-async fn so_many_bytes_of_agent_requests_are_open_and_the_others_are_refused() {
+async fn agent_requests_above_the_limit_of_bytes_are_refused() {
     for (limit, refused) in [(2 * 7 - 1, 1), (2 * 7, 0), (2 * 7 + 1, 0)] {
         let server = RawServer::obliging().await;
         let limits = Limits::default().open_request_bytes(limit);
@@ -151,7 +151,7 @@ async fn so_many_bytes_of_agent_requests_are_open_and_the_others_are_refused() {
 }
 
 #[tokio::test]
-async fn so_many_refusals_wait_and_the_others_are_reported() {
+async fn refusals_above_the_limit_are_reported() {
     for count in [2, 3, 4] {
         let server = deaf().await;
         let limits = Limits::default().open_requests(0).refusals(3);
@@ -215,7 +215,7 @@ async fn an_event_at_the_limit_is_delivered_and_a_larger_one_is_reported() {
 }
 
 #[tokio::test]
-async fn so_many_cookies_come_back() {
+async fn cookies_above_the_limit_replace_the_oldest() {
     for count in [4, 5, 6] {
         let server = RawServer::start(move |method, body| match method {
             "GET" => Reply::Stream,
@@ -253,7 +253,7 @@ async fn closing(limit: usize) -> RawServer {
 const LARGE: usize = 32 << 20;
 
 #[tokio::test]
-async fn an_upload_that_breaks_is_no_payload_that_is_too_large() {
+async fn a_broken_upload_is_not_a_payload_that_is_too_large() {
     let server = closing(64 << 10).await;
     let client = AcpHttpClient::new(&server.url).unwrap();
     within("the handshake", handshake(&client)).await.unwrap();
@@ -302,13 +302,13 @@ async fn an_agent_whose_response_cannot_be_uploaded_gets_an_error_instead() {
     session(&client).await;
     ask(&server, 1);
     let is_lost =
-        |event: &Event| matches!(event, Event::AnswerLost { error: Error::UploadInterrupted { .. }, .. });
+        |event: &Event| matches!(event, Event::ResponseLost { error: Error::UploadInterrupted { .. }, .. });
     collect_until(&mut events, "the report", is_lost).await;
     eventually("the error", || responses(&server).iter().any(|body| body["error"]["code"] == -32603)).await;
 }
 
 #[tokio::test]
-async fn a_server_is_heard_when_it_asks_to_wait_on_post_get_and_delete() {
+async fn retry_after_is_read_on_post_get_and_delete() {
     let date = "Sat, 06 Nov 2094 08:49:37 GMT";
     for (value, seconds) in [("7", 7), (date, 300), ("100000", 300), ("0", 0)] {
         let busy = move |method: &str, body: &Value| match method {

@@ -11,7 +11,7 @@ fn prompts(server: &mock_server::MockServer) -> usize {
 }
 
 #[tokio::test]
-async fn a_prompt_whose_post_hangs_breaks_or_times_out_is_answered_by_the_stream() {
+async fn a_prompt_whose_post_hangs_breaks_or_times_out_gets_its_response_from_the_stream() {
     let faults = [
         Fault::PostHangs,
         Fault::PostResetAfterRead { execute: true },
@@ -46,7 +46,7 @@ async fn other_calls_survive_a_lost_post_too() {
 }
 
 #[tokio::test]
-async fn a_post_that_never_ran_fails_as_unknown_once_the_stream_stays_silent() {
+async fn a_post_that_never_ran_fails_as_maybe_executed_after_silence() {
     let server = acp_server(|_| numbered(1)).start().await;
     let mut timeouts = Timeouts::default();
     timeouts.confirmation = Some(Duration::from_millis(300));
@@ -63,7 +63,7 @@ async fn a_post_that_never_ran_fails_as_unknown_once_the_stream_stays_silent() {
 }
 
 #[tokio::test]
-async fn a_504_that_nothing_follows_keeps_its_problem() {
+async fn a_504_without_a_later_response_keeps_its_problem_report() {
     let server = acp_server(|_| numbered(1)).start().await;
     let timeouts = Timeouts::default().method("session/prompt", Duration::from_millis(200));
     let client = client(&server).timeouts(timeouts).build().unwrap();
@@ -82,7 +82,7 @@ async fn a_504_that_nothing_follows_keeps_its_problem() {
 }
 
 #[tokio::test]
-async fn on_a_server_that_answers_in_bodies_only_a_lost_post_fails_at_once() {
+async fn on_a_server_that_responds_in_bodies_only_a_lost_post_fails_at_once() {
     let server = acp_server(|_| numbered(1)).echo(Echo::BodyOnly).start().await;
     let client = client(&server).dialect(Dialect::AUTO).build().unwrap();
     let session = session(&client).await;
@@ -94,7 +94,7 @@ async fn on_a_server_that_answers_in_bodies_only_a_lost_post_fails_at_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_from_one_that_broke() {
+async fn an_unreachable_server_is_distinguished_from_one_that_broke() {
     let server = acp_server(|_| vec![]).start().await;
     let client = client(&server).build().unwrap();
     server.stop().await;
@@ -104,7 +104,7 @@ async fn a_server_that_is_not_there_is_told_from_one_that_broke() {
 }
 
 #[tokio::test]
-async fn the_stream_answers_after_it_was_lost_itself() {
+async fn a_reopened_stream_brings_the_response_of_a_lost_post() {
     let server = acp_server(|_| numbered(30)).start().await;
     let client = client(&server).build().unwrap();
     let session = session(&client).await;

@@ -1,6 +1,7 @@
 //! The protocol-pure client against the mock server and its faults.
 
 mod backoff;
+mod bounded_waits;
 mod bounds;
 mod dialects;
 mod facts;
@@ -18,6 +19,7 @@ mod secrets;
 mod sequence;
 mod session_handle;
 mod settling;
+mod silent_restart;
 mod termination;
 mod tls;
 mod traces;

@@ -49,7 +49,7 @@ async fn twenty_thousand_updates_are_delivered_before_the_prompt_returns() {
 }
 
 #[tokio::test]
-async fn a_body_that_overtakes_the_stream_is_held_for_its_updates() {
+async fn a_response_that_overtakes_the_stream_is_deferred_until_its_updates() {
     let server = acp_server(|_| numbered(500)).start().await;
     let client = client(&server).build().unwrap();
     let session = session(&client).await;
@@ -63,7 +63,7 @@ async fn a_body_that_overtakes_the_stream_is_held_for_its_updates() {
 }
 
 #[tokio::test]
-async fn a_response_whose_echo_lies_in_a_gap_is_held_for_the_updates_behind_the_gap() {
+async fn a_response_whose_echo_lies_in_a_gap_is_deferred_until_the_updates_behind_the_gap() {
     let server = RawServer::obliging().await;
     let send = |id: u64, message: Value| server.send(format!("id: {id}\ndata: {message}\n\n"));
     let say = |text: &str| {

@@ -38,7 +38,7 @@ async fn a_tap_that_panics_breaks_nothing_and_subscribers_see_the_end() {
 }
 
 #[tokio::test]
-async fn a_token_provider_that_panics_fails_its_own_request() {
+async fn a_token_provider_that_panics_fails_only_its_request() {
     let server = acp_server(|_| numbered(1)).start().await;
     let provider = |_: TokenUse| async {
         if true {
@@ -72,7 +72,7 @@ impl AgentHandler for PanicsOnDrop {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_when_it_is_cancelled_is_cancelled_all_the_same() {
+async fn a_handler_that_panics_on_cancellation_is_still_cancelled() {
     let server = acp_server(|_| ask()).start().await;
     let client = client(&server).handler(PanicsOnDrop).build().unwrap();
     let id = session(&client).await;

@@ -101,7 +101,7 @@ impl RawServer {
         Self { url, state, task }
     }
 
-    /// One that answers every request with an empty object and everything else with 202.
+    /// One that responds to every request with an empty object and to everything else with 202.
     pub(super) async fn obliging() -> Self {
         Self::start(|method, body| match method {
             "GET" => Reply::Stream,

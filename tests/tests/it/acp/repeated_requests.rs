@@ -1,11 +1,11 @@
-//! Requests of the agent that come again: from the server's memory, or from an agent that began anew.
+//! Repeated agent requests: from the replay buffer, or from an agent that restarted.
 
 use acp_http_client::{AgentRequests, Event};
 use mock_server::{MockServer, State};
 use sdk_tests::{acp_server, client, collect_until, eventually, handshake, prompt, session, within};
 use serde_json::json;
 
-/// Has the agent ask the same under the same id as ever.
+/// The agent sends the same request under the same id.
 fn ask(server: &MockServer, session: &str) {
     let params = json!({"sessionId": session, "n": 1});
     server.emit(json!({"jsonrpc": "2.0", "id": "ask-1", "method": "_x/slow", "params": params}));
@@ -23,7 +23,7 @@ async fn answer(requests: &mut AgentRequests) {
 }
 
 #[tokio::test]
-async fn an_agent_that_began_anew_is_answered_although_it_asks_the_same_under_the_same_id() {
+async fn a_restarted_agent_gets_a_response_to_the_same_request_under_the_same_id() {
     let server = acp_server(|_| vec![]).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
@@ -31,14 +31,14 @@ async fn an_agent_that_began_anew_is_answered_although_it_asks_the_same_under_th
     for round in 1..=3 {
         ask(&server, &session.to_string());
         answer(&mut requests).await;
-        eventually("the answer", || answers(&server) == round).await;
+        eventually("the response", || answers(&server) == round).await;
         // The turn is over, with the agent or without it.
         within("the turn", prompt(&client, &session, "go")).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_server_that_asks_again_what_was_answered_gets_no_answer_until_the_agent_is_another() {
+async fn a_repeated_agent_request_gets_no_second_response_until_the_agent_restarts() {
     let server = acp_server(|_| vec![]).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
@@ -46,7 +46,7 @@ async fn a_server_that_asks_again_what_was_answered_gets_no_answer_until_the_age
     let mut events = client.events();
     ask(&server, &session);
     answer(&mut requests).await;
-    eventually("the answer", || answers(&server) == 1).await;
+    eventually("the response", || answers(&server) == 1).await;
     server.restart(State::Kept).await;
     collect_until(&mut events, "the stream", |event| matches!(event, Event::Reconnected { .. })).await;
     // The server takes it to be open still, and has given it another number.
@@ -64,12 +64,12 @@ async fn a_server_that_asks_again_what_was_answered_gets_no_answer_until_the_age
     client.control().forget_agent_requests(Some(&session));
     ask(&server, &session);
     answer(&mut requests).await;
-    eventually("the answer", || answers(&server) == 2).await;
+    eventually("the response", || answers(&server) == 2).await;
     // So is one that was introduced to anew.
     server.restart(State::Kept).await;
     collect_until(&mut events, "the stream", |event| matches!(event, Event::Reconnected { .. })).await;
     handshake(&client).await.unwrap();
     ask(&server, &session);
     answer(&mut requests).await;
-    eventually("the answer", || answers(&server) == 3).await;
+    eventually("the response", || answers(&server) == 3).await;
 }

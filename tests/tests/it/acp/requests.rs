@@ -1,4 +1,4 @@
-//! What the agent asks, and what becomes of requests that nobody waits for.
+//! Agent requests, and requests that are cancelled or dropped.
 
 use std::{
     sync::{
@@ -62,7 +62,7 @@ impl AgentHandler for Helpful {
 }
 
 #[tokio::test]
-async fn a_handler_answers_typed_and_extension_requests_and_refuses_the_unknown() {
+async fn a_handler_responds_to_typed_and_extension_requests_and_rejects_unknown_ones() {
     let server = acp_server(|turn| {
         let session = &turn.session_id;
         let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]);
@@ -93,7 +93,7 @@ async fn a_handler_answers_typed_and_extension_requests_and_refuses_the_unknown(
 }
 
 #[tokio::test]
-async fn fifty_requests_at_once_are_answered_in_any_order() {
+async fn fifty_concurrent_agent_requests_get_responses_in_any_order() {
     let server = acp_server(|_| vec![Step::FireRequests(50)]).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
@@ -120,7 +120,7 @@ async fn fifty_requests_at_once_are_answered_in_any_order() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_left_to_another_client_is_answered_by_that_one_alone() {
+async fn an_agent_request_left_to_another_client_gets_one_response() {
     let server = acp_server(|_| vec![Step::FireRequests(3)]).start().await;
     let (builder, mut seen) = client(&server).agent_requests();
     let bystander = builder.build().unwrap();
@@ -157,16 +157,16 @@ async fn without_a_handler_permissions_are_refused() {
     assert_ne!(outcome["optionId"], "allow_once", "{outcome}");
 }
 
-/// The agent hears of a cancel when it has its answers.
+/// The agent has its responses before the cancel arrives.
 fn assert_answered_before_the_cancel(server: &MockServer) {
     let sent: Vec<_> = server.requests().iter().filter_map(|request| request.json()).collect();
     let answer = sent.iter().position(|message| message.get("result").is_some()).unwrap();
     let cancel = sent.iter().position(|message| message["method"] == "session/cancel").unwrap();
-    assert!(answer < cancel, "the answer goes out before the cancel");
+    assert!(answer < cancel, "the response is sent before the cancel");
 }
 
 #[tokio::test]
-async fn cancelling_answers_what_is_open_first() {
+async fn a_cancel_first_responds_to_open_agent_requests() {
     let server = acp_server(|_| vec![]).fault(Fault::PermissionWaitsForCancel).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
@@ -180,18 +180,18 @@ async fn cancelling_answers_what_is_open_first() {
     assert_eq!(answers.len(), 1);
     assert_eq!(answers[0].answer["result"], json!({"outcome": {"outcome": "cancelled"}}));
     assert_answered_before_the_cancel(&server);
-    assert!(!responder.respond(&json!({})), "a late answer is told to be late");
+    assert!(!responder.respond(&json!({})), "a late response is refused");
 }
 
 #[tokio::test]
-async fn an_answer_that_was_given_is_not_undone_by_a_cancel_right_behind_it() {
+async fn a_response_is_not_undone_by_a_cancel_right_behind_it() {
     let server = acp_server(|_| vec![]).fault(Fault::PermissionWaitsForCancel).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
     let session = session(&client).await;
     let turn = tokio::spawn(prompt(&client, &session, "go"));
     let (_, responder) = within("the permission", requests.next()).await.unwrap();
-    // On one thread nobody can run between the two.
+    // On one thread no other task runs between the two.
     let chosen = json!({"outcome": {"outcome": "selected", "optionId": "reject_once"}});
     assert!(responder.respond(&chosen));
     within("the cancel", client.cancel(CancelNotification::new(session.clone()))).await.unwrap();
@@ -201,14 +201,14 @@ async fn an_answer_that_was_given_is_not_undone_by_a_cancel_right_behind_it() {
 }
 
 #[tokio::test]
-async fn an_answer_survives_a_lost_stream_and_is_given_once() {
+async fn a_response_to_the_agent_survives_a_lost_stream_and_is_sent_once() {
     let server = acp_server(|_| vec![ask("_x/slow", json!({})), Step::Say("done".into())]).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
     let session = session(&client).await;
     let turn = tokio::spawn(prompt(&client, &session, "go"));
     let (_, responder) = within("the request", requests.next()).await.unwrap();
-    // The stream is lost and the server is away while the answer is given; the agent lives on.
+    // The stream is lost and the server is down when the response is sent; the agent keeps running.
     server.stop().await;
     assert!(responder.respond(&json!({"ok": true})));
     server.restart(State::Kept).await;
@@ -227,7 +227,7 @@ async fn an_answer_survives_a_lost_stream_and_is_given_once() {
 }
 
 #[tokio::test]
-async fn an_answer_that_may_have_arrived_is_not_given_again_and_that_is_told() {
+async fn a_response_that_may_have_arrived_is_not_resent_and_is_reported() {
     let server = acp_server(|_| vec![ask("_x/slow", json!({})), Step::Say("done".into())]).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
@@ -240,14 +240,14 @@ async fn an_answer_that_may_have_arrived_is_not_given_again_and_that_is_told() {
     within("the turn", turn).await.unwrap().unwrap();
     assert_eq!(server.answers().len(), 1);
     let lost = sdk_tests::collect_until(&mut events, "the report", |event| {
-        matches!(event, Event::AnswerLost { .. })
+        matches!(event, Event::ResponseLost { .. })
     });
     let lost = lost.await;
-    assert!(matches!(lost.events.last(), Some(Event::AnswerLost { error, .. }) if error.maybe_executed()));
+    assert!(matches!(lost.events.last(), Some(Event::ResponseLost { error, .. }) if error.maybe_executed()));
 }
 
 #[tokio::test]
-async fn the_agent_can_take_a_request_back() {
+async fn the_agent_can_cancel_its_request() {
     let server = acp_server(|_| vec![]).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
@@ -263,7 +263,7 @@ async fn the_agent_can_take_a_request_back() {
 }
 
 #[tokio::test]
-async fn dropping_a_request_tells_the_agent_unless_that_is_off() {
+async fn dropping_a_request_cancels_it_unless_that_is_off() {
     let server = acp_server(|_| vec![Step::Hang]).start().await;
     let quiet = client(&server).cancel_on_drop(false).build().unwrap();
     let client = client(&server).build().unwrap();
@@ -288,14 +288,14 @@ async fn dropping_a_request_tells_the_agent_unless_that_is_off() {
 }
 
 #[tokio::test]
-async fn a_deadline_names_its_phase_and_tells_the_agent() {
+async fn a_timeout_names_its_phase_and_cancels_the_request() {
     let server = acp_server(|_| vec![Step::Say("started".into()), Step::Hang]).start().await;
     let timeouts = Timeouts::default().method("session/prompt", Duration::from_millis(300));
     let client = client(&server).timeouts(timeouts).build().unwrap();
     let session = session(&client).await;
     let error = within("the prompt", prompt(&client, &session, "go")).await.unwrap_err();
     let Error::Timeout(timeout) = &error else { panic!("{error:?}") };
-    assert_eq!((timeout.phase, timeout.what.as_str()), (acp_http_client::Phase::Answer, "session/prompt"));
+    assert_eq!((timeout.phase, timeout.what.as_str()), (acp_http_client::Phase::Response, "session/prompt"));
     assert!(timeout.last_event_age.is_some_and(|age| age < timeout.elapsed));
     assert!(error.to_string().contains("last event"), "{error}");
     eventually("the cancellation", || server.messages("$/cancel_request").len() == 1).await;
@@ -313,7 +313,7 @@ fn origins(events: &mut Events) -> Vec<Origin> {
 }
 
 #[tokio::test]
-async fn loading_replays_history_and_says_so() {
+async fn a_load_replays_history_marked_as_such() {
     let history = |_: &str| {
         (0..5).map(|n| json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": n.to_string()}})).collect()
     };
@@ -329,7 +329,7 @@ async fn loading_replays_history_and_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_told_while_a_session_is_resumed_is_history_where_nobody_else_can_have_a_turn() {
+async fn updates_during_a_resume_are_history_where_no_other_client_can_have_a_turn() {
     let history = |_: &str| {
         let text = json!({"type": "text", "text": "old"});
         vec![

@@ -1,4 +1,4 @@
-//! Neighbours, bugs of the program, and servers with habits: none of them makes a call hang or a message vanish.
+//! Busy sessions, bugs of the application and unusual servers: no request hangs and no message is lost.
 
 use std::{
     sync::{
@@ -43,7 +43,7 @@ fn chatty(server: &Arc<MockServer>) -> JoinHandle<()> {
 }
 
 #[tokio::test]
-async fn a_chatty_neighbour_does_not_hold_up_an_answer() {
+async fn updates_of_another_session_do_not_delay_a_response() {
     let server = Arc::new(acp_server(|_| numbered(3)).echo(Echo::BodyOnly).start().await);
     let client = client(&server).build().unwrap();
     let session = session(&client).await;
@@ -53,7 +53,7 @@ async fn a_chatty_neighbour_does_not_hold_up_an_answer() {
 }
 
 #[tokio::test]
-async fn a_chatty_neighbour_does_not_keep_a_lost_call_waiting() {
+async fn updates_of_another_session_do_not_extend_an_unconfirmed_request() {
     let server = Arc::new(acp_server(|_| numbered(3)).start().await);
     let mut timeouts = Timeouts::default();
     timeouts.confirmation = Some(Duration::from_millis(500));
@@ -67,7 +67,7 @@ async fn a_chatty_neighbour_does_not_keep_a_lost_call_waiting() {
 }
 
 #[tokio::test]
-async fn a_first_turn_that_takes_its_time_is_whole_on_a_server_that_copies_no_answers() {
+async fn a_slow_first_turn_is_complete_on_a_server_that_does_not_echo_responses() {
     let server = acp_server(|_| {
         let say = |n: usize| [Step::Say(n.to_string()), Step::Wait(Duration::from_millis(60))];
         (0..12).flat_map(say).chain([Step::Say("end".into())]).collect()
@@ -91,7 +91,7 @@ impl AgentHandler for Buggy {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_answers_with_an_error() {
+async fn a_handler_that_panics_responds_with_an_error() {
     let server = acp_server(|_| ask()).start().await;
     let client = client(&server).handler(Buggy).build().unwrap();
     let session = session(&client).await;
@@ -113,7 +113,7 @@ async fn a_hook_that_panics_lets_every_notification_pass() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_taken_with_202_is_told_of_a_restart() {
+async fn a_request_accepted_with_202_fails_after_a_restart() {
     let server = acp_server(|_| vec![Step::Hang]).echo(Echo::StreamOnly).start().await;
     let client = client(&server).build().unwrap();
     let old = session(&client).await;
@@ -134,7 +134,7 @@ async fn a_call_that_was_taken_with_202_is_told_of_a_restart() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_awaited_after_the_end_fails_at_once() {
+async fn a_request_that_is_awaited_after_the_end_fails_at_once() {
     let server = acp_server(|_| numbered(3)).start().await;
     let client = client(&server).dialect(Dialect::OFFICIAL).build().unwrap();
     session(&client).await;
@@ -146,7 +146,7 @@ async fn a_call_that_is_awaited_after_the_end_fails_at_once() {
 }
 
 #[tokio::test]
-async fn a_close_while_the_first_post_is_open_tells_the_server() {
+async fn a_close_while_the_first_post_is_open_sends_a_delete() {
     let server = acp_server(|_| vec![]).fault(Fault::PostHangs).echo(Echo::BodyOnly).start().await;
     let client = client(&server).build().unwrap();
     let hello = client.initialize(AcpHttpClient::initialize_request());
@@ -159,7 +159,7 @@ async fn a_close_while_the_first_post_is_open_tells_the_server() {
 }
 
 #[tokio::test]
-async fn an_agent_that_uses_an_id_again_for_another_request_is_answered() {
+async fn an_agent_that_reuses_an_id_for_another_request_gets_a_response() {
     let server = acp_server(|_| vec![]).start().await;
     let client = client(&server).build().unwrap();
     session(&client).await;
@@ -171,7 +171,7 @@ async fn an_agent_that_uses_an_id_again_for_another_request_is_answered() {
     };
     for n in 1..=2 {
         server.emit(json!({"jsonrpc": "2.0", "id": 7, "method": "_x/echo", "params": {"n": n}}));
-        eventually("an answer", || answers() == n).await;
+        eventually("a response", || answers() == n).await;
     }
     // The same request again is a replay, and is not answered again.
     server.emit(json!({"jsonrpc": "2.0", "id": 7, "method": "_x/echo", "params": {"n": 2}}));
@@ -198,7 +198,7 @@ async fn a_504_with_a_body_of_json_rpc_is_unknown_too() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_tried_again_is_tapped_once() {
+async fn a_response_that_is_resent_is_tapped_once() {
     let server = acp_server(|_| ask()).start().await;
     let count = Arc::new(AtomicUsize::new(0));
     let tapped = count.clone();
@@ -222,7 +222,7 @@ async fn an_answer_that_is_tried_again_is_tapped_once() {
 }
 
 #[tokio::test]
-async fn a_query_for_the_first_post_waits_for_one_that_is_taken() {
+async fn the_bootstrap_query_is_sent_until_a_post_is_accepted() {
     let server = acp_server(|_| vec![]).start().await;
     server.inject(Fault::PostStatus { status: 503, execute: false, reply: None }.times(1));
     let client = client(&server).bootstrap_query("k", "v").build().unwrap();
@@ -249,7 +249,7 @@ async fn calls_on_sessions_that_do_not_exist_leave_no_streams() {
 }
 
 #[tokio::test]
-async fn a_time_beyond_all_measure_is_no_time_at_all() {
+async fn a_timeout_beyond_the_clock_is_no_timeout() {
     let server = acp_server(|_| vec![]).start().await;
     let mut timeouts = Timeouts::default().request(Duration::MAX);
     timeouts.stream_idle = Some(Duration::MAX);
@@ -263,7 +263,7 @@ async fn a_time_beyond_all_measure_is_no_time_at_all() {
 }
 
 #[tokio::test]
-async fn a_deadline_begins_when_the_call_is_awaited() {
+async fn a_timeout_begins_when_the_request_is_awaited() {
     let server = acp_server(|_| vec![]).start().await;
     let client = client(&server).build().unwrap();
     handshake(&client).await.unwrap();
@@ -274,7 +274,7 @@ async fn a_deadline_begins_when_the_call_is_awaited() {
     within("the call", request).await.unwrap();
 }
 
-/// A server of a few lines: what it says to a GET, and whether it answers a POST.
+/// A small server: its response to a GET, and whether it responds to a POST.
 async fn raw_server(
     stream: impl Fn(&str) -> String + Send + Sync + 'static,
     post: &'static str,
@@ -307,7 +307,7 @@ async fn raw_server(
 }
 
 #[tokio::test]
-async fn a_page_without_an_end_is_a_typed_error_all_the_same() {
+async fn an_endless_page_is_a_typed_error() {
     let page = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>login";
     let (url, _) = raw_server(|_| String::new(), page).await;
     let client = AcpHttpClient::new(url).unwrap();
@@ -316,7 +316,7 @@ async fn a_page_without_an_end_is_a_typed_error_all_the_same() {
 }
 
 #[tokio::test]
-async fn an_event_over_the_limit_with_an_opaque_id_is_not_fetched_over_and_over() {
+async fn an_event_over_the_limit_with_an_opaque_id_is_not_fetched_again() {
     let events = |head: &str| {
         let small = "data: {\"method\":\"x\"}\nid: a-1\n\n";
         let large = format!("data: {{\"method\":\"{}\"}}\nid: a-2\n\n", "y".repeat(5_000));
@@ -346,7 +346,7 @@ async fn an_event_over_the_limit_with_an_opaque_id_is_not_fetched_over_and_over(
 }
 
 #[tokio::test]
-async fn numbers_with_holes_by_habit_cost_a_few_reconnects_and_every_hole_is_told() {
+async fn numbers_that_are_not_dense_cost_a_few_reconnects_and_every_hole_is_reported() {
     let events = |head: &str| {
         let from: u64 = head
             .split("last-event-id: ")

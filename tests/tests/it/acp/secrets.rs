@@ -81,7 +81,7 @@ async fn a_token_is_on_every_request_and_in_no_trace_error_or_debug() {
 }
 
 #[tokio::test]
-async fn a_provider_is_asked_for_every_request_and_once_more_when_the_token_is_refused() {
+async fn a_token_provider_is_called_for_every_request_and_again_after_a_401() {
     let server = acp_server(|_| numbered(3)).token("first").start().await;
     let (asked, refreshed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (count, renewals) = (asked.clone(), refreshed.clone());
@@ -108,7 +108,7 @@ async fn a_provider_is_asked_for_every_request_and_once_more_when_the_token_is_r
 }
 
 #[tokio::test]
-async fn a_second_refusal_is_final_for_the_call() {
+async fn a_second_401_is_final_for_the_request() {
     let server = acp_server(|_| vec![]).token("right").start().await;
     let client = client(&server).token_provider(|_| async { Ok(Token::new("wrong")?) }).build().unwrap();
     let error = within("initialize", handshake(&client)).await.unwrap_err();
@@ -118,7 +118,7 @@ async fn a_second_refusal_is_final_for_the_call() {
 }
 
 #[tokio::test]
-async fn a_provider_that_fails_sends_nothing() {
+async fn a_token_provider_that_fails_sends_nothing() {
     let server = acp_server(|_| vec![]).token("right").start().await;
     let client =
         client(&server).token_provider(|_| async { Err("the vault is sealed".into()) }).build().unwrap();

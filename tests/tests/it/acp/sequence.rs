@@ -130,7 +130,7 @@ async fn a_hole_is_fetched_again_from_the_last_contiguous_event() {
 }
 
 #[tokio::test]
-async fn a_hole_that_cannot_be_filled_is_reported_with_its_bounds_in_its_place() {
+async fn a_hole_that_cannot_be_filled_is_reported_with_its_bounds_in_order() {
     let server = acp_server(|_| numbered(20)).start().await;
     for id in [8, 9, 10] {
         server.inject(Fault::Hole { id });
@@ -154,13 +154,13 @@ async fn a_hole_that_cannot_be_filled_is_reported_with_its_bounds_in_its_place()
 }
 
 #[tokio::test]
-async fn what_the_ring_no_longer_holds_is_reported_as_a_gap() {
+async fn events_that_left_the_replay_buffer_are_reported_as_a_gap() {
     let server = acp_server(|_| vec![Step::Flood { updates: 500, bytes: 10 }]).ring(100).start().await;
     let client = client(&server).reconnect(quick()).build().unwrap();
     let session = session(&client).await;
     eventually("the stream to open", || server.open_streams() == 1).await;
     let mut events = client.events();
-    // The stream is away for the whole turn, and the ring is smaller than the turn.
+    // The stream is down for the whole turn, and the replay buffer is smaller than the turn.
     server.inject(Fault::StreamRefused { status: 503 });
     server.restart(State::Kept).await;
     let turn = tokio::spawn(prompt(&client, &session, "go"));
@@ -183,7 +183,7 @@ async fn a_restarted_server_whose_ids_begin_again_loses_nothing() {
     within("the first turn", prompt(&client, &first, "go")).await.unwrap();
     assert_eq!(texts(&mut events), expected(20));
     server.restart(State::Lost).await;
-    // The new server answers and streams before the client's stream is back: its ids are all lower than the cursor.
+    // The new server responds and sends events before the client's stream is reopened: its ids are all lower than the last one seen.
     let second = session(&client).await;
     within("the second turn", prompt(&client, &second, "go")).await.unwrap();
     assert_eq!(texts(&mut events), expected(20));
@@ -204,7 +204,7 @@ async fn numbering_that_begins_again_on_an_open_stream_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_that_a_restart_swallowed_fails_instead_of_hanging() {
+async fn a_request_that_a_restart_lost_fails() {
     let server = acp_server(|_| vec![Step::Hang]).start().await;
     let client = client(&server).reconnect(quick()).build().unwrap();
     let old = session(&client).await;
@@ -218,7 +218,7 @@ async fn a_call_that_a_restart_swallowed_fails_instead_of_hanging() {
 }
 
 #[tokio::test]
-async fn another_clients_past_is_told_as_such_and_answers_nothing() {
+async fn the_backlog_of_another_client_is_marked_and_gets_no_responses() {
     let server = MockServer::builder().default_agent("mock").start().await;
     server.inject(Fault::StaleRing { count: 50 });
     let client = client(&server).build().unwrap();
@@ -235,13 +235,13 @@ async fn another_clients_past_is_told_as_such_and_answers_nothing() {
             _ => None,
         })
         .collect();
-    assert_eq!(requests, [Origin::Replayed], "the old permission request is told of, as old");
+    assert_eq!(requests, [Origin::Replayed], "the old permission request is reported as old");
     assert!(server.answers().is_empty(), "and it is not answered");
     assert!(seen.texts().join("").contains("hello"));
 }
 
 #[tokio::test]
-async fn a_client_that_resumes_gets_exactly_the_rest() {
+async fn a_client_that_resumes_receives_exactly_what_follows() {
     let server = acp_server(|_| numbered(20)).start().await;
     let first = client(&server).build().unwrap();
     let session = session(&first).await;

@@ -1,4 +1,4 @@
-//! What becomes of the agent's requests when something else decides about them.
+//! Agent requests that are cancelled, closed or cannot be delivered.
 
 use acp_http_client::Event;
 use mock_server::{Script, Step};
@@ -10,7 +10,7 @@ fn asks() -> Script {
 }
 
 #[tokio::test]
-async fn open_requests_can_be_cancelled_and_each_hears_of_it() {
+async fn open_agent_requests_can_be_cancelled_and_their_responders_close() {
     let server = acp_server(|_| vec![]).agent("mock", asks()).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
@@ -20,7 +20,7 @@ async fn open_requests_can_be_cancelled_and_each_hears_of_it() {
     let (_, two) = within("a request", requests.next()).await.unwrap();
     within("nothing", client.control().cancel_agent_requests(Some("another session"))).await;
     assert!(!one.is_closed() && !two.is_closed());
-    within("the answers", client.control().cancel_agent_requests(None)).await;
+    within("the responses", client.control().cancel_agent_requests(None)).await;
     within("the end of the wait", one.closed()).await;
     assert!(two.is_closed() && !two.respond(&json!({})));
     within("the turn", turn).await.unwrap().unwrap();
@@ -30,7 +30,7 @@ async fn open_requests_can_be_cancelled_and_each_hears_of_it() {
 }
 
 #[tokio::test]
-async fn requests_of_an_agent_that_is_gone_are_closed_without_an_answer() {
+async fn requests_of_an_agent_that_is_gone_close_without_a_response() {
     let server = acp_server(|_| vec![]).agent("mock", asks()).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
     let client = builder.build().unwrap();
@@ -43,7 +43,7 @@ async fn requests_of_an_agent_that_is_gone_are_closed_without_an_answer() {
     within("the end of the wait", one.closed()).await;
     assert!(!one.respond(&json!({})));
     drop(two);
-    // An answer would have come before this.
+    // A response would have arrived before this.
     let id = server.emit_request(json!({"method": "_x/unknown", "params": {}}));
     let (request, responder) = within("the request", requests.next()).await.unwrap();
     assert!(request.id().as_json().contains(&id));
@@ -54,7 +54,7 @@ async fn requests_of_an_agent_that_is_gone_are_closed_without_an_answer() {
 }
 
 #[tokio::test]
-async fn an_answer_that_the_server_finds_too_large_is_replaced_by_an_error() {
+async fn a_response_over_the_servers_limit_is_replaced_by_an_error() {
     let ask = Step::Request { method: "_x/large".into(), params: json!({}) };
     let server = acp_server(move |_| vec![ask.clone()]).body_limit(10_000).start().await;
     let (builder, mut requests) = client(&server).agent_requests();
@@ -68,7 +68,7 @@ async fn an_answer_that_the_server_finds_too_large_is_replaced_by_an_error() {
     assert_eq!(server.answers().len(), 1);
     assert_eq!(server.answers()[0].answer["error"]["code"], -32603);
     let lost = sdk_tests::collect_until(&mut events, "the report", |event| {
-        matches!(event, Event::AnswerLost { .. })
+        matches!(event, Event::ResponseLost { .. })
     });
     lost.await;
 }

@@ -1,4 +1,4 @@
-//! One end: everybody learns it, and nothing is sent after it.
+//! A connection ends once: every waiter learns the reason, and nothing is sent after it.
 
 use std::{fmt, time::Duration};
 
@@ -70,7 +70,7 @@ async fn closing_ends_everything_and_is_idempotent() {
 }
 
 #[tokio::test]
-async fn a_delete_that_hangs_does_not_hold_up_a_close() {
+async fn a_delete_that_hangs_does_not_delay_a_close() {
     let server = hangs().fault(Fault::DeleteHangs).start().await;
     let client = client(&server).build().unwrap();
     handshake(&client).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_client_that_sent_nothing_has_nothing_to_close() {
 }
 
 #[tokio::test]
-async fn retries_that_run_out_end_everything() {
+async fn exhausted_retries_end_the_connection() {
     let server = hangs().start().await;
     let policy = ReconnectPolicy::default().base(Duration::from_millis(1)).max_attempts(3);
     let client = client(&server).reconnect(policy).build().unwrap();
@@ -102,7 +102,7 @@ async fn retries_that_run_out_end_everything() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_refused_ends_everything() {
+async fn a_rejected_token_ends_the_connection() {
     let server = hangs().token("secret").start().await;
     let policy = ReconnectPolicy::default().base(Duration::from_millis(1));
     let client = client(&server).token("secret").reconnect(policy).build().unwrap();
@@ -114,7 +114,7 @@ async fn a_token_that_is_refused_ends_everything() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_refused_for_good_ends_everything() {
+async fn a_permanently_refused_stream_ends_the_connection() {
     let server = hangs().start().await;
     let policy = ReconnectPolicy::default().base(Duration::from_millis(1));
     let client = client(&server).reconnect(policy).build().unwrap();
@@ -204,4 +204,31 @@ async fn dropping_the_last_handle_ends_everything_local() {
     ));
     eventually("the stream to close", || server.open_streams() == 0).await;
     assert!(server.requests_to("DELETE", "/v1/rpc").is_empty());
+}
+
+#[tokio::test]
+async fn closing_a_client_of_a_shared_endpoint_loses_nothing_of_another() {
+    let ask = Step::Request { method: "_x/wait".into(), params: serde_json::json!({}) };
+    let script = vec![Step::Say("before".into()), ask, Step::Say("after".into())];
+    let server = acp_server(move |_| script.clone()).start().await;
+    let (builder, _unread) = client(&server).agent_requests();
+    let other = builder.build().unwrap();
+    session(&other).await;
+    let (builder, mut requests) = client(&server).agent_requests();
+    let client = builder.build().unwrap();
+    let id = session(&client).await;
+    let mut events = client.events();
+    let turn = tokio::spawn(prompt(&client, &id, "go"));
+    let (_, responder) = within("the agent request", requests.recv()).await.unwrap();
+    // The DELETE ends the streams of both, and nothing else.
+    assert!(matches!(within("the close", other.close()).await, CloseOutcome::Confirmed));
+    let reopened = |event: &Event| matches!(event, Event::Reconnected { .. });
+    let mut seen = collect_until(&mut events, "the reopening", reopened).await;
+    assert!(responder.respond(&serde_json::json!({})));
+    within("the turn", turn).await.unwrap().unwrap();
+    seen.drain(&mut events);
+    assert_eq!(seen.texts(), ["before", "after"]);
+    let lost = |event: &Event| matches!(event, Event::Gap { .. } | Event::Restarted { .. });
+    assert!(!seen.events.iter().any(lost), "{:?}", seen.events);
+    assert_eq!(server.answers().len(), 1);
 }

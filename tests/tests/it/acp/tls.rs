@@ -1,4 +1,4 @@
-//! TLS: whom a client trusts, and HTTP/2 where the server offers it.
+//! TLS: which certificates a client trusts, and HTTP/2 where the server offers it.
 
 use std::sync::{Arc, Mutex};
 
@@ -114,7 +114,7 @@ async fn whole_sessions_run_over_tls_and_http2_is_used_where_it_is_offered() {
 }
 
 #[tokio::test]
-async fn a_server_that_nobody_vouches_for_gets_no_request() {
+async fn a_server_with_an_untrusted_certificate_gets_no_request() {
     let secured = Secured::start(&[HTTP2, HTTP1], "127.0.0.1").await;
     let stranger = Secured::start(&[HTTP2, HTTP1], "127.0.0.1").await;
     let elsewhere = Secured::start(&[HTTP2, HTTP1], "somewhere.test").await;

@@ -88,7 +88,7 @@ async fn pass(client: TcpStream, server: String, slow: Arc<AtomicBool>) -> std::
 }
 
 #[tokio::test]
-async fn an_answer_waits_for_an_event_that_is_on_its_way() {
+async fn a_response_waits_for_an_event_that_is_arriving() {
     for echo in [Echo::BodyAndStream, Echo::BodyOnly] {
         let text = "x".repeat(TEXT);
         let said = text.clone();

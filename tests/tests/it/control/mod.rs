@@ -108,7 +108,7 @@ suite! {
     terminals::a_terminal_has_a_size_input_output_and_an_exit_code
     terminals::several_clients_share_a_terminal_and_may_leave_it
     terminals::a_terminal_of_an_exited_process_ends_at_once
-    terminals::what_is_no_terminal_is_refused_as_such
+    terminals::a_process_without_a_terminal_is_refused_as_such
     terminals::a_wrong_token_is_refused_by_a_terminal
     remote_shell::a_shell_is_used_resized_and_left_with_its_exit_code
     remote_shell::keys_reach_the_programs_in_the_shell

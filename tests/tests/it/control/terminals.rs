@@ -109,7 +109,7 @@ pub(super) async fn a_terminal_of_an_exited_process_ends_at_once(kind: Kind) {
     assert_eq!(to_the_end(&mut terminal).await, (String::new(), ProcessExit::Code(9)));
 }
 
-pub(super) async fn what_is_no_terminal_is_refused_as_such(kind: Kind) {
+pub(super) async fn a_process_without_a_terminal_is_refused_as_such(kind: Kind) {
     let Some(server) = Server::start(kind).await else { return };
     let processes = server.plane().processes();
     let id = processes.create(CreateProcess::new("cat")).await.expect("a process").id;

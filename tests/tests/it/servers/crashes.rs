@@ -33,7 +33,7 @@ fn exit(seen: Seen) -> Option<(Option<i64>, Option<String>)> {
     }
 }
 
-pub(super) async fn a_crash_in_a_turn_is_told_once_with_code_and_stderr(row: Row) {
+pub(super) async fn a_crash_in_a_turn_is_reported_once_with_code_and_stderr(row: Row) {
     let Some((server, peer)) = start(row).await else { return };
     let session = peer.session().await;
     let mut watch = peer.watch();
@@ -78,7 +78,7 @@ pub(super) async fn a_crash_in_a_turn_is_told_once_with_code_and_stderr(row: Row
     }
 }
 
-pub(super) async fn a_signal_in_a_turn_is_told_as_no_exit_code(row: Row) {
+pub(super) async fn a_signal_in_a_turn_is_reported_without_an_exit_code(row: Row) {
     let Some((server, peer)) = start(row).await else { return };
     let session = peer.session().await;
     let mut watch = peer.watch();
@@ -100,7 +100,7 @@ pub(super) async fn a_signal_in_a_turn_is_told_as_no_exit_code(row: Row) {
     }
 }
 
-pub(super) async fn an_idle_crash_is_told_and_the_next_prompt_fails_at_once(row: Row) {
+pub(super) async fn an_idle_crash_is_reported_and_the_next_prompt_fails_at_once(row: Row) {
     let Some((server, peer)) = start(row).await else { return };
     let session = peer.session().await;
     let mut watch = peer.watch();

@@ -12,7 +12,7 @@ use super::{
 const UPDATES: u64 = 4500;
 const FLOOD: &str = "updates 4500 bytes 4096; say over";
 
-pub(super) async fn every_loss_in_a_flood_is_told_with_its_bounds(row: Row) {
+pub(super) async fn every_loss_in_a_flood_is_reported_with_its_bounds(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
     let proxy = Proxy::start(server.url()).await;
     // The proxy speaks HTTP/1.1 only. Where nothing can be lost, nothing needs to be held back either.

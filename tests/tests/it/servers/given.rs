@@ -22,7 +22,7 @@ pub(super) const NOT_APPLICABLE: [(&str, &str); 2] = [
         "a_server_that_is_killed_and_restarted_fails_the_turn_and_can_be_used_again",
         "a server that is not ours is not killed",
     ),
-    ("a_kept_session_goes_on_after_its_server_was_killed", "a server that is not ours is not killed"),
+    ("a_stored_session_continues_after_its_server_was_killed", "a server that is not ours is not killed"),
 ];
 
 /// What the agent calls itself that obeys the words of this suite.

@@ -70,16 +70,16 @@ impl Store {
     }
 }
 
-pub(super) async fn a_kept_session_goes_on_after_its_program_restarted(row: Row) {
+pub(super) async fn a_stored_session_continues_after_its_program_restarted(row: Row) {
     goes_on(row, Blow::ProgramRestarts).await;
 }
 
-pub(super) async fn a_kept_session_goes_on_after_its_server_was_killed(row: Row) {
+pub(super) async fn a_stored_session_continues_after_its_server_was_killed(row: Row) {
     goes_on(row, Blow::ServerIsKilled).await;
 }
 
 /// The adapter never starts its agent again: there this is an error, and one that tells how the agent ended.
-pub(super) async fn a_kept_session_goes_on_after_its_agent_crashed(row: Row) {
+pub(super) async fn a_stored_session_continues_after_its_agent_crashed(row: Row) {
     goes_on(row, Blow::AgentCrashes).await;
 }
 

@@ -52,17 +52,17 @@ macro_rules! everywhere {
             opening::a_wrong_token_is_refused_as_such
             opening::two_clients_of_one_server_do_not_disturb_each_other
             opening::a_client_that_reuses_ids_does_not_disturb_another
-            turns::five_thousand_updates_come_in_order_before_the_answer
-            turns::a_permission_is_asked_and_answered_once_during_a_prompt
+            turns::five_thousand_updates_arrive_in_order_before_the_response
+            turns::a_permission_request_gets_one_response_during_a_prompt
             turns::a_cancelled_turn_stops_as_cancelled
-            turns::lines_that_are_no_messages_are_told_of_and_the_turn_goes_on
+            turns::lines_that_are_not_messages_are_reported_and_the_turn_continues
             turns::a_turn_longer_than_the_servers_limit_has_its_result_in_order
-            crashes::a_crash_in_a_turn_is_told_once_with_code_and_stderr
-            crashes::a_signal_in_a_turn_is_told_as_no_exit_code
-            crashes::an_idle_crash_is_told_and_the_next_prompt_fails_at_once
+            crashes::a_crash_in_a_turn_is_reported_once_with_code_and_stderr
+            crashes::a_signal_in_a_turn_is_reported_without_an_exit_code
+            crashes::an_idle_crash_is_reported_and_the_next_prompt_fails_at_once
             lifecycle::a_session_is_loaded_and_resumed_by_another_client
             lifecycle::closing_is_bounded_and_ends_the_agent_where_it_is_ours
-            flood::every_loss_in_a_flood_is_told_with_its_bounds
+            flood::every_loss_in_a_flood_is_reported_with_its_bounds
             limits::a_prompt_over_the_servers_limit_is_refused_as_too_large
         }
     };
@@ -73,8 +73,8 @@ macro_rules! by_sdk {
     ($row:expr) => {
         tests! {
             $row;
-            kept::a_kept_session_goes_on_after_its_program_restarted
-            kept::a_kept_session_goes_on_after_its_agent_crashed
+            kept::a_stored_session_continues_after_its_program_restarted
+            kept::a_stored_session_continues_after_its_agent_crashed
             files::files_are_written_and_read_over_the_limit_of_one_request
         }
     };
@@ -92,7 +92,7 @@ macro_rules! ours {
 
 macro_rules! ours_by_sdk {
     ($row:expr) => {
-        tests! { $row; kept::a_kept_session_goes_on_after_its_server_was_killed }
+        tests! { $row; kept::a_stored_session_continues_after_its_server_was_killed }
     };
 }
 

@@ -44,7 +44,7 @@ fn numbers(count: u64) -> String {
     (0..count).map(|number| format!("say {number};")).collect()
 }
 
-pub(super) async fn five_thousand_updates_come_in_order_before_the_answer(row: Row) {
+pub(super) async fn five_thousand_updates_arrive_in_order_before_the_response(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
     let peer = Peer::connect(&server, row.via).await;
     let session = peer.session().await;
@@ -55,7 +55,7 @@ pub(super) async fn five_thousand_updates_come_in_order_before_the_answer(row: R
     }
 }
 
-pub(super) async fn a_permission_is_asked_and_answered_once_during_a_prompt(row: Row) {
+pub(super) async fn a_permission_request_gets_one_response_during_a_prompt(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
     let (peer, proxy) = Peer::recorded(&server, row.via).await;
     let session = peer.session().await;
@@ -83,7 +83,7 @@ pub(super) async fn a_cancelled_turn_stops_as_cancelled(row: Row) {
     server.said(&next, &["again"]);
 }
 
-pub(super) async fn lines_that_are_no_messages_are_told_of_and_the_turn_goes_on(row: Row) {
+pub(super) async fn lines_that_are_not_messages_are_reported_and_the_turn_continues(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
     let peer = Peer::connect(&server, row.via).await;
     let session = peer.session().await;

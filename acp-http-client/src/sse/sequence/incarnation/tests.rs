@@ -133,7 +133,7 @@ fn late_events_that_wait_for_a_proof_are_bounded_and_delivered_once() {
 }
 
 #[test]
-fn a_late_event_of_a_new_server_is_delivered_once_and_in_its_place() {
+fn a_late_event_of_a_new_server_is_delivered_once_and_in_order() {
     let mut sequence = Sequence::new(None);
     feed(&mut sequence, &[(1, "a"), (5, "e"), (5, "e")]);
     sequence.give_up(&mut Vec::new());

@@ -7,38 +7,38 @@ use serde_json::{json, value::RawValue};
 use crate::{Json, RpcError, json};
 
 /// A response to the agent: a result as JSON text, or an error.
-pub(crate) type Answer = Result<Box<RawValue>, RpcError>;
+pub(crate) type Outcome = Result<Box<RawValue>, RpcError>;
 
-pub(crate) fn to_answer<T: serde::Serialize>(result: Result<T, RpcError>) -> Answer {
+pub(crate) fn to_outcome<T: serde::Serialize>(result: Result<T, RpcError>) -> Outcome {
     serde_json::value::to_raw_value(&result?).map_err(RpcError::internal)
 }
 
 /// The response when the request or its turn was cancelled, or the responder was dropped.
-pub(crate) fn cancelled(method: &str) -> Answer {
+pub(crate) fn cancelled(method: &str) -> Outcome {
     if method == CLIENT_METHOD_NAMES.session_request_permission {
-        to_answer(Ok(json!({"outcome": {"outcome": "cancelled"}})))
+        to_outcome(Ok(json!({"outcome": {"outcome": "cancelled"}})))
     } else if method == CLIENT_METHOD_NAMES.elicitation_create {
-        to_answer(Ok(json!({"action": "cancel"})))
+        to_outcome(Ok(json!({"action": "cancel"})))
     } else {
         Err(RpcError::cancelled())
     }
 }
 
 /// The response to a permission request without a decision: reject if the agent offers that, otherwise cancel.
-pub(crate) fn refuse_permission(params: &[u8]) -> Answer {
+pub(crate) fn refuse_permission(params: &[u8]) -> Outcome {
     // Options that cannot be read are none: the request is cancelled.
     let params = json::decode(params, Json::DECODED_LIMIT).unwrap_or_default();
     let options = params["options"].as_array().map(Vec::as_slice).unwrap_or_default();
     let kinds = ["reject_once", "reject_always"];
     let reject = kinds.iter().find_map(|kind| options.iter().find(|option| option["kind"] == **kind));
     match reject.and_then(|option| option["optionId"].as_str()) {
-        Some(id) => to_answer(Ok(json!({"outcome": {"outcome": "selected", "optionId": id}}))),
+        Some(id) => to_outcome(Ok(json!({"outcome": {"outcome": "selected", "optionId": id}}))),
         None => cancelled(CLIENT_METHOD_NAMES.session_request_permission),
     }
 }
 
 /// The response to a request without a handler.
-pub(crate) fn unhandled(method: &str, params: &Bytes) -> Answer {
+pub(crate) fn unhandled(method: &str, params: &Bytes) -> Outcome {
     if method == CLIENT_METHOD_NAMES.session_request_permission {
         refuse_permission(params)
     } else {
@@ -66,11 +66,11 @@ mod tests {
             (json!(null), None),
         ];
         for (params, option) in table {
-            let answer = refuse_permission(params.to_string().as_bytes()).unwrap();
-            let answer: Value = serde_json::from_str(answer.get()).unwrap();
+            let outcome = refuse_permission(params.to_string().as_bytes()).unwrap();
+            let outcome: Value = serde_json::from_str(outcome.get()).unwrap();
             match option {
-                Some(id) => assert_eq!(answer, json!({"outcome": {"outcome": "selected", "optionId": id}})),
-                None => assert_eq!(answer, json!({"outcome": {"outcome": "cancelled"}})),
+                Some(id) => assert_eq!(outcome, json!({"outcome": {"outcome": "selected", "optionId": id}})),
+                None => assert_eq!(outcome, json!({"outcome": {"outcome": "cancelled"}})),
             }
         }
     }
