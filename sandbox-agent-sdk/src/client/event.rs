@@ -63,6 +63,7 @@ pub enum Event {
     /// the application [claims](UnclaimedRequest::claim) it.
     UnclaimedRequest(UnclaimedRequest),
     /// An agent request was refused because it cannot be decoded, or because too much is open.
+    #[non_exhaustive]
     RequestRejected {
         /// The session that it names, if that can be read.
         session_id: Option<String>,
