@@ -49,7 +49,7 @@ pub enum Event {
     AgentUnparsed {
         /// The line.
         unparsed: AgentUnparsed,
-        /// Whether it is live.
+        /// Whether the event is live.
         origin: Origin,
     },
     /// The agent requests a permission. Only in a [deciding](Events::deciding) subscription does the event keep the
@@ -141,7 +141,7 @@ pub enum Event {
         method: String,
         /// The parameters.
         params: Value,
-        /// Whether it is live.
+        /// Whether the event is live.
         origin: Origin,
     },
 }
@@ -196,9 +196,9 @@ impl Event {
 pub struct SessionEnded {
     /// The session.
     pub session_id: String,
-    /// How it ended.
+    /// How the session ended.
     pub termination: TerminationInfo,
-    /// Whether it is live.
+    /// Whether the event is live.
     pub origin: Origin,
 }
 
@@ -222,11 +222,11 @@ pub struct TurnEnded {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Origin {
-    /// It happened while this client was connected, or was fetched after a reconnect.
+    /// The event happened while this client was connected, or was fetched after a reconnect.
     Live,
-    /// It is older than this connection, from the server's replay buffer.
+    /// The event is older than this connection, from the server's replay buffer.
     Replayed,
-    /// It is part of the history of a session that is being loaded.
+    /// The event is part of the history of a session that is being loaded.
     History,
 }
 
