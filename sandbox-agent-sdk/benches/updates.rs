@@ -50,6 +50,7 @@ fn main() {
         ("text, a few words", 20_000, server::chunk("some words ")),
         ("text, 8 MB", 1, server::chunk(&line.repeat((8 << 20) / line.len()))),
         ("tool call", 5_000, tool_call()),
+        ("plan", 5_000, plan()),
     ];
     for (name, count, update) in workloads {
         let url = server::start(count, &update);
@@ -72,6 +73,16 @@ fn tool_call() -> Value {
         "status": "in_progress", "rawInput": {"command": "cargo test", "cwd": "/work"},
         "content": [{"type": "content", "content": text}], "locations": [{"path": "/work/src/main.rs", "line": 7}],
     })
+}
+
+fn plan() -> Value {
+    let entry =
+        |content: &str, status: &str| json!({"content": content, "priority": "medium", "status": status});
+    json!({"sessionUpdate": "plan", "entries": [
+        entry("Find the failing test", "completed"),
+        entry("Correct the parser", "in_progress"),
+        entry("Run all tests", "pending"),
+    ]})
 }
 
 fn print(name: &str, unit: &str, ours: f64, bare: f64) {
@@ -156,7 +167,8 @@ async fn our_turn(client: &SandboxAgentClient, count: usize) {
     let mut turn = client.session("s-1").prompt("go");
     let mut seen = 0;
     while let Some(update) = turn.next().await {
-        assert!(matches!(update.kind(), UpdateKind::Message(_) | UpdateKind::ToolCallUpdate(_)));
+        let kind = update.kind();
+        assert!(matches!(kind, UpdateKind::Message(_) | UpdateKind::ToolCallUpdate(_) | UpdateKind::Plan(_)));
         seen += 1;
     }
     assert_eq!(seen, count);

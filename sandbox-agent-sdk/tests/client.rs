@@ -53,6 +53,8 @@ mod permissions;
 mod printing;
 #[path = "client/questions.rs"]
 mod questions;
+#[path = "client/semver.rs"]
+mod semver;
 #[path = "client/server_kinds.rs"]
 mod server_kinds;
 #[path = "client/sessions.rs"]

@@ -49,7 +49,7 @@ pub enum Event {
     AgentUnparsed {
         /// The line.
         unparsed: AgentUnparsed,
-        /// Whether it is live.
+        /// Whether the event is live.
         origin: Origin,
     },
     /// The agent requests a permission. Only in a [deciding](Events::deciding) subscription does the event keep the
@@ -63,6 +63,7 @@ pub enum Event {
     /// the application [claims](UnclaimedRequest::claim) it.
     UnclaimedRequest(UnclaimedRequest),
     /// An agent request was refused because it cannot be decoded, or because too much is open.
+    #[non_exhaustive]
     RequestRejected {
         /// The session that it names, if that can be read.
         session_id: Option<String>,
@@ -140,7 +141,7 @@ pub enum Event {
         method: String,
         /// The parameters.
         params: Value,
-        /// Whether it is live.
+        /// Whether the event is live.
         origin: Origin,
     },
 }
@@ -195,9 +196,9 @@ impl Event {
 pub struct SessionEnded {
     /// The session.
     pub session_id: String,
-    /// How it ended.
+    /// How the session ended.
     pub termination: TerminationInfo,
-    /// Whether it is live.
+    /// Whether the event is live.
     pub origin: Origin,
 }
 
@@ -221,11 +222,11 @@ pub struct TurnEnded {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Origin {
-    /// It happened while this client was connected, or was fetched after a reconnect.
+    /// The event happened while this client was connected, or was fetched after a reconnect.
     Live,
-    /// It is older than this connection, from the server's replay buffer.
+    /// The event is older than this connection, from the server's replay buffer.
     Replayed,
-    /// It is part of the history of a session that is being loaded.
+    /// The event is part of the history of a session that is being loaded.
     History,
 }
 

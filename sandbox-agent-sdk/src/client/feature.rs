@@ -54,9 +54,9 @@ impl From<Extension> for Feature {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Support {
-    /// It is advertised, or a call has succeeded.
+    /// The feature is advertised, or a call has succeeded.
     Yes,
-    /// It is advertised as missing, or a call was refused.
+    /// The feature is advertised as missing, or a call was refused.
     No,
     /// Nothing is advertised. The first call shows it.
     Unknown,

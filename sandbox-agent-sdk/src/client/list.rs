@@ -185,7 +185,7 @@ struct Trail {
     empty: usize,
     /// How many pages were asked for.
     pages: usize,
-    /// What they take, in bytes, about.
+    /// The approximate memory of the entries.
     bytes: usize,
 }
 
@@ -328,7 +328,7 @@ async fn search(inner: &Arc<Inner>, id: &str) -> Result<SessionInfo, Error> {
     }
 }
 
-/// What the entries of a page take, about.
+/// The approximate memory of the entries of a page.
 fn page_size(page: &SessionPage) -> usize {
     let sessions = page.sessions.iter().map(|session| value_size(&Map::from(session.clone()).into()));
     sessions.chain(page.unreadable.iter().map(value_size)).sum()

@@ -107,7 +107,7 @@ impl EventLog {
         self.catching_up = Some(CatchingUp { reader, hole });
     }
 
-    /// What cannot be read again.
+    /// Creates the entry for a part of the stream that cannot be read again.
     fn missing(&mut self, hole: Hole) -> Option<LogEntry> {
         let after = self.position.filter(|position| position.is_behind(&hole.after)).unwrap_or(hole.after);
         let last = hole.last.filter(|last| last.is_behind(&after))?;

@@ -20,7 +20,7 @@ pub struct LoginMethod {
     /// A description for the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// How it works.
+    /// How the user logs in.
     pub kind: LoginKind,
     /// The member `_meta`.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
@@ -70,9 +70,9 @@ pub struct LoginVariable {
     /// The display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Whether its value is a secret. Default true.
+    /// Whether the value is a secret; `true` by default.
     pub secret: bool,
-    /// Whether it is optional.
+    /// Whether the variable is optional.
     pub optional: bool,
 }
 
@@ -135,7 +135,7 @@ impl LoginMethod {
 }
 
 impl LoginMethod {
-    /// Whether it works without a person, if the agent's environment has what it takes.
+    /// Returns whether the method needs no user, if the agent's environment has the variables.
     pub(crate) fn takes_a_key(&self) -> bool {
         KEY_LOGINS.contains(&self.id.as_str()) || matches!(self.kind, LoginKind::Variables { .. })
     }

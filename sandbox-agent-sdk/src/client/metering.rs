@@ -16,27 +16,26 @@ use crate::{Error, Event};
 type Outcome = Result<TurnOutcome, Error>;
 
 impl Session {
-    /// What the session used so far: tokens, cost, turns, time. See [`usage`](crate::usage).
+    /// Returns what the session used so far: tokens, cost, turns, time. See [`usage`](crate::usage).
     #[must_use]
     pub fn usage(&self) -> UsageTotals {
         self.client().inner().hub.usage(|usage| usage.of_session(self.id()))
     }
 
-    /// Limits what the session may use, or with `None` no longer does. What was used before counts.
+    /// Sets the budget of the session, or removes it with `None`. Earlier usage counts.
     pub fn set_budget(&self, budget: impl Into<Option<Budget>>) {
         self.client().inner().hub.usage(|usage| usage.set_budget(Some(self.id()), budget.into()));
     }
 }
 
 impl SandboxAgentClient {
-    /// What all sessions used that this client has made, loaded, resumed or prompted.
+    /// Returns what all sessions used that this client has created, loaded, resumed or prompted.
     #[must_use]
     pub fn usage(&self) -> UsageTotals {
         self.inner().hub.usage(|usage| usage.of_all())
     }
 
-    /// Limits what all sessions of this client may use together, or with `None` no longer does. What was used before
-    /// counts.
+    /// Sets the budget of all sessions of this client together, or removes it with `None`. Earlier usage counts.
     pub fn set_budget(&self, budget: impl Into<Option<Budget>>) {
         self.inner().hub.usage(|usage| usage.set_budget(None, budget.into()));
     }
@@ -152,7 +151,7 @@ fn now() -> Instant {
 
 async fn wait_for(time: Option<Duration>) {
     match time {
-        // A timer may fire a little early, and what is not yet reached then is looked at again.
+        // A timer may fire a little early; then the limit is checked again.
         Some(time) => tokio::time::sleep(time.max(Duration::from_millis(1))).await,
         None => std::future::pending().await,
     }

@@ -160,11 +160,11 @@ impl NewSession {
         self
     }
 
+    /// Converts to the form that is stored. MCP servers may contain secrets and are omitted.
     #[cfg(feature = "sessions")]
-    /// What can be kept of it: tool servers may hold secrets and are left out.
-    pub(crate) fn to_kept(&self) -> Map<String, Value> {
-        let mut kept = Map::new();
-        kept.insert("directory".to_owned(), self.directory.clone().into());
+    pub(crate) fn to_stored(&self) -> Map<String, Value> {
+        let mut stored = Map::new();
+        stored.insert("directory".to_owned(), self.directory.clone().into());
         let members = [
             ("metadata", self.metadata.clone().into_map()),
             ("params", self.params.clone()),
@@ -172,20 +172,20 @@ impl NewSession {
         ];
         for (name, members) in members {
             if !members.is_empty() {
-                kept.insert(name.to_owned(), members.into());
+                stored.insert(name.to_owned(), members.into());
             }
         }
         if let Some(level) = &self.thought_level {
-            kept.insert("thoughtLevel".to_owned(), level.clone().into());
+            stored.insert("thoughtLevel".to_owned(), level.clone().into());
         }
-        kept
+        stored
     }
 
+    /// Parses the stored form. Invalid fields are ignored.
     #[cfg(feature = "sessions")]
-    /// What was kept of one, as far as it can be read.
-    pub(crate) fn from_kept(kept: &Map<String, Value>) -> Self {
-        let text = |name: &str| kept.get(name).and_then(Value::as_str).map(str::to_owned);
-        let members = |name: &str| kept.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
+    pub(crate) fn from_stored(stored: &Map<String, Value>) -> Self {
+        let text = |name: &str| stored.get(name).and_then(Value::as_str).map(str::to_owned);
+        let members = |name: &str| stored.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
         let mut new = Self::in_dir(text("directory").unwrap_or_else(|| "/".to_owned()));
         new.metadata = members("metadata")
             .into_iter()
@@ -388,9 +388,9 @@ mod tests {
             .param("p", 1)
             .meta("o", json!({"a": 2}));
         let session = session.thought_level("high").agent("codex");
-        let kept = session.clone().mcp_server("a", &local.into()).to_kept();
+        let kept = session.clone().mcp_server("a", &local.into()).to_stored();
         assert!(!json!(kept).to_string().contains("hush"));
-        assert_eq!(NewSession::from_kept(&kept), session);
+        assert_eq!(NewSession::from_stored(&kept), session);
     }
 
     #[test]

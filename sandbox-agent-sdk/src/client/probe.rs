@@ -13,7 +13,7 @@ use crate::control::{Call, Http, Route, refused};
 use crate::error::{Phase, Timeout};
 use crate::{ClientOptions, Error, ServerKind};
 
-/// What is being done, for errors.
+/// The name of the call in errors.
 const WHAT: &str = "find the kind of server";
 /// How long a server may take to say the rest of why it refuses.
 const STALL: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Where a server takes messages, and how.
+/// The endpoint of a server, and its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) kind: ServerKind,

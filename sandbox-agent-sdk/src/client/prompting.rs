@@ -83,7 +83,7 @@ fn is_acceptance(response: &Value) -> bool {
     text("messageId") && !text("stopReason")
 }
 
-/// What the report says of the end.
+/// Converts the report of the end to the outcome.
 fn outcome(report: &Arc<Value>) -> Result<Value, Error> {
     if report.get("stopReason").and_then(Value::as_str) != Some("error") {
         return Ok((**report).clone());

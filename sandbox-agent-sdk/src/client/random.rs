@@ -8,14 +8,14 @@ pub(crate) fn random_id() -> String {
     hex(&random_bytes::<16>())
 }
 
-#[cfg(feature = "sessions")]
 /// A random number below `end`, for waits that should differ between processes.
+#[cfg(feature = "sessions")]
 pub(crate) fn random_below(end: u32) -> u32 {
     u32::try_from(random_number() % u64::from(end.max(1))).unwrap_or_default()
 }
 
-#[cfg(any(feature = "files", feature = "local", feature = "sessions", feature = "terminals"))]
 /// A random number.
+#[cfg(any(feature = "files", feature = "local", feature = "sessions", feature = "terminals"))]
 pub(crate) fn random_number() -> u64 {
     u64::from_le_bytes(random_bytes())
 }

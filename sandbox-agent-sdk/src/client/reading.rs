@@ -52,7 +52,7 @@ struct Opened {
     probe: Option<BoxFuture<'static, Result<(), Error>>>,
     limits: Limits,
     incarnation: u64,
-    /// What is still to be given out.
+    /// The entries that were read and not returned yet.
     pending: Option<LogEntry>,
     /// Agent requests that were read, and may be offered or answered while the stream is open.
     asked: Vec<(wire::AgentRequest, wire::Responder)>,

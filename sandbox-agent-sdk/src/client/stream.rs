@@ -99,13 +99,13 @@ pub struct LogEntry {
     /// The position in the server's stream; `None` if the entry is not part of it, or the server does not number its
     /// events.
     pub position: Option<StreamPosition>,
-    /// Whether it is live.
+    /// Whether the entry is live.
     pub origin: Origin,
     /// What happened.
     pub record: LogRecord,
 }
 
-/// What an entry of the log reports.
+/// The content of a log entry.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum LogRecord {

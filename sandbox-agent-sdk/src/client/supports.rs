@@ -9,7 +9,7 @@ use crate::ServerKind;
 use crate::connection::{Capabilities, Feature, Support};
 use crate::extensions::Extension;
 
-/// What calls have shown to be there or not to be there, by agent and method: one endpoint may have several agents.
+/// Which optional methods exist, as calls have shown, by agent and method. An endpoint may have several agents.
 #[derive(Debug, Default)]
 pub(super) struct Learned {
     /// Guards what was found out; held for a look or a note.
@@ -17,7 +17,7 @@ pub(super) struct Learned {
 }
 
 impl Learned {
-    /// What was found out about a method of an agent, if anything was.
+    /// Returns whether a method of an agent exists, if a call has shown it.
     pub(super) fn get(&self, agent: &str, method: &str) -> Option<bool> {
         self.lock().get(&(agent.to_owned(), method.to_owned())).copied()
     }
@@ -81,7 +81,7 @@ impl Connection {
     }
 }
 
-/// What a server says about an ability. One that says nothing at all about any may pass the call on to its agent.
+/// Returns what a server advertises about a feature. A server that advertises nothing may forward the call to its agent.
 fn advertised(can: &Capabilities, extension: Extension) -> Support {
     if can.extensions.is_empty() {
         return Support::Unknown;

@@ -130,8 +130,8 @@ impl Turn {
         &self.session
     }
 
+    /// Watches the outcome, for a task that does not hold the turn.
     #[cfg(feature = "sessions")]
-    /// How it ends, for a task that does not hold it.
     pub(crate) fn watch(&self) -> watch::Receiver<Option<Outcome>> {
         self.outcome.clone()
     }

@@ -60,11 +60,13 @@ enum Stage {
 #[non_exhaustive]
 pub enum InstallEvent {
     /// The request is about to be sent.
+    #[non_exhaustive]
     Started {
         /// The agent to install.
         agent: String,
     },
     /// The server has not responded yet.
+    #[non_exhaustive]
     StillInstalling {
         /// The agent to install.
         agent: String,
@@ -72,6 +74,7 @@ pub enum InstallEvent {
         elapsed: Duration,
     },
     /// The agent is installed. This is the last event.
+    #[non_exhaustive]
     Finished {
         /// The result.
         result: InstallResult,

@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::marker::PhantomData;
 
 use serde::Deserializer;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
@@ -45,6 +44,15 @@ pub(crate) trait Lenient<'de>: Sized {
     fn object<A: MapAccess<'de>>(object: A) -> Result<Option<Self>, A::Error> {
         Value::deserialize(MapAccessDeserializer::new(object)).map(|_| None)
     }
+
+    /// Parses an object in place. Large types that consist of other large types override it, so that they are not moved.
+    ///
+    /// # Errors
+    /// If the JSON is not valid.
+    fn object_into<A: MapAccess<'de>>(object: A, place: &mut Option<Self>) -> Result<(), A::Error> {
+        *place = Self::object(object)?;
+        Ok(())
+    }
 }
 
 /// Parses the value of a field.
@@ -52,7 +60,20 @@ pub(crate) trait Lenient<'de>: Sized {
 /// # Errors
 /// If the JSON is not valid.
 pub(crate) fn value<'de, T: Lenient<'de>, A: MapAccess<'de>>(object: &mut A) -> Result<Option<T>, A::Error> {
-    object.next_value_seed(Expected(PhantomData))
+    let mut value = None;
+    value_into(object, &mut value)?;
+    Ok(value)
+}
+
+/// Parses the value of a field in place: large types are not moved through the parser.
+///
+/// # Errors
+/// If the JSON is not valid.
+pub(crate) fn value_into<'de, T: Lenient<'de>, A: MapAccess<'de>>(
+    object: &mut A,
+    place: &mut Option<T>,
+) -> Result<(), A::Error> {
+    object.next_value_seed(Place(place))
 }
 
 /// Skips the value of a field.
@@ -97,11 +118,13 @@ pub(crate) fn next_text<'de, A: MapAccess<'de>>(object: &mut A) -> Result<Cow<'d
 ///
 /// # Errors
 /// If the JSON is not valid.
-pub(crate) fn from_str<'de, T: Lenient<'de>>(text: &'de str) -> serde_json::Result<Option<T>> {
+pub(crate) fn from_str<'de, T: Lenient<'de>>(
+    text: &'de str,
+    place: &mut Option<T>,
+) -> serde_json::Result<()> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Expected(PhantomData).deserialize(&mut deserializer)?;
-    deserializer.end()?;
-    Ok(value)
+    Place(place).deserialize(&mut deserializer)?;
+    deserializer.end()
 }
 
 /// Parses a value that a deserializer has; `None` if it has another type.
@@ -111,7 +134,9 @@ pub(crate) fn from_str<'de, T: Lenient<'de>>(text: &'de str) -> serde_json::Resu
 pub(crate) fn deserialize<'de, T: Lenient<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
-    Expected(PhantomData).deserialize(deserializer)
+    let mut value = None;
+    Place(&mut value).deserialize(deserializer)?;
+    Ok(value)
 }
 
 impl Lenient<'_> for String {
@@ -156,66 +181,74 @@ impl<'de> Lenient<'de> for Value {
 /// A list without the entries of an unexpected type.
 impl<'de, T: Lenient<'de>> Lenient<'de> for Vec<T> {
     fn list<A: SeqAccess<'de>>(mut list: A) -> Result<Option<Self>, A::Error> {
-        let mut entries = Self::new();
-        while let Some(entry) = list.next_element_seed(Expected(PhantomData))? {
-            entries.extend(entry);
+        let (mut entries, mut entry) = (Self::new(), None);
+        while list.next_element_seed(Place(&mut entry))?.is_some() {
+            entries.extend(entry.take());
         }
         Ok(Some(entries))
     }
 }
 
-/// The value that is parsed next.
-struct Expected<T>(PhantomData<T>);
+/// Where the value goes that is parsed next.
+struct Place<'a, T>(&'a mut Option<T>);
 
-impl<'de, T: Lenient<'de>> DeserializeSeed<'de> for Expected<T> {
-    type Value = Option<T>;
+impl<'de, T: Lenient<'de>> DeserializeSeed<'de> for Place<'_, T> {
+    type Value = ();
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<T>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de, T: Lenient<'de>> Visitor<'de> for Expected<T> {
-    type Value = Option<T>;
+impl<'de, T: Lenient<'de>> Visitor<'de> for Place<'_, T> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any JSON")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Option<T>, E> {
-        Ok(T::text(text))
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        *self.0 = T::text(text);
+        Ok(())
     }
 
-    fn visit_string<E: Error>(self, text: String) -> Result<Option<T>, E> {
-        Ok(T::string(text))
+    fn visit_string<E: Error>(self, text: String) -> Result<(), E> {
+        *self.0 = T::string(text);
+        Ok(())
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Option<T>, E> {
-        Ok(T::scalar(Value::Null))
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        *self.0 = T::scalar(Value::Null);
+        Ok(())
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Option<T>, E> {
-        Ok(T::scalar(value.into()))
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
+        *self.0 = T::scalar(value.into());
+        Ok(())
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Option<T>, E> {
-        Ok(T::scalar(value.into()))
+    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
+        *self.0 = T::scalar(value.into());
+        Ok(())
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Option<T>, E> {
-        Ok(T::scalar(value.into()))
+    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
+        *self.0 = T::scalar(value.into());
+        Ok(())
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Option<T>, E> {
-        Ok(T::scalar(value.into()))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
+        *self.0 = T::scalar(value.into());
+        Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Option<T>, A::Error> {
-        T::list(list)
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
+        *self.0 = T::list(list)?;
+        Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Option<T>, A::Error> {
-        T::object(object)
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<(), A::Error> {
+        T::object_into(object, self.0)
     }
 }
 

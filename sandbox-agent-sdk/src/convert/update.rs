@@ -104,7 +104,10 @@ impl Update {
     /// Reads the parameters of a `session/update` notification, which are parsed once.
     pub(crate) fn from_json(json: &Json, origin: Origin) -> Self {
         let text = json.as_str();
-        let Some(Notification { session_id, kind, meta: notification_meta }) = Notification::read(text)
+        let mut read = None;
+        Notification::read(text, &mut read);
+        let Some(Notification { session_id: Some(session_id), kind: Some(kind), meta: notification_meta }) =
+            read
         else {
             return Self::from_text(text, origin, decoded_size(text.as_bytes()));
         };

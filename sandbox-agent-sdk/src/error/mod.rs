@@ -157,6 +157,7 @@ pub enum Error {
     },
     /// The upload was interrupted before the server had received all of it. The request was not executed.
     #[error("upload of `{what}` broke after {sent} of {size} bytes")]
+    #[non_exhaustive]
     UploadInterrupted {
         /// The operation.
         what: String,
@@ -170,6 +171,7 @@ pub enum Error {
     },
     /// An agent request got no response: too many rejections were queued.
     #[error("more than {limit} agent requests are waiting to be rejected")]
+    #[non_exhaustive]
     TooManyRequests {
         /// The limit of queued rejections.
         limit: usize,
@@ -243,6 +245,7 @@ pub enum Error {
     },
     /// A response would exceed the memory limit after decoding.
     #[error("the response to `{what}` takes {size} bytes decoded; the limit is {limit}")]
+    #[non_exhaustive]
     DecodedTooLarge {
         /// The operation.
         what: String,
@@ -253,6 +256,7 @@ pub enum Error {
     },
     /// A list exceeds the limit of pages or bytes. The pages that were read before are not lost.
     #[error("the list of `{what}` exceeds the limit after {pages} pages and {bytes} bytes")]
+    #[non_exhaustive]
     ListTooLong {
         /// The operation.
         what: String,

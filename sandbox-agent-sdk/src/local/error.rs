@@ -15,12 +15,14 @@ use crate::Error;
 pub enum LocalError {
     /// The server's program was not found.
     #[error("the program `sandbox-agent` was not found{}", Searched(.searched))]
+    #[non_exhaustive]
     NotFound {
         /// The searched locations, in order.
         searched: Vec<String>,
     },
     /// The program is not executable. Its mode is not changed: run `chmod +x` if you trust it.
     #[error("{} is not executable", .binary.display())]
+    #[non_exhaustive]
     NotExecutable {
         /// The program.
         binary: PathBuf,
@@ -28,6 +30,7 @@ pub enum LocalError {
     /// Other users of this machine can replace the program. See
     /// [`LocalOptions::accept_untrusted_binary`](super::LocalOptions::accept_untrusted_binary).
     #[error("{} is not trusted: {}: {problem}", .binary.display(), .entry.display())]
+    #[non_exhaustive]
     Untrusted {
         /// The program.
         binary: PathBuf,
@@ -38,6 +41,7 @@ pub enum LocalError {
     },
     /// The program failed to start.
     #[error("{} failed to start", .binary.display())]
+    #[non_exhaustive]
     Spawn {
         /// The program.
         binary: PathBuf,
@@ -47,6 +51,7 @@ pub enum LocalError {
     },
     /// The server exited before it was healthy.
     #[error("the server exited during startup: {exit}{}", Output(.output))]
+    #[non_exhaustive]
     Died {
         /// How it exited.
         exit: LocalExit,
@@ -55,6 +60,7 @@ pub enum LocalError {
     },
     /// The server did not become healthy in time and was stopped.
     #[error("the server was not healthy after {waited:.1?}{}", Output(.output))]
+    #[non_exhaustive]
     NotHealthy {
         /// How long the client waited.
         waited: Duration,
@@ -66,12 +72,14 @@ pub enum LocalError {
     },
     /// Another process listens on the server's port. Nothing was sent to it, and the server was stopped.
     #[error("another process listens on port {port}")]
+    #[non_exhaustive]
     ForeignListener {
         /// The port.
         port: u16,
     },
     /// A resource of this machine is unavailable: a port, randomness, or the table of sockets.
     #[error("{what} is unavailable on this machine")]
+    #[non_exhaustive]
     Machine {
         /// The resource.
         what: &'static str,

@@ -22,11 +22,13 @@ const STICKY: u32 = 0o1000;
 #[non_exhaustive]
 pub enum PathProblem {
     /// Other users can write to it.
+    #[non_exhaustive]
     WritableByOthers {
         /// Its permission bits.
         mode: u32,
     },
     /// It is owned by another user who is not root.
+    #[non_exhaustive]
     OwnedBy {
         /// The id of that user.
         user: u32,

@@ -19,6 +19,7 @@ pub enum ProviderError {
     NotFound(String),
     /// The sandbox id belongs to another provider.
     #[error("sandbox `{}` does not belong to provider `{provider}`", printable(.id))]
+    #[non_exhaustive]
     WrongProvider {
         /// The sandbox id.
         id: String,
@@ -30,6 +31,7 @@ pub enum ProviderError {
     Local(#[from] LocalError),
     /// A program failed to start, or a resource of this machine is unavailable.
     #[error("`{program}` is unavailable")]
+    #[non_exhaustive]
     Program {
         /// The program or resource.
         program: String,
@@ -39,6 +41,7 @@ pub enum ProviderError {
     },
     /// A command of the container engine failed.
     #[error("`{command}` failed: {}", printable(.output))]
+    #[non_exhaustive]
     Engine {
         /// The command, without secrets.
         command: String,

@@ -58,6 +58,7 @@ pub struct FormField {
 #[non_exhaustive]
 pub enum FieldKind {
     /// A text.
+    #[non_exhaustive]
     Text {
         /// How many characters it has at least.
         min_length: Option<u64>,
@@ -71,6 +72,7 @@ pub enum FieldKind {
     /// One of these.
     Choice(Vec<FormChoice>),
     /// Some of these.
+    #[non_exhaustive]
     Choices {
         /// What can be chosen.
         options: Vec<FormChoice>,
@@ -80,6 +82,7 @@ pub enum FieldKind {
         max: Option<u64>,
     },
     /// A number.
+    #[non_exhaustive]
     Number {
         /// The smallest.
         min: Option<f64>,
@@ -87,6 +90,7 @@ pub enum FieldKind {
         max: Option<f64>,
     },
     /// A whole number.
+    #[non_exhaustive]
     Integer {
         /// The smallest.
         min: Option<i64>,

@@ -28,6 +28,7 @@ pub enum PermissionReply {
 #[non_exhaustive]
 pub enum PermissionOutcome {
     /// An option was selected.
+    #[non_exhaustive]
     Selected {
         /// Its id.
         option_id: String,

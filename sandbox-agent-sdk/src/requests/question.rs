@@ -52,6 +52,7 @@ pub enum QuestionKind {
     Form(QuestionForm),
     /// To open a page. That the user is done there is told as
     /// [`Event::QuestionCompleted`](crate::Event::QuestionCompleted).
+    #[non_exhaustive]
     Url {
         /// The id by which its completion is told.
         id: String,

@@ -91,6 +91,7 @@ pub enum ReplyError {
     NotOffered,
     /// The answer does not fit what was asked, and the request stays open.
     #[error("the answer does not fit `{field}`: {reason}")]
+    #[non_exhaustive]
     Unfit {
         /// Which part of it; empty if it is the whole.
         field: String,

@@ -94,7 +94,7 @@ async fn a_page_that_is_small_as_text_and_large_decoded_is_an_error() {
     let limits = Limits::default().session_page(300_000);
     let client = client(&server, ServerKind::PerAgent, limits);
     let error = within(client.list_sessions(ListSessions::all()).all()).await.unwrap_err();
-    let Error::DecodedTooLarge { what, limit, size } = &error else { panic!("{error:?}") };
+    let Error::DecodedTooLarge { what, limit, size, .. } = &error else { panic!("{error:?}") };
     assert_eq!((what.as_str(), *limit), ("session/list", 8 * 300_000));
     assert!(size > limit);
 }

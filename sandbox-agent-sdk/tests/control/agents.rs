@@ -90,14 +90,14 @@ async fn an_installation_tells_that_it_goes_on() {
     assert!(server.requests().is_empty(), "nothing is sent before it is read");
     let mut waited = Vec::new();
     let first = soon(installation.next()).await.unwrap().unwrap();
-    assert_eq!(first, InstallEvent::Started { agent: "amp".into() });
+    assert!(matches!(first, InstallEvent::Started { agent, .. } if agent == "amp"));
     let finished = loop {
         match soon(installation.next()).await.unwrap().unwrap() {
-            InstallEvent::StillInstalling { agent, elapsed } => {
+            InstallEvent::StillInstalling { agent, elapsed, .. } => {
                 assert_eq!(agent, "amp");
                 waited.push(elapsed);
             }
-            InstallEvent::Finished { result, elapsed } => {
+            InstallEvent::Finished { result, elapsed, .. } => {
                 assert!(!result.already_installed);
                 break elapsed;
             }

@@ -119,7 +119,7 @@ async fn collected(mut follow: Follow) -> (Vec<String>, Option<Error>) {
         while let Some(event) = follow.next().await {
             match event {
                 Ok(FollowEvent::Output(LogEntry { sequence, .. })) => seen.push(sequence.to_string()),
-                Ok(FollowEvent::Gap { after, next }) => seen.push(format!("gap {after}..{next}")),
+                Ok(FollowEvent::Gap { after, next, .. }) => seen.push(format!("gap {after}..{next}")),
                 Ok(FollowEvent::Exited(process)) => seen.push(format!("{:?}", process.exit().unwrap())),
                 Ok(other) => panic!("{other:?}"),
                 Err(error) => return Some(error),

@@ -260,7 +260,7 @@ async fn there_are_no_more_terminals_than_allowed() {
     let terminals = sandbox_agent_sdk::tools::Terminals::new(place.options().max_terminals(2));
     let first = terminals.create("s", &sh("true")).unwrap();
     terminals.create("s", &sh("true")).unwrap();
-    assert!(matches!(terminals.create("s", &sh("true")), Err(TerminalError::TooMany { limit: 2 })));
+    assert!(matches!(terminals.create("s", &sh("true")), Err(TerminalError::TooMany { limit: 2, .. })));
     within(terminals.release("s", &first)).await.unwrap();
     terminals.create("s", &sh("true")).unwrap();
 }
@@ -273,13 +273,16 @@ async fn a_session_has_no_more_terminals_than_it_may_and_others_have_theirs() {
     let first = terminals.create("s", &sh("true")).unwrap();
     terminals.create("s", &sh("true")).unwrap();
     let error = terminals.create("s", &sh("true")).unwrap_err();
-    assert!(matches!(error, TerminalError::TooManyInSession { limit: 2 }));
+    assert!(matches!(error, TerminalError::TooManyInSession { limit: 2, .. }));
     let data = error.to_rpc().data.unwrap();
     assert_eq!((&data["reason"], &data["limit"]), (&json!("too_many_in_session"), &json!(2)));
     terminals.create("t", &sh("true")).unwrap();
     // Sessions that an agent invents have no terminals.
     for invented in ["u", "v", "w"] {
-        assert!(matches!(terminals.create(invented, &sh("true")), Err(TerminalError::TooMany { limit: 3 })));
+        assert!(matches!(
+            terminals.create(invented, &sh("true")),
+            Err(TerminalError::TooMany { limit: 3, .. })
+        ));
     }
     within(terminals.release("s", &first)).await.unwrap();
     terminals.create("s", &sh("true")).unwrap();

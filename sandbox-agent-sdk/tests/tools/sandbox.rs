@@ -442,7 +442,7 @@ fn a_system_without_a_working_bubblewrap_is_a_typed_error() {
     let refused = script(&place, "bwrap", "echo 'bwrap: no permission to create a namespace' >&2; exit 1");
     let error = Sandbox::with_program(refused).unwrap_err();
     assert!(
-        matches!(&error, SandboxError::Unusable { message } if message.contains("no permission")),
+        matches!(&error, SandboxError::Unusable { message, .. } if message.contains("no permission")),
         "{error:?}"
     );
 }

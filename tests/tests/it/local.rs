@@ -167,7 +167,7 @@ async fn a_server_that_exits_during_its_start_is_reported_with_its_output() {
     let home = Home::new(&[]);
     let script = home.script("echo listening; echo 'the data folder is broken' >&2; exit 3");
     let error = within("the start", home.options(script).start()).await.unwrap_err();
-    let LocalError::Died { exit, output } = &error else { panic!("{error:?}") };
+    let LocalError::Died { exit, output, .. } = &error else { panic!("{error:?}") };
     assert_eq!((exit.code, exit.signal), (Some(3), None));
     assert!(
         output.contains(&"listening".to_owned()) && output.contains(&"the data folder is broken".to_owned())
@@ -187,7 +187,7 @@ async fn a_port_that_is_in_use_fails_the_start_at_once() {
     let home = Home::new(&[]);
     let script = home.script("exec sleep 1000");
     let error = within("the start", home.options(script).port(port).start()).await.unwrap_err();
-    let LocalError::Machine { what: "port", source } = &error else { panic!("{error:?}") };
+    let LocalError::Machine { what: "port", source, .. } = &error else { panic!("{error:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
 }
 
@@ -197,7 +197,7 @@ async fn a_server_that_is_never_healthy_is_ended() {
     let script = home.script("echo $$ > pid; echo waiting; exec sleep 1000");
     let options = home.options(script).start_timeout(Duration::from_millis(700));
     let error = within("the start", options.start()).await.unwrap_err();
-    let LocalError::NotHealthy { waited, output, source } = &error else { panic!("{error:?}") };
+    let LocalError::NotHealthy { waited, output, source, .. } = &error else { panic!("{error:?}") };
     assert!(*waited >= Duration::from_millis(700));
     assert_eq!(
         (output.as_slice(), StartPhase::of(source)),
@@ -260,7 +260,7 @@ async fn a_server_that_exits_later_is_reported_and_its_agents_end() {
 #[tokio::test]
 async fn a_program_that_does_not_exist_or_cannot_run_is_a_typed_error() {
     let error = SandboxAgentClient::start_local().binary("/nowhere/sandbox-agent").start().await.unwrap_err();
-    let LocalError::NotFound { searched } = &error else { panic!("{error:?}") };
+    let LocalError::NotFound { searched, .. } = &error else { panic!("{error:?}") };
     assert_eq!(searched.as_slice(), ["/nowhere/sandbox-agent (from the options)"]);
     let home = Home::new(&[]);
     let text = home.path().join("text");
@@ -352,7 +352,7 @@ async fn a_server_that_exits_during_its_start_leaves_no_process_of_its_tree() {
     let wait = "while [ ! -s pid ]; do sleep 0.01; done";
     let script = home.script(&format!("{}\n{wait}; echo bye; exit 4", STRAYS[3]));
     let error = within("the start", home.options(script).start()).await.unwrap_err();
-    let LocalError::Died { exit, output } = &error else { panic!("{error:?}") };
+    let LocalError::Died { exit, output, .. } = &error else { panic!("{error:?}") };
     assert_eq!((exit.code, output.as_slice()), (Some(4), ["bye".to_owned()].as_slice()));
     assert!(!is_alive(home.pid().await));
 }

@@ -310,7 +310,7 @@ async fn an_engine_that_fails_or_is_missing_says_why() {
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     let failing = ContainerProvider::engine(&program, "docker", "image").env("KEY", "s3cret");
     let error = SandboxAgentClient::with_provider(failing).start().await.unwrap_err();
-    let ProviderError::Engine { command, output } = &error else { panic!("{error:?}") };
+    let ProviderError::Engine { command, output, .. } = &error else { panic!("{error:?}") };
     assert!(command.ends_with("engine run") && output.contains("permission denied"), "{error:?}");
     assert!(!format!("{error:?}").contains("s3cret"));
 }

@@ -16,9 +16,9 @@ pub(super) const RESERVE: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     budget: usize,
-    /// Whether its reader decides about agent requests.
+    /// Whether the reader decides agent requests.
     deciding: AtomicBool,
-    /// Whether it has shown that by reading requests.
+    /// Whether the reader has read requests.
     committed: AtomicBool,
     /// Guards what waits; held for a push or a pop.
     state: Mutex<State<T>>,
@@ -28,7 +28,7 @@ pub(crate) struct Queue<T> {
 #[derive(Debug)]
 struct State<T> {
     items: VecDeque<Item<T>>,
-    /// What the items of each class weigh.
+    /// The weight of the items of each class.
     bytes: [usize; Class::COUNT],
     /// How many items were dropped.
     dropped: u64,

@@ -14,7 +14,7 @@ use crate::event::{Origin, SessionEnded};
 use crate::termination::TerminationReport;
 use crate::{Event, TerminationInfo, Update};
 
-/// Is called when a session has ended, without any lock of the hub. It must not wait.
+/// A listener for the ends of sessions. It is called without any lock of the hub, and must not wait.
 pub(in crate::client) trait EndListener: fmt::Debug + Send + Sync {
     /// The session has ended, and no call is loading or resuming it.
     fn session_ended(&self, id: &str);

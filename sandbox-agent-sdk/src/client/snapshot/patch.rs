@@ -10,7 +10,7 @@ use crate::update::{Command, ConfigOption};
 use crate::usage::Cost;
 use crate::{Update, UpdateKind};
 
-/// What one message says about a session. Absent parts are unchanged.
+/// The changes of a snapshot by one message. Absent parts are unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Patch {
     pub(super) modes: Option<Vec<AgentMode>>,

@@ -47,9 +47,9 @@ pub struct FileChange {
 pub struct IncompleteTurn {
     /// What was received.
     pub collected: CollectedTurn,
-    /// What is missing; empty if the turn was cut short by its deadline.
+    /// What is missing; empty if the turn reached a limit.
     pub missing: Vec<Missed>,
-    /// Why the turn was cut short, if it was.
+    /// The limit that the turn reached, if it did.
     pub source: Option<Arc<Error>>,
 }
 
@@ -95,8 +95,8 @@ impl CollectedTurn {
 impl fmt::Display for IncompleteTurn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            Some(_) => f.write_str("the turn was cut short"),
-            None => write!(f, "parts of the turn are missing in {} places", self.missing.len()),
+            Some(_) => f.write_str("the turn reached its deadline or idle timeout before it ended"),
+            None => write!(f, "updates of the turn are missing in {} places", self.missing.len()),
         }
     }
 }

@@ -110,6 +110,7 @@ pub enum FollowEvent {
     /// A piece of output.
     Output(LogEntry),
     /// The server no longer has some output: the entries after `after` and before `next`.
+    #[non_exhaustive]
     Gap {
         /// The last entry before the gap; 0 if there is none.
         after: u64,

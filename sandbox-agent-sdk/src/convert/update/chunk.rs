@@ -44,7 +44,7 @@ impl<'de> Lenient<'de> for Chunk {
         let (mut content, mut message_id, mut meta) = (None, None, None);
         lenient::fields(object, |name, object| {
             match &*name {
-                "content" => content = lenient::value(object)?,
+                "content" => lenient::value_into(object, &mut content)?,
                 "messageId" => message_id = lenient::value(object)?,
                 "_meta" => meta = lenient::value(object)?,
                 other => skip(other, object)?,

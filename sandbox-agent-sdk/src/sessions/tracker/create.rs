@@ -37,7 +37,7 @@ impl Tracker {
         });
         record.details.supports_resume = can_reopen(&can, &agent);
         record.details.title = new.given().title().map(str::to_owned);
-        record.details.init = new.to_kept();
+        record.details.init = new.to_stored();
         let record = self.put_new(record).await?;
         let session = match client.new_session(new.clone()).await {
             Ok(session) => session,

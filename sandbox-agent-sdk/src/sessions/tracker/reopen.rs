@@ -89,7 +89,7 @@ impl Tracker {
         may_run: bool,
     ) -> Result<Reopened, Error> {
         let new = wish.new.as_deref().cloned();
-        let new = new.unwrap_or_else(|| NewSession::from_kept(&record.details.init));
+        let new = new.unwrap_or_else(|| NewSession::from_stored(&record.details.init));
         let connected = client.capabilities().map(|can| can.agent.clone());
         let new = if connected.as_ref() == Some(&record.agent) { new } else { new.agent(&record.agent) };
         // A restarted server may have given the id to another session.

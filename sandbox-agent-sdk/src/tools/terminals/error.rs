@@ -38,12 +38,14 @@ pub enum TerminalError {
     NoCommand(String),
     /// The connection has too many terminals.
     #[error("the connection already has {limit} terminals")]
+    #[non_exhaustive]
     TooMany {
         /// The limit.
         limit: usize,
     },
     /// The session has too many terminals.
     #[error("the session already has {limit} terminals")]
+    #[non_exhaustive]
     TooManyInSession {
         /// The limit.
         limit: usize,
@@ -53,6 +55,7 @@ pub enum TerminalError {
     Closed,
     /// The command failed to start.
     #[error("the command `{}` failed to start", printable(command))]
+    #[non_exhaustive]
     Io {
         /// The command.
         command: String,

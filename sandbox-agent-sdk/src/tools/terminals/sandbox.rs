@@ -82,6 +82,7 @@ pub enum SandboxError {
     NotFound(PathBuf),
     /// Bubblewrap is too old, or this system does not allow unprivileged user namespaces.
     #[error("bubblewrap does not work on this system: {}", printable(.message))]
+    #[non_exhaustive]
     Unusable {
         /// The output of bubblewrap.
         message: String,

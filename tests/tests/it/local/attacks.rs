@@ -225,7 +225,10 @@ async fn another_process_that_takes_the_port_first_gets_nothing() {
         let port = free_port();
         let start = home.options(&script).port(port).token("hush").start();
         let error = within("the start", start).await.unwrap_err();
-        assert!(matches!(error, LocalError::ForeignListener { port: taken } if taken == port), "{error:?}");
+        assert!(
+            matches!(error, LocalError::ForeignListener { port: taken, .. } if taken == port),
+            "{error:?}"
+        );
         assert_eq!(rival.received(), "");
         fs::remove_file(&file).unwrap();
         let error = within("the start", home.options(&script).token("hush").start()).await.unwrap_err();
