@@ -7,8 +7,10 @@
 //! client, session    what a program holds                                       (public face)
 //! tracker            one task per session, the owner of its state: create, acquire, catch up, reopen, turns, writing
 //! inbox, feed        its mailbox; what brings events of the client there, in the order of the stream
+//! early, progress    events of sessions that are being created; how far the stream is stored               (pure)
 //! answers            stores answers to agent requests before they are sent
 //! scan               reads a part of the server's stream a second time
+//! remote             follows a turn on the endpoint of another process
 //! entry, restored    what is stored of an event; how a session was restored
 //! failures           what failures mean for a session                                      (pure)
 //! compare, replay    what an agent replays against what is stored; the history as text    (pure)
@@ -20,6 +22,7 @@
 mod answers;
 mod client;
 mod compare;
+mod early;
 mod entry;
 mod events_lost;
 mod failures;
@@ -27,6 +30,8 @@ mod feed;
 mod inbox;
 mod maintenance;
 mod options;
+mod progress;
+mod remote;
 mod replay;
 mod restored;
 mod scan;

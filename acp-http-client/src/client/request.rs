@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use super::handle::AcpHttpClient;
 use crate::{
-    Error, Json, MessageId, Order, RequestOptions, Typed, json,
+    Error, Json, MessageId, Order, RequestOptions, RpcError, Typed, json,
     outbound::{Draft, Exchange},
     printable::safe_error,
     rpc::Outgoing,
@@ -102,14 +102,27 @@ impl<R> Request<R> {
     /// # Errors
     /// As awaiting it.
     pub async fn with_order(self) -> Result<(R, Order), Error> {
+        let (response, order) = self.settled().await?;
+        Ok((response.map_err(|error| Error::Rpc { error, status: None })?, order))
+    }
+
+    /// Sends it, and returns its response, also an error response, with whether its order behind the updates was
+    /// verified.
+    ///
+    /// # Errors
+    /// As awaiting it, except for an error response.
+    pub async fn settled(self) -> Result<(Result<R, RpcError>, Order), Error> {
         let Self { client, method, draft, options, read } = self;
         let draft = draft?;
         // A handle is held, so that a connection lives at least as long as its calls.
         let span = client.core().spans.request(&method, draft.number);
         let settled = Exchange::run(client.core().clone(), draft, options).instrument(span).await?;
-        let raw = settled.outcome.map_err(|error| Error::Rpc { error, status: None })?;
         let limit = client.core().options.limits.decoded;
-        read(&method, raw, limit).map(|value| (value, settled.order))
+        let response = match settled.outcome {
+            Ok(raw) => Ok(read(&method, raw, limit)?),
+            Err(error) => Err(error),
+        };
+        Ok((response, settled.order))
     }
 }
 

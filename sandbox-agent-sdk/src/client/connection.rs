@@ -67,6 +67,7 @@ impl Connection {
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let is_shared = endpoint.kind == ServerKind::Shared;
         hub.set_shared(is_shared);
+        hub.set_numbered(endpoint.kind != ServerKind::ConnectionId);
         let shared = Arc::new(Shared::new(is_shared, &options.limits));
         let router = RequestRouter::new(
             &client,
@@ -158,9 +159,24 @@ impl Connection {
         self.kind
     }
 
-    /// Builds another client of the same endpoint that reads the stream after this event number.
-    pub(super) fn reader(&self, after: u64) -> wire::AcpHttpClientBuilder {
-        self.wiring.reader(after)
+    /// Another client of the same endpoint, or of that one, which reads what follows the event of this number.
+    pub(super) fn reader(&self, path: Option<&str>, after: u64) -> wire::AcpHttpClientBuilder {
+        match path {
+            Some(path) => self.wiring.at(path).reader(after),
+            None => self.wiring.reader(after),
+        }
+    }
+
+    #[cfg(feature = "sessions")]
+    /// The path of the endpoint that no other process has; `None` if several processes share one.
+    pub(crate) fn own_path(&self) -> Option<&str> {
+        (self.kind == ServerKind::PerAgent).then(|| self.wiring.path())
+    }
+
+    #[cfg(feature = "sessions")]
+    /// Leaves the endpoint, with its agent, to another process when the connection ends.
+    pub(crate) fn leave_endpoint(&self) {
+        self.shared.left.store(true, Ordering::Release);
     }
 
     /// Routes an agent request that another reader of the stream received, as one that is addressed to this client.
@@ -251,10 +267,12 @@ impl Connection {
         self.shared.stop_requested.store(true, Ordering::Release);
         // What belongs to other clients is left to them before the rest is cancelled.
         self.shared.unclaimed.close();
+        // So is everything on an endpoint that another process uses.
+        let left = self.shared.left.load(Ordering::Acquire);
         let (hub, shared) = (Arc::clone(&self.hub), Arc::clone(&self.shared));
         let cancelled = self.wire.control().cancel_agent_requests_where(move |session| {
             let is_ours = |session| shared.owned.contains(session) || hub.has_pending_call(session);
-            !shared.is_shared || session.is_some_and(is_ours)
+            !left && (!shared.is_shared || session.is_some_and(is_ours))
         });
         // All of it has one deadline: a response that cannot be delivered does not hold up the end.
         let deadline = Instant::now() + self.options.timeouts.disconnect;
@@ -263,8 +281,11 @@ impl Connection {
             // What still runs for the agent ends without being waited for.
             self.handlers.close();
         }
+        if left {
+            self.wire.control().end(Error::Disconnected { what: "connect".to_owned() });
+        }
         // Closing a shared endpoint ends the streams of its other clients, too. A connection that was lost has none open.
-        if !(lost && self.kind == ServerKind::Shared) {
+        if !(left || lost && self.kind == ServerKind::Shared) {
             // Closing continues by itself when it is no longer waited for.
             match tokio::time::timeout_at(deadline.max(Instant::now() + CLOSE_AT_LEAST), self.wire.close())
                 .await
@@ -278,7 +299,7 @@ impl Connection {
         }
         // Events that have arrived are published before the end of the connection.
         self.barrier().await;
-        if self.kind == ServerKind::PerAgent {
+        if self.kind == ServerKind::PerAgent && !left {
             // Sessions that ended with the server were not requested to end, and how they ended is unknown.
             let report = if lost { TerminationReport::default() } else { TerminationReport::requested() };
             self.hub.end_all(&report);

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
 use super::hub::{Hub, Numbered, ended_event};
-use super::names::SESSION_UPDATE;
+use super::names::{AGENT_EXITED, SESSION_UPDATE};
 use super::reading::{request_record, response_record};
 use super::router::RequestRouter;
 use super::stream::StreamPosition;
@@ -225,7 +225,7 @@ impl EventLoop {
                 let at = numbered(&notification.meta, notification.params.as_bytes());
                 self.session_ended(params, origin, at);
             }
-            "_adapter/agent_exited"
+            AGENT_EXITED
                 if origin == Origin::Live && self.shared.exit_notices_trusted.load(Ordering::Acquire) =>
             {
                 self.report(TerminationReport::from_agent_exited(&params), None);

@@ -63,8 +63,8 @@ pub(crate) struct Hub {
     state: Mutex<State>,
     /// Counts the incarnations of the server's stream.
     incarnation: AtomicU64,
-    /// Whether other clients see the same stream.
-    is_shared: Arc<AtomicBool>,
+    /// Whether other processes can read the same stream by the numbers of its events.
+    is_numbered: Arc<AtomicBool>,
     /// A logical clock: it orders responses and updates about sessions.
     clock: AtomicU64,
     /// How many calls load a session.
@@ -85,7 +85,7 @@ impl Hub {
             incarnation: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             loads: AtomicUsize::new(0),
-            is_shared: Arc::default(),
+            is_numbered: Arc::default(),
         }
     }
 
@@ -113,10 +113,10 @@ impl Hub {
         self.lock().logs.push(sink);
     }
 
-    /// Whether other clients see the stream of the present connection.
     #[cfg(feature = "sessions")]
-    pub(crate) fn is_shared(&self) -> &Arc<AtomicBool> {
-        &self.is_shared
+    /// Whether other processes can read the stream of the present connection by the numbers of its events.
+    pub(crate) fn is_numbered(&self) -> &Arc<AtomicBool> {
+        &self.is_numbered
     }
 
     /// Whether a log is read.

@@ -11,13 +11,15 @@
 //! hub                        who listens, which turn runs, which session has ended
 //! metering                   what turns use, and budgets that end them
 //! supports                   what the server and the agents behind it can do
-//! probe                      which kind of server it is
+//! probe, endpoints           which kind of server it is; the endpoints of a released one
 //! ```
 
 mod account;
 mod calls;
 pub(crate) mod capabilities;
 mod connection;
+#[cfg(feature = "sessions")]
+mod endpoints;
 pub(crate) mod event;
 mod event_loop;
 pub(crate) mod feature;
@@ -53,6 +55,9 @@ mod sync;
 mod turn;
 mod wiring;
 
+/// Where a released server has its endpoints, each with an agent process and a stream of its own.
+pub(crate) const ENDPOINTS: &str = "/v1/acp";
+
 pub use capabilities::Capabilities;
 pub use event::{Event, Events, Gap, Origin, SessionEnded, TurnEnded};
 pub use feature::{Feature, Support};
@@ -60,6 +65,8 @@ pub use handle::{SandboxAgentClient, SessionClaim, WeakClient};
 #[cfg(feature = "sessions")]
 pub(crate) use hub::{Hub, LogSink};
 pub use list::SessionList;
+#[cfg(feature = "sessions")]
+pub(crate) use names::AGENT_EXITED;
 pub use new_session::{ListSessions, NewSession, OpenSession};
 #[cfg(test)]
 pub(crate) use offers::client_capabilities;

@@ -16,6 +16,8 @@ pub(super) const SESSION_UPDATE: &str = "session/update";
 pub(super) const SET_MODE: &str = "session/set_mode";
 pub(super) const SET_MODEL: &str = "session/set_model";
 pub(super) const SET_OPTION: &str = "session/set_config_option";
+/// The notice of a released server and of the adapter that the one agent of an endpoint has ended.
+pub(crate) const AGENT_EXITED: &str = "_adapter/agent_exited";
 pub(super) const DETACH: &str = "_sandboxagent/session/detach";
 pub(super) const EXTENDED_GET: &str = "_sandboxagent/session/get";
 pub(super) const EXTENDED_LIST: &str = "_sandboxagent/session/list";

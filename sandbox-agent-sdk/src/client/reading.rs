@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use acp_http_client as wire;
 use futures::future::BoxFuture;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::connection::Connection;
 use super::hub::ended_event;
 use super::lifecycle::Inner;
-use super::names::SESSION_UPDATE;
+use super::names::{AGENT_EXITED, SESSION_UPDATE};
 use super::stream::{LogEntry, LogRecord, StreamPosition};
 use crate::client::limits::{BodyKind, Limits};
 use crate::error::{AgentUnparsed, RpcError};
@@ -49,11 +50,15 @@ struct Opened {
     events: wire::Events,
     requests: wire::AgentRequests,
     /// Resolves when everything was read that the server had when the stream was opened; `None` afterwards.
-    probe: Option<BoxFuture<'static, Result<(), Error>>>,
+    probe: Option<Probe>,
+    /// Whether the one agent of the endpoint has ended, so that nothing responds to the probe.
+    has_ended: bool,
     limits: Limits,
     incarnation: u64,
     /// The entries that were read and not returned yet.
     pending: Option<LogEntry>,
+    /// How long an endpoint without an agent is silent before everything was read.
+    quiet: Duration,
     /// Agent requests that were read, and may be offered or answered while the stream is open.
     asked: Vec<(wire::AgentRequest, wire::Responder)>,
     connection: Arc<Connection>,
@@ -61,9 +66,19 @@ struct Opened {
 
 impl StreamReader {
     pub(super) fn new(inner: Arc<Inner>, from: StreamPosition, to: Option<u64>) -> Self {
+        Self::open(inner, None, from, to)
+    }
+
+    #[cfg(feature = "sessions")]
+    /// Reads another endpoint of a released server.
+    pub(super) fn at(inner: Arc<Inner>, path: String, from: StreamPosition) -> Self {
+        Self::open(inner, Some(path), from, None)
+    }
+
+    fn open(inner: Arc<Inner>, path: Option<String>, from: StreamPosition, to: Option<u64>) -> Self {
         let opening = async move {
             let connection = inner.connection().await?;
-            Opened::new(connection, from)
+            Opened::new(connection, path.as_deref(), from)
         };
         Self {
             state: State::Opening(Box::pin(opening)),
@@ -137,6 +152,34 @@ impl StreamReader {
         request.is_some_and(|(_, responder)| responder.respond(result))
     }
 
+    #[cfg(feature = "sessions")]
+    /// Returns what comes behind the end that [`next`](Self::next) has reached; `None` once the stream has ended.
+    pub(crate) async fn follow(&mut self) -> Option<LogEntry> {
+        let State::Read(opened) = &mut self.state else { return None };
+        loop {
+            let event = opened.events.recv().await?;
+            opened.keep_requests();
+            if let Some(entry) = opened.read(event) {
+                return Some(entry);
+            }
+        }
+    }
+
+    #[cfg(feature = "sessions")]
+    /// Answers an agent request that was read as cancelled.
+    pub(crate) fn cancel_request(&mut self, request_id: &str) {
+        // A responder that is dropped responds so.
+        drop(self.opened().and_then(|opened| opened.take_request(request_id)));
+    }
+
+    #[cfg(feature = "sessions")]
+    /// Cancels the turn of a session on the endpoint that is read.
+    pub(crate) async fn cancel_turn(&mut self, session: &str) -> Result<(), Error> {
+        let Some(opened) = self.opened() else { return Err(Error::NotConnected) };
+        let notification = wire::schema::v1::CancelNotification::new(session.to_owned());
+        opened.wire.cancel(notification).await.map_err(Error::from_wire)
+    }
+
     fn opened(&mut self) -> Option<&mut Opened> {
         match &mut self.state {
             State::Reading(opened) | State::Read(opened) => Some(opened),
@@ -206,31 +249,24 @@ impl StreamReader {
 }
 
 impl Opened {
-    fn new(connection: Arc<Connection>, from: StreamPosition) -> Result<Self, Error> {
+    fn new(connection: Arc<Connection>, path: Option<&str>, from: StreamPosition) -> Result<Self, Error> {
         if connection.kind() == ServerKind::ConnectionId {
             return Err(Error::Unsupported { method: "reading the stream".to_owned() });
         }
         // The event at the position comes first, so that it can be compared.
-        let (builder, requests) = connection.reader(from.offset.saturating_sub(1)).agent_requests();
+        let (builder, requests) = connection.reader(path, from.offset.saturating_sub(1)).agent_requests();
         let wire = builder.build().map_err(Error::from_wire)?;
         let events = wire.events().untyped();
-        // Every server responds to it, if only with an error, behind everything that it had before.
-        let probe = wire.request_raw("session/list", &json!({})).ordered(true);
-        let probe = Box::pin(async move {
-            match probe.await {
-                // Its position in the stream counts, and not what it says.
-                Ok(_) | Err(wire::Error::Rpc { .. }) => Ok(()),
-                Err(error) => Err(Error::from_wire(error)),
-            }
-        });
         Ok(Self {
+            probe: Some(probe(&wire)),
             wire,
             events,
             requests,
-            probe: Some(probe),
+            has_ended: false,
             limits: connection.options.limits.clone(),
             incarnation: connection.hub.incarnation(),
             pending: None,
+            quiet: wire::Timeouts::default().backlog_quiet,
             asked: Vec::new(),
             connection,
         })
@@ -242,13 +278,18 @@ impl Opened {
         }
         loop {
             let event = match &mut self.probe {
+                // The server sends what it has at once, and nothing follows.
+                _ if self.has_ended => match tokio::time::timeout(self.quiet, self.events.recv()).await {
+                    Ok(Some(event)) => event,
+                    Ok(None) | Err(_) => return Ok(None),
+                },
                 Some(probe) => tokio::select! {
                     biased;
                     // A stream that ends before the probe's response is not read to its end.
                     event = self.events.recv() => event.ok_or(Error::NotConnected)?,
                     probed = probe => {
                         self.probe = None;
-                        probed?;
+                        self.check_order(probed?)?;
                         continue;
                     }
                 },
@@ -258,10 +299,31 @@ impl Opened {
                 },
             };
             self.keep_requests();
+            match &event {
+                wire::Event::Notification(notification) if notification.method == AGENT_EXITED => {
+                    self.has_ended |= self.connection.kind() == ServerKind::PerAgent;
+                }
+                // The response may have been lost with the stream, or with the server.
+                wire::Event::Reconnected { .. } if self.probe.is_some() => {
+                    self.probe = Some(probe(&self.wire))
+                }
+                _ => {}
+            }
             if let Some(entry) = self.read(event) {
                 return Ok(Some(entry));
             }
         }
+    }
+
+    /// A response whose order is not verified ends the reading only if the stream is open, as where a server does not
+    /// echo responses. Else events before it may be missing.
+    fn check_order(&self, order: wire::Order) -> Result<(), Error> {
+        let is_open = matches!(self.wire.state(), wire::ConnectionState::Live);
+        if order == wire::Order::Verified || is_open {
+            return Ok(());
+        }
+        let source = Arc::new(std::io::Error::other("the stream broke while it was read"));
+        Err(Error::ConnectionLost { what: "reading the stream".to_owned(), source })
     }
 
     /// Keeps the latest requests, within the number that a connection may have open.
@@ -299,6 +361,7 @@ impl Opened {
             wire::Event::Gap { from, to, .. } => (LogRecord::Missing(Gap { from, to }), None),
             wire::Event::Restarted { .. } => (LogRecord::Event(Event::ServerRestarted), None),
             wire::Event::Lagged(count) => (LogRecord::Event(Event::Lagged(count)), None),
+            wire::Event::TooLarge { error } => (LogRecord::Event(too_large(&Error::from_wire(error))), None),
             _ => return None,
         };
         Some(LogEntry::new(record, position, Origin::Replayed))
@@ -353,6 +416,18 @@ impl Drop for Opened {
             let _ = responder.ignore();
         }
     }
+}
+
+/// A request whose response stands behind everything that the server had before. Every server responds to it, if only
+/// with an error.
+type Probe = BoxFuture<'static, Result<wire::Order, Error>>;
+
+fn probe(wire: &wire::AcpHttpClient) -> Probe {
+    let probe = wire.request_raw("session/list", &json!({})).ordered(true).cancel_on_drop(false);
+    Box::pin(async move {
+        // Its position in the stream counts, and not what it says.
+        probe.settled().await.map(|(_, order)| order).map_err(Error::from_wire)
+    })
 }
 
 fn too_large(error: &Error) -> Event {

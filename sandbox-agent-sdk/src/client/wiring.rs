@@ -7,11 +7,12 @@ use reqwest::header::HeaderName;
 use serde_json::json;
 use tokio::time::Duration;
 
+use super::ENDPOINTS;
 use super::probe::Endpoint;
 use crate::{ClientOptions, ServerKind};
 
 /// How long the request that closes a connection to a released server is given to be sent.
-const RELEASED_CLOSE: Duration = Duration::from_millis(300);
+pub(super) const RELEASED_CLOSE: Duration = Duration::from_millis(300);
 
 /// An endpoint and how it is talked to.
 #[derive(Clone)]
@@ -32,7 +33,7 @@ impl Wiring {
         agent: &str,
     ) -> Self {
         let path = match endpoint.kind {
-            ServerKind::PerAgent => format!("/v1/acp/{}", server_id(agent)),
+            ServerKind::PerAgent => format!("{ENDPOINTS}/{}", server_id(agent)),
             _ => endpoint.path.to_owned(),
         };
         let (kind, header) = (endpoint.kind, endpoint.header.clone());
@@ -51,9 +52,32 @@ impl Wiring {
         }
     }
 
-    /// Another client of the endpoint, which reads what follows the event of this number.
+    /// Another client of the endpoint, which reads what follows the event of this number. It starts no agent, and it
+    /// leaves agent requests beyond its limit to the connection instead of refusing them.
     pub(super) fn reader(&self, after: u64) -> wire::AcpHttpClientBuilder {
-        self.builder().resume_from(after.to_string())
+        let builder = self.builder().limits(self.limits().refusals(0)).resume_from(after.to_string());
+        match self.kind {
+            ServerKind::PerAgent => builder.dialect(wire::Dialect::ADAPTER),
+            _ => builder,
+        }
+    }
+
+    /// The same server with the endpoint of another process.
+    pub(super) fn at(&self, path: &str) -> Self {
+        Self { path: path.to_owned(), ..self.clone() }
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn limits(&self) -> wire::Limits {
+        let limits = &self.options.limits;
+        let mut wired = wire::Limits::default();
+        wired.message = limits.message;
+        wired.decoded = limits.message.saturating_mul(limits.expansion);
+        wired.open_requests = limits.open_requests;
+        wired
     }
 
     fn builder(&self) -> wire::AcpHttpClientBuilder {
@@ -71,13 +95,9 @@ impl Wiring {
             ServerKind::PerAgent => times.disconnect.min(RELEASED_CLOSE),
             _ => times.disconnect,
         };
-        let mut limits = wire::Limits::default();
-        limits.message = options.limits.message;
-        limits.decoded = options.limits.message.saturating_mul(options.limits.expansion);
-        limits.open_requests = options.limits.open_requests;
         let mut builder = wire::AcpHttpClient::builder(&options.base_url)
             .http_client(self.http.clone())
-            .limits(limits)
+            .limits(self.limits())
             .timeouts(timeouts)
             .reconnect(options.reconnect.clone())
             .path(&self.path)

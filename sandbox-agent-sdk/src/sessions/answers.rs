@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::entry::{Entry, is_stored, rpc_id_of};
-use super::feed::Feed;
+use super::feed::{Feed, Mailbox};
 use super::store::StoredEventKind;
 use super::tracker::Command;
 use crate::requests::{AgentRequest, RequestHandler, Response};
@@ -19,8 +19,11 @@ pub(super) struct Answers(pub(super) Weak<Feed>);
 impl Answers {
     /// Whether an answer to this request is stored.
     pub(super) fn selects(&self, request: &AgentRequest) -> bool {
-        let answering = |session: &str| self.0.upgrade()?.answering(session);
-        is_stored(request.method()) && request.session_id().and_then(answering).is_some()
+        is_stored(request.method()) && self.tracker_of(request).is_some()
+    }
+
+    fn tracker_of(&self, request: &AgentRequest) -> Option<Mailbox> {
+        self.0.upgrade()?.answering(request.session_id()?, request.id())
     }
 }
 
@@ -32,8 +35,8 @@ impl RequestHandler for Answers {
         if let Some(tool_call) = tool_call {
             payload["toolCallId"] = tool_call.clone();
         }
-        let inbox = request.session_id().and_then(|session| self.0.upgrade()?.answering(session));
-        // It is published now, in its place between the updates.
+        let inbox = self.tracker_of(&request);
+        // It is published now, in its order between the updates.
         let response = request.forward();
         Box::pin(async move {
             let response = response.await;

@@ -252,6 +252,7 @@ impl StoredClient {
         Box::pin(async move {
             let deadline = client.shared.flush_deadline();
             client.shared.feed.set_asleep(false);
+            client.shared.leave_endpoint_in_use(&client.client, deadline).await;
             client.client.disconnect().await?;
             client.flush_until(deadline).await
         })

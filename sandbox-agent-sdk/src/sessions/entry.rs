@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind};
+use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind, raw_update};
 use crate::Event;
 use crate::client::event::Weight;
 use crate::client::random::random_id;
@@ -15,21 +15,23 @@ use crate::stream::{LogRecord, StreamPosition as Position};
 pub(super) struct Entry {
     pub(super) kind: StoredEventKind,
     pub(super) payload: Value,
-    /// Where it stands in a stream that every client of the server sees.
-    pub(super) place: Option<Position>,
+    /// Where it stands in a stream that other processes can read.
+    pub(super) position: Option<Position>,
     /// The JSON-RPC id of an agent request.
     pub(super) rpc_id: Option<String>,
     /// Its approximate size in bytes.
     pub(super) weight: usize,
     /// The stream that it came on, as the feed counts them.
     pub(super) stream: u64,
+    /// Whether nothing behind it counts as stored until it is.
+    pub(super) is_held: bool,
 }
 
 impl Entry {
     /// What is stored of an entry of the log, if anything is.
-    pub(super) fn of_record(record: &LogRecord, place: Option<Position>) -> Option<Self> {
+    pub(super) fn of_record(record: &LogRecord, position: Option<Position>) -> Option<Self> {
         let (request_id, method, params) = match record {
-            LogRecord::Event(event) => return Self::of(event, place),
+            LogRecord::Event(event) => return Self::of(event, position),
             LogRecord::Missing(gap) => return Some(Self::gap(Some(gap.from), Some(gap.to))),
             LogRecord::AgentRequest { request_id, method, params } => (request_id, method, params),
             _ => return None,
@@ -41,22 +43,23 @@ impl Entry {
         };
         let weight = crate::convert::decoded::value_size(params);
         let rpc_id = Some(rpc_id_of(request_id));
-        Some(Self { kind, payload: params.clone(), place, rpc_id, weight, stream: 0 })
+        Some(Self { position, rpc_id, weight, ..Self::own(kind, params.clone()) })
     }
 
     /// What is stored of an event, if anything is.
-    pub(super) fn of(event: &Event, place: Option<Position>) -> Option<Self> {
+    pub(super) fn of(event: &Event, position: Option<Position>) -> Option<Self> {
         let (kind, payload) = match event {
-            Event::Update(update) => (StoredEventKind::Update, update.raw().clone()),
+            Event::Update(update) => (StoredEventKind::Update, NewEvent::update_payload(update)),
             Event::SessionEnded(ended) => (StoredEventKind::Ended, json!(ended.termination)),
             Event::Other { method, params, .. } => {
                 (StoredEventKind::Notification, json!({"method": method, "params": params}))
             }
             Event::Gap(gap) => (StoredEventKind::Gap, json!({"from": gap.from, "to": gap.to})),
             Event::Lagged(count) => (StoredEventKind::Lost, json!({ "count": count })),
+            Event::Malformed { lost: true, .. } => (StoredEventKind::Lost, json!({ "count": 1 })),
             _ => return None,
         };
-        Some(Self { kind, payload, place, rpc_id: None, weight: event.weight(), stream: 0 })
+        Some(Self { position, weight: event.weight(), ..Self::own(kind, payload) })
     }
 
     /// Messages of the stream that are not stored, by their numbers as far as these are known.
@@ -66,7 +69,7 @@ impl Entry {
 
     /// An event that is not of the stream.
     pub(super) fn own(kind: StoredEventKind, payload: Value) -> Self {
-        Self { kind, payload, place: None, rpc_id: None, weight: 0, stream: 0 }
+        Self { kind, payload, position: None, rpc_id: None, weight: 0, stream: 0, is_held: false }
     }
 
     /// An event about an agent request.
@@ -77,8 +80,8 @@ impl Entry {
 
     /// The event to be stored.
     pub(super) fn into_event(self, incarnation: u64, now: Timestamp, turn_id: Option<&str>) -> NewEvent {
-        let key = match (&self.rpc_id, self.place) {
-            (None, Some(place)) => EventKey::Stream { incarnation, offset: place.offset },
+        let key = match (&self.rpc_id, self.position) {
+            (None, Some(position)) => EventKey::Stream { incarnation, offset: position.offset },
             // Every reader of the stream sees the request under this id.
             (Some(rpc_id), _) => EventKey::Id { id: key_of(self.kind.as_str(), turn_id, rpc_id) },
             (None, None) => EventKey::Id { id: random_id() },
@@ -90,10 +93,24 @@ impl Entry {
         event
     }
 
+    /// The stream and the offset that do not count as stored until this is.
+    pub(super) fn held_at(&self) -> Option<(u64, u64)> {
+        Some((self.stream, self.position.filter(|_| self.is_held)?.offset))
+    }
+
+    /// The update that it is, or an empty value.
+    pub(super) fn update(&self) -> &Value {
+        match self.kind {
+            StoredEventKind::Update => raw_update(&self.payload),
+            _ => &Value::Null,
+        }
+    }
+
     /// What it changes in the record of its session.
     pub(super) fn patch(&self, patch: &mut RecordPatch) {
-        match (&self.kind, self.payload["sessionUpdate"].as_str()) {
-            (StoredEventKind::Update, Some("session_info_update")) => match self.payload.get("title") {
+        let update = self.update();
+        match (&self.kind, update["sessionUpdate"].as_str()) {
+            (StoredEventKind::Update, Some("session_info_update")) => match update.get("title") {
                 Some(Value::String(title)) => patch.title = Change::Set(title.clone()),
                 Some(Value::Null) => patch.title = Change::Clear,
                 _ => {}
@@ -112,8 +129,7 @@ impl Entry {
 fn key_of(kind: &str, turn_id: Option<&str>, rpc_id: &str) -> String {
     let mut key = format!("{kind}:{}:{rpc_id}", turn_id.unwrap_or_default());
     if key.len() > super::store::MAX_KEY_BYTES {
-        let place = Position::of(0, 0, key.as_bytes());
-        key = format!("{kind}:{:016x}", place.fingerprint);
+        key = format!("{kind}:{:016x}", Position::of(0, 0, key.as_bytes()).fingerprint);
     }
     key
 }

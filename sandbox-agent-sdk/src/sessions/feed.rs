@@ -1,6 +1,6 @@
 //! Brings what the client sees to the trackers of stored sessions.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -8,8 +8,10 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tokio::sync::Notify;
 
+use super::early::Early;
 use super::entry::Entry;
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Item, Pushed};
+use super::progress::Progress;
 use super::store::StoredEventKind;
 use super::tracker::Command;
 use crate::client::{Hub, LogSink};
@@ -19,21 +21,17 @@ use crate::session::Timestamp;
 use crate::stream::{LogEntry, LogRecord, StreamPosition as Position};
 use crate::{ConnectionState, Error, Event, TurnOutcome};
 
-/// How many bytes are held for sessions that are being created, and how many events of each.
-const EARLY_BYTES: usize = 32 << 20;
-const EARLY_EVENTS: usize = 8192;
-/// How many places of the stream are remembered, to know how far it is stored.
-const POSITIONS: usize = 4096;
-
-type Mailbox = Arc<Inbox<Command>>;
+pub(super) type Mailbox = Arc<Inbox<Command>>;
 
 /// Sees everything, in the order of the stream, and gives each tracker what belongs to its session.
 #[derive(Debug)]
 pub(super) struct Feed {
     /// Guards the routes; held for a look-up and a push. The hub's lock may be held around it, never the other way.
     state: Mutex<State>,
-    /// Whether other clients see the same stream, so that positions in it mean something to them.
-    is_shared: Arc<AtomicBool>,
+    /// Whether other processes can read the same stream, so that positions in it mean something to them.
+    is_numbered: Arc<AtomicBool>,
+    /// How many events may pass before the progress is stored without an append.
+    advance_every: usize,
     /// Whether there is no connection although the application did not disconnect: what needs one connects.
     asleep: AtomicBool,
     /// Whether the connection is being ended because nothing happens.
@@ -42,7 +40,10 @@ pub(super) struct Feed {
     closed: AtomicBool,
     /// Events that did not fit, by session, until they are reported.
     lost: Mutex<BTreeMap<String, u64>>,
-    pub(super) losing: Notify,
+    /// Whether the progress is to be stored.
+    is_due: AtomicBool,
+    /// Something was lost, or the progress is to be stored, or the feed is closed.
+    pub(super) news: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -55,17 +56,13 @@ struct State {
     turns: HashMap<String, Mailbox>,
     /// Turns of other programs, by the JSON-RPC id of their prompt.
     foreign: HashMap<String, Mailbox>,
-    /// How many sessions are being created, and what came for sessions that are not known meanwhile.
-    creating: usize,
-    early: HashMap<String, Early>,
-    early_bytes: usize,
-    /// The latest places of the stream.
-    places: VecDeque<Position>,
+    /// Agent requests on endpoints of other processes that are offered here, by session and id.
+    offered: HashMap<(String, String), Mailbox>,
+    early: Early,
     /// The trackers whose sessions were gone with the connection or the server, until they are bound again. What their
-    /// sessions report meanwhile is not seen here, so that nothing counts as scanned.
+    /// sessions report meanwhile is not seen here, so that nothing counts as stored.
     unseen: Vec<Mailbox>,
-    /// The offsets that trackers have not stored yet.
-    unstored: BTreeMap<u64, usize>,
+    progress: Progress,
     clock: u64,
     /// The clock when the stream was lost last.
     lost_at: Option<u64>,
@@ -84,12 +81,6 @@ struct Route {
     bound_at: u64,
 }
 
-#[derive(Debug, Default)]
-struct Early {
-    entries: Vec<Entry>,
-    lost: u64,
-}
-
 /// A moment: what was bound before a later loss of the agent is gone with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moment {
@@ -99,15 +90,17 @@ pub(super) struct Moment {
 
 impl Feed {
     /// A feed that sees everything from now on.
-    pub(super) fn attached(hub: &Hub) -> Arc<Self> {
+    pub(super) fn attached(hub: &Hub, advance_every: usize) -> Arc<Self> {
         let feed = Arc::new(Self {
             state: Mutex::default(),
-            is_shared: Arc::clone(hub.is_shared()),
+            is_numbered: Arc::clone(hub.is_numbered()),
+            advance_every,
             asleep: AtomicBool::new(false),
             falling_asleep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             lost: Mutex::default(),
-            losing: Notify::new(),
+            is_due: AtomicBool::new(false),
+            news: Notify::new(),
         });
         hub.attach(Arc::<Self>::clone(&feed));
         feed
@@ -116,7 +109,7 @@ impl Feed {
     /// Nothing stores what is pushed any more.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.losing.notify_one();
+        self.news.notify_one();
     }
 
     /// Whether there is no connection although the application did not disconnect.
@@ -190,26 +183,29 @@ impl Feed {
         if but.is_none() {
             state.unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
             state.foreign.retain(|_, turn| !Arc::ptr_eq(turn, inbox));
+            state.offered.retain(|_, offered| !Arc::ptr_eq(offered, inbox));
         }
     }
 
     /// A session is being created: what comes for unknown sessions is held until the guard is dropped.
     pub(super) fn creating(self: &Arc<Self>) -> Creating {
-        self.lock().creating += 1;
+        self.lock().early.creating += 1;
         Creating(Arc::clone(self))
     }
 
     /// Gives what came for a session while it was created to its tracker.
     pub(super) fn claim_early(&self, agent_session: &str, inbox: &Mailbox) {
         let mut state = self.lock();
-        let Some(early) = state.early.remove(agent_session) else { return };
-        for mut entry in early.entries {
-            entry.stream = state.stream;
-            state.early_bytes = state.early_bytes.saturating_sub(entry.weight);
-            state.pending(&entry);
-            inbox.push(entry);
+        let held = state.early.claim(agent_session);
+        let mut give = |at: Option<(u64, u64)>, pushed: Pushed| {
+            at.filter(|_| !pushed.is_held()).into_iter().for_each(|at| state.settle(at));
+        };
+        for entry in held.entries {
+            give(entry.held_at(), inbox.push(entry));
         }
-        inbox.lose(early.lost);
+        if let Some((first, count)) = held.lost {
+            give(first.held_at(), inbox.lose(first, count));
+        }
     }
 
     /// A turn of this process runs in an agent's session.
@@ -224,36 +220,45 @@ impl Feed {
         self.lock().foreign.insert(request.to_owned(), Arc::clone(inbox));
     }
 
-    /// Events at these offsets of these streams are stored, or given up.
-    pub(super) fn settled(&self, places: impl IntoIterator<Item = (u64, u64)>) {
+    /// An agent request on the endpoint of another process is offered to the application.
+    pub(super) fn offer(&self, session: &str, request: &str, inbox: &Mailbox) {
+        self.lock().offered.insert((session.to_owned(), request.to_owned()), Arc::clone(inbox));
+    }
+
+    /// Events at these offsets of these streams are stored, or need not be.
+    pub(super) fn settle(&self, held: impl IntoIterator<Item = (u64, u64)>) {
         let mut state = self.lock();
-        for (stream, offset) in places {
-            if stream != state.stream {
-                continue;
-            }
-            if let Some(count) = state.unstored.get_mut(&offset) {
-                *count -= 1;
-                if *count == 0 {
-                    state.unstored.remove(&offset);
-                }
-            }
-        }
+        held.into_iter().for_each(|at| state.settle(at));
     }
 
-    /// The latest place of the stream.
-    pub(super) fn place(&self) -> Option<Position> {
-        self.lock().places.back().copied()
+    /// What a tracker has not stored need not be stored.
+    pub(super) fn discard(&self, items: impl IntoIterator<Item = Item<Command>>) {
+        self.settle(items.into_iter().filter_map(|item| match item {
+            Item::Event(entry) => entry.held_at(),
+            Item::Lost(first, _) => first.held_at(),
+            Item::Command(_) => None,
+        }));
     }
 
-    /// Up to where everything of every session is stored.
+    /// The latest position of the stream.
+    pub(super) fn position(&self) -> Option<Position> {
+        self.lock().progress.latest()
+    }
+
+    /// Up to where everything of every session is stored, and of which stream.
     pub(super) fn scanned_to(&self) -> Option<(u64, Position)> {
-        let state = self.lock();
-        if !state.unseen.is_empty() {
+        let mut state = self.lock();
+        if !state.unseen.is_empty() || state.routes.is_empty() {
             return None;
         }
-        let first = state.unstored.keys().next().copied().unwrap_or(u64::MAX);
-        let place = state.places.iter().rev().find(|place| place.offset < first)?;
-        Some((state.stream, *place))
+        let position = state.progress.stored_to()?;
+        state.progress.report();
+        Some((state.stream, position))
+    }
+
+    /// Whether the progress is to be stored, since the last call.
+    pub(super) fn take_due(&self) -> bool {
+        self.is_due.swap(false, Ordering::AcqRel)
     }
 
     /// When something last happened in any session, stored or not.
@@ -270,24 +275,27 @@ impl Feed {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         *lost.entry(session.to_owned()).or_default() += 1;
         drop(lost);
-        self.losing.notify_one();
+        self.news.notify_one();
     }
 
     fn deliver(&self, state: &mut State, session: &str, mut entry: Entry) {
         entry.stream = state.stream;
-        if let Some(route) = state.routes.get(session) {
-            let (inbox, id) = (Arc::clone(&route.inbox), route.session.clone());
-            let offset = entry.place.map(|place| place.offset);
-            if inbox.push(entry) {
-                offset.into_iter().for_each(|offset| *state.unstored.entry(offset).or_default() += 1);
-            } else {
-                self.lose(&id);
+        entry.is_held = entry.position.is_some();
+        let at = entry.held_at();
+        let is_held = if let Some(route) = state.routes.get(session) {
+            let pushed = route.inbox.push(entry);
+            if matches!(pushed, Pushed::FirstLost | Pushed::Lost) {
+                self.lose(&route.session);
             }
+            pushed.is_held()
         } else if let Some(gone) = state.gone.remove(session).filter(|_| entry.kind == StoredEventKind::Ended)
         {
-            let _ = gone.inbox.push(entry);
-        } else if state.creating > 0 {
-            state.hold(session, entry);
+            gone.inbox.push(entry).is_held()
+        } else {
+            state.early.creating > 0 && state.early.hold(session, entry)
+        };
+        if let Some((_, offset)) = at.filter(|_| is_held) {
+            state.progress.hold(offset);
         }
     }
 
@@ -297,27 +305,9 @@ impl Feed {
 }
 
 impl State {
-    fn pass(&mut self, place: Position) {
-        if self.places.len() == POSITIONS {
-            self.places.pop_front();
-        }
-        self.places.push_back(place);
-    }
-
-    fn pending(&mut self, entry: &Entry) {
-        if let Some(place) = entry.place {
-            *self.unstored.entry(place.offset).or_default() += 1;
-        }
-    }
-
-    fn hold(&mut self, session: &str, entry: Entry) {
-        let fits = self.early_bytes + entry.weight <= EARLY_BYTES;
-        let early = self.early.entry(session.to_owned()).or_default();
-        if fits && early.entries.len() < EARLY_EVENTS {
-            self.early_bytes += entry.weight;
-            early.entries.push(entry);
-        } else {
-            early.lost += 1;
+    fn settle(&mut self, (stream, offset): (u64, u64)) {
+        if stream == self.stream {
+            self.progress.settle(offset);
         }
     }
 
@@ -330,8 +320,7 @@ impl State {
     fn end_before(&mut self, before: u64) {
         self.ended_before = before;
         self.stream += 1;
-        self.places.clear();
-        self.unstored.clear();
+        self.progress = Progress::default();
         self.foreign.clear();
         let gone = self.routes.extract_if(|_, route| route.bound_at < before);
         for (id, route) in gone {
@@ -366,10 +355,11 @@ impl State {
                 (self.away, self.lost_at) = (false, None);
                 self.end_before(self.clock);
             }
-            Event::Gap(_) | Event::Lagged(_) => {
+            // Nothing says which session they were of.
+            Event::Gap(_) | Event::Lagged(_) | Event::Malformed { lost: true, .. } => {
                 let Some(entry) = Entry::of(event, None) else { return };
                 for route in self.routes.values() {
-                    // What does not fit is counted in its place.
+                    // What does not fit is counted in its position.
                     let _ = route.inbox.push(entry.clone());
                 }
             }
@@ -380,10 +370,13 @@ impl State {
 
 impl LogSink for Feed {
     fn push(&self, entry: &LogEntry) {
-        let position = entry.position.filter(|_| self.is_shared.load(Ordering::Acquire));
+        let position = entry.position.filter(|_| self.is_numbered.load(Ordering::Acquire));
         let mut state = self.lock();
-        if let Some(position) = position {
-            state.pass(position);
+        if let Some(position) = position
+            && state.progress.pass(position) == self.advance_every
+        {
+            self.is_due.store(true, Ordering::Release);
+            self.news.notify_one();
         }
         match &entry.record {
             LogRecord::Response { request_id, result } => state.responded(request_id, result),
@@ -424,9 +417,12 @@ impl Feed {
         }
     }
 
-    /// The tracker that stores what is answered in a session.
-    pub(super) fn answering(&self, session: &str) -> Option<Mailbox> {
+    /// The tracker that stores the answer to an agent request of a session.
+    pub(super) fn answering(&self, session: &str, request: &str) -> Option<Mailbox> {
         let state = self.lock();
+        if let Some(offered) = state.offered.get(&(session.to_owned(), request.to_owned())) {
+            return Some(Arc::clone(offered));
+        }
         let route = state.routes.get(session).map(|route| &route.inbox);
         route.or_else(|| state.turns.get(session)).map(Arc::clone)
     }
@@ -456,10 +452,10 @@ pub(super) struct Creating(Arc<Feed>);
 impl Drop for Creating {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        state.creating -= 1;
-        if state.creating == 0 {
-            state.early.clear();
-            state.early_bytes = 0;
-        }
+        let unclaimed = state.early.end_creating();
+        unclaimed.iter().filter_map(Entry::held_at).for_each(|at| state.settle(at));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::entry::Entry;
 use super::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The mailbox of one tracker. Events are bounded in number and bytes, what does not fit is counted in its place.
+/// The mailbox of one tracker. Events are bounded in number and bytes, what does not fit is counted in its order.
 #[derive(Debug)]
 pub(super) struct Inbox<C> {
     capacity: usize,
@@ -28,13 +28,33 @@ struct State<C> {
     closed: bool,
 }
 
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pushed {
+    /// It waits to be stored.
+    Queued,
+    /// It did not fit. The mark of the loss that waits to be stored stands for it.
+    FirstLost,
+    /// It did not fit, as the ones before it.
+    Lost,
+    /// The tracker has ended.
+    Closed,
+}
+
+impl Pushed {
+    /// Whether the tracker will store it, itself or by the mark of a loss.
+    pub(super) fn is_held(self) -> bool {
+        matches!(self, Self::Queued | Self::FirstLost)
+    }
+}
+
 /// What waits for a tracker.
 #[derive(Debug)]
 pub(super) enum Item<C> {
     /// Something happened in the session.
     Event(Entry),
-    /// So many events did not fit.
-    Lost(u64),
+    /// So many events did not fit, of which this was the first.
+    Lost(Box<Entry>, u64),
     /// Something is asked of the tracker, or has to be noticed in order.
     Command(C),
 }
@@ -63,32 +83,37 @@ impl<C> Inbox<C> {
         self.lock().closed
     }
 
-    /// Adds an event; `false` if it does not fit and is counted as lost.
-    pub(super) fn push(&self, entry: Entry) -> bool {
+    /// Adds an event. What does not fit is counted in its position.
+    pub(super) fn push(&self, entry: Entry) -> Pushed {
         let mut state = self.lock();
         if state.closed {
-            return true;
+            return Pushed::Closed;
         }
         let fits = state.events < self.capacity
             && (state.bytes + entry.weight <= self.max_bytes || state.events == 0);
-        if fits {
+        let pushed = if fits {
             state.events += 1;
             state.bytes += entry.weight;
             state.items.push_back(Item::Event(entry));
+            Pushed::Queued
         } else {
-            state.lose(1);
-        }
+            state.lose(entry, 1)
+        };
         drop(state);
         self.filled.notify_one();
-        fits
+        pushed
     }
 
-    /// Counts events as lost in this place.
-    pub(super) fn lose(&self, count: u64) {
-        if count > 0 {
-            self.lock().lose(count);
-            self.filled.notify_one();
+    /// Counts events as lost in this position, of which this was the first.
+    pub(super) fn lose(&self, first: Entry, count: u64) -> Pushed {
+        let mut state = self.lock();
+        if state.closed {
+            return Pushed::Closed;
         }
+        let pushed = state.lose(first, count);
+        drop(state);
+        self.filled.notify_one();
+        pushed
     }
 
     /// Adds a command. Gives it back if the tracker has ended.
@@ -103,7 +128,7 @@ impl<C> Inbox<C> {
         Ok(())
     }
 
-    /// Adds a command that need not be heard.
+    /// Adds a command, unless the tracker has ended.
     pub(super) fn note(&self, command: C) {
         // A tracker that has ended has nothing to notice.
         let _ = self.command(command);
@@ -150,7 +175,7 @@ impl<C> Inbox<C> {
                     state.events -= 1;
                     state.bytes -= weight;
                 }
-                Some(Item::Lost(_)) => {}
+                Some(Item::Lost(..)) => {}
             }
             taken.extend(state.items.pop_front());
         }
@@ -170,6 +195,13 @@ impl<C> Inbox<C> {
         taken.into()
     }
 
+    /// Ends the mailbox if nothing is in it, and returns whether it did.
+    pub(super) fn close_if_empty(&self) -> bool {
+        let mut state = self.lock();
+        state.closed |= state.items.is_empty();
+        state.closed
+    }
+
     /// Ends the mailbox, and gives what is left in it.
     pub(super) fn close(&self) -> VecDeque<Item<C>> {
         let mut state = self.lock();
@@ -187,10 +219,12 @@ impl<C> Inbox<C> {
 }
 
 impl<C> State<C> {
-    fn lose(&mut self, count: u64) {
-        match self.items.back_mut() {
-            Some(Item::Lost(lost)) => *lost = lost.saturating_add(count),
-            _ => self.items.push_back(Item::Lost(count)),
+    fn lose(&mut self, first: Entry, count: u64) -> Pushed {
+        if let Some(Item::Lost(_, lost)) = self.items.back_mut() {
+            *lost = lost.saturating_add(count);
+            return Pushed::Lost;
         }
+        self.items.push_back(Item::Lost(Box::new(first), count));
+        Pushed::FirstLost
     }
 }

@@ -151,6 +151,10 @@ impl StoredClient {
         if idle.len() < live || !is_quiet {
             return Ok(Vec::new());
         }
+        if self.shared.leave_endpoint_in_use(self.client(), self.shared.deadline()).await {
+            // Its agent works for another process.
+            return Ok(Vec::new());
+        }
         self.shared.feed.set_falling_asleep(true);
         let is_ended = self.client().disconnect_if_idle().await;
         self.shared.feed.set_falling_asleep(false);
@@ -197,6 +201,7 @@ impl StoredClient {
         let suspending = self.shared.store.suspend(which, SystemTime::now().into());
         let suspended = tokio::time::timeout_at(deadline, suspending).await;
         let suspended = suspended.unwrap_or_else(|_| Err(store::StoreError::timed_out("suspend")));
+        self.shared.leave_endpoint_in_use(self.client(), deadline).await;
         let disconnected = self.client().disconnect().await;
         let flushed = self.flush_until(deadline).await;
         let count = suspended?;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::shared::Shared;
-use super::store::{EventQuery, MAX_PAGE, StoredEvent, StoredEventKind};
+use super::store::{EventQuery, MAX_PAGE, StoredEvent, StoredEventKind, raw_update};
 use crate::Error;
 
 /// What the history begins with.
@@ -68,16 +68,16 @@ impl Message {
         }
         let text = self.text();
         let whole = text.chars().count();
-        let mut kept = chars;
+        let mut length = chars;
         loop {
-            let start: String = text.chars().take(kept).collect();
+            let start: String = text.chars().take(length).collect();
             let line = json!({ self.speaker: {"shortened": start, "from": whole} }).to_string();
             let over = line.chars().count().saturating_sub(chars);
             if over == 0 {
                 return Some(line);
             }
             // What has to be escaped takes more room than it has characters.
-            kept = kept.checked_sub(over.div_ceil(ESCAPED)).filter(|kept| *kept > 0)?;
+            length = length.checked_sub(over.div_ceil(ESCAPED)).filter(|length| *length > 0)?;
         }
     }
 }
@@ -96,6 +96,7 @@ impl Messages {
             let content = payload.get("prompt").cloned().unwrap_or_else(|| payload.clone());
             return self.newest_first.push(Message { speaker: "user", content, tool: None });
         }
+        let payload = raw_update(payload);
         match payload["sessionUpdate"].as_str() {
             Some("agent_message_chunk") => {
                 let text = payload["content"]["text"].as_str().unwrap_or_default();
@@ -110,10 +111,10 @@ impl Messages {
             }
             Some("tool_call" | "tool_call_update") => {
                 let tool = payload["toolCallId"].as_str().unwrap_or_default().to_owned();
-                let mut told = json!({});
+                let mut call = json!({});
                 for name in ["title", "kind", "status"] {
                     if let Some(value) = payload.get(name).filter(|value| !value.is_null()) {
-                        told[name] = value.clone();
+                        call[name] = value.clone();
                     }
                 }
                 let known = self.newest_first.iter_mut().rev().take_while(|message| !message.is_prompt());
@@ -121,12 +122,12 @@ impl Messages {
                 match known {
                     // What is newer counts.
                     Some(Message { content: Value::Object(members), .. }) => {
-                        let older = told.as_object().cloned().unwrap_or_default();
+                        let older = call.as_object().cloned().unwrap_or_default();
                         for (name, value) in older {
                             members.entry(name).or_insert(value);
                         }
                     }
-                    _ => self.newest_first.push(Message { speaker: "tool", content: told, tool: Some(tool) }),
+                    _ => self.newest_first.push(Message { speaker: "tool", content: call, tool: Some(tool) }),
                 }
             }
             _ => {}
@@ -139,7 +140,7 @@ impl Messages {
             && self.newest_first.iter().filter(|message| message.is_prompt()).count() >= PROMPTS
     }
 
-    /// The history as text within the limits. The newest messages and the latest prompts are kept, and what is too
+    /// The history as text within the limits. It has the newest messages and the latest prompts, and what is too
     /// large is shortened.
     fn text(&self, limits: ReplayLimits) -> Option<String> {
         let mut room = limits.max_chars.checked_sub(INTRODUCTION.chars().count() + 1)?;

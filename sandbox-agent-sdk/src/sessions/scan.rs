@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::entry::Entry;
+use super::remote::ended;
 use super::store::StoredEventKind;
 use crate::error::RpcError;
 use crate::stream::{LogEntry, LogRecord, StreamPosition as Position, StreamReader};
-use crate::{Error, Event, SandboxAgentClient};
+use crate::{Error, Event};
 
 /// How many bytes of a session's messages are read at most.
 const MAX_BYTES: usize = 256 << 20;
@@ -40,7 +41,7 @@ pub(super) struct Scan {
     pub(super) entries: Vec<Entry>,
     /// The responses that were looked for, by the id of their request, with how many entries precede each.
     pub(super) responses: HashMap<String, (usize, Response)>,
-    /// Whether there are messages that the server no longer has. Each gap is in its place among the entries.
+    /// Whether there are messages that the server no longer has. Each gap is among the entries, in order.
     pub(super) has_gaps: bool,
     /// The last message.
     pub(super) end: Option<Position>,
@@ -54,7 +55,7 @@ impl Scan {
     ///
     /// # Errors
     /// If the server cannot be read a second time.
-    pub(super) async fn run(client: &SandboxAgentClient, wanted: &Wanted) -> Result<Self, Error> {
+    pub(super) async fn run(reader: StreamReader, wanted: &Wanted) -> Result<Self, Error> {
         let mut scan = Self {
             is_proven: false,
             is_other: false,
@@ -63,13 +64,16 @@ impl Scan {
             has_gaps: false,
             end: None,
             requests: Vec::new(),
-            reader: client.read(wanted.from, None),
+            reader,
         };
         let (mut bytes, mut is_incomplete) = (0, false);
         while let Some(entry) = scan.reader.next().await {
             let entry = entry?;
-            is_incomplete |=
-                matches!(entry.record, LogRecord::Missing(_) | LogRecord::Event(Event::Lagged(_)));
+            is_incomplete |= matches!(
+                entry.record,
+                LogRecord::Missing(_)
+                    | LogRecord::Event(Event::Lagged(_) | Event::Malformed { lost: true, .. })
+            );
             scan.take(entry, wanted, &mut bytes);
         }
         let is_same = scan.reader.is_same_stream();
@@ -103,9 +107,14 @@ impl Scan {
                 self.has_gaps = true;
                 self.entries.push(Entry::gap(Some(gap.from.max(wanted.behind.offset + 1)), Some(gap.to)));
             }
-            LogRecord::Event(Event::Lagged(count)) => {
+            LogRecord::Event(Event::Lagged(_) | Event::Malformed { lost: true, .. }) => {
                 self.has_gaps = true;
-                self.entries.push(Entry::own(StoredEventKind::Lost, json!({ "count": count })));
+                self.entries.extend(Entry::of_record(&entry.record, None));
+            }
+            record if ended(record).is_some() => {
+                let ended = ended(record).map(|ended| Entry { position: entry.position, ..ended });
+                let is_new = entry.position.is_none_or(|position| position.offset > wanted.behind.offset);
+                self.entries.extend(ended.filter(|_| is_new));
             }
             LogRecord::Response { request_id, result } if wanted.responses.contains(request_id) => {
                 self.responses.insert(request_id.clone(), (self.entries.len(), result.clone()));

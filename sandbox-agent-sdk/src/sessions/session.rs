@@ -154,11 +154,19 @@ impl StoredSession {
     }
 
     async fn cancel_open_turn(&self) -> Result<(), Error> {
-        let Some(agent_session) = self.agent_session() else { return Ok(()) };
         let inner = self.client.client().inner();
         let limit = inner.options.timeouts.cancel;
         let cancelled = async {
-            let cancelled = agent_session.cancel().await;
+            let shared = &self.client.shared;
+            let cancelled = match self.agent_session() {
+                Some(agent_session) => agent_session.cancel().await,
+                // It runs on the endpoint of another process.
+                None => {
+                    let asked =
+                        shared.ask(self.client.client(), &self.id, |answer| Ask::CancelRemote { answer });
+                    asked.await
+                }
+            };
             self.open_turn_ended().await;
             cancelled
         };
@@ -190,7 +198,7 @@ impl StoredSession {
             return Err(Error::NotAllowed { action: UserAction::Cancel, status });
         }
         match self.agent_session() {
-            Some(_) if self.open_turn().is_some() => self.cancel_open_turn().await,
+            _ if self.open_turn().is_some() => self.cancel_open_turn().await,
             Some(session) => session.cancel().await,
             None => Ok(()),
         }

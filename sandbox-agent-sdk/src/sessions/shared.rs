@@ -1,19 +1,23 @@
 //! What the stored sessions of a client share.
 
 use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::{Fuse, FusedFuture as _};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::answers::Answers;
 use super::events_lost::EventsLost;
-use super::feed::Feed;
+use super::feed::{Feed, Mailbox};
 use super::inbox::Inbox;
 use super::options::StoreOptions;
 use super::store::{
-    EventPage, EventQuery, Fingerprint, SessionRecord, SessionStore, StoreError, StreamPosition,
+    EventPage, EventQuery, Fingerprint, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError,
+    StreamPosition,
 };
 use super::tracker::{Ask, Command, Tracker, View};
 use crate::client::Hub;
@@ -40,22 +44,40 @@ pub(super) struct Shared {
     _answers: Registration,
     /// This process, as an owner of sessions.
     pub(super) owner: String,
-    /// The server, as positions name it.
-    pub(super) endpoint: String,
+    /// The server. Its incarnations are counted under this name.
+    pub(super) server: String,
     /// Guards the trackers; held for a look-up.
     trackers: Mutex<HashMap<String, Handle>>,
     /// Guards who follows which session; held for a look-up.
     followers: Mutex<HashMap<String, Vec<Weak<Queue<Event>>>>>,
     /// Guards what could not be stored since the last flush; held to add or take it.
     losses: Mutex<Losses>,
-    /// The incarnation of the server on the stream of this number.
-    incarnation: Mutex<Option<(u64, u64)>>,
+    /// Guards what is known of the stream that is read; held for a copy.
+    stream: Mutex<Option<KnownStream>>,
+}
+
+/// A stream of which the incarnation was determined.
+#[derive(Debug, Clone)]
+struct KnownStream {
+    /// Its number, as the feed counts them.
+    number: u64,
+    incarnation: u64,
+    endpoint: String,
 }
 
 #[derive(Debug, Default)]
 struct Losses {
     by_session: BTreeMap<String, EventsLost>,
     failure: Option<StoreError>,
+}
+
+/// What uses an endpoint of a released server.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum UsedBy<'a> {
+    /// Any stored session that may continue there, but for this one.
+    SessionsBut(&'a str),
+    /// A stored session that another process owns.
+    OtherProcesses,
 }
 
 /// The way to a tracker.
@@ -72,7 +94,7 @@ impl Shared {
         options: StoreOptions,
     ) -> Arc<Self> {
         let inner = client.inner();
-        let feed = Feed::attached(&inner.hub);
+        let feed = Feed::attached(&inner.hub, options.advance_every);
         let selects = Answers(Arc::downgrade(&feed));
         let shared = Arc::new(Self {
             store,
@@ -84,15 +106,15 @@ impl Shared {
                 .requests()
                 .register(move |request| selects.selects(request), Answers(Arc::downgrade(&feed))),
             owner: format!("own_{}", random_id()),
-            endpoint: inner.options.base_url.trim_end_matches('/').to_owned(),
+            server: inner.options.base_url.trim_end_matches('/').to_owned(),
             trackers: Mutex::default(),
             followers: Mutex::default(),
             losses: Mutex::default(),
-            incarnation: Mutex::default(),
+            stream: Mutex::default(),
         });
         let (feed, reporting) = (Arc::clone(&shared.feed), Arc::downgrade(&shared));
         // Without a runtime nothing happens that could be lost.
-        inner.spawn(async move { report_losses(&feed, &reporting).await });
+        inner.spawn(async move { report(&feed, &reporting).await });
         shared
     }
 
@@ -112,6 +134,7 @@ impl Shared {
             view,
             owned: None,
             lost: 0,
+            lost_at: None,
             is_failing: false,
         };
         let handle = Handle { inbox, view: seen };
@@ -137,7 +160,15 @@ impl Shared {
         let handle = lock(&self.trackers).remove(id);
         if let Some(handle) = handle {
             self.feed.unroute(&handle.inbox, None);
-            handle.inbox.close();
+            self.feed.discard(handle.inbox.close());
+        }
+    }
+
+    /// The tracker has ended.
+    pub(super) fn forget_tracker(&self, id: &str, inbox: &Mailbox) {
+        let mut trackers = lock(&self.trackers);
+        if trackers.get(id).is_some_and(|known| Arc::ptr_eq(&known.inbox, inbox)) {
+            trackers.remove(id);
         }
     }
 
@@ -150,17 +181,19 @@ impl Shared {
     ) -> Result<T, Error> {
         let (sender, answer) = oneshot::channel();
         let mut command = Command::Ask(ask(sender));
-        // A tracker may have ended since it was found.
-        for _ in 0..2 {
+        loop {
             let handle = self.tracker(client, id);
             match handle.inbox.command(command) {
                 Ok(()) => return answer.await.map_err(|_| Error::NotConnected)?,
                 Err(refused) => command = refused,
             }
-            lock(&self.trackers).retain(|_, known| !Arc::ptr_eq(&known.inbox, &handle.inbox));
+            if self.tracked(id).is_none_or(|known| !Arc::ptr_eq(&known.inbox, &handle.inbox)) {
+                // It could not be started: the client is gone.
+                return Err(Error::NotConnected);
+            }
+            // It has ended since it was found.
+            self.forget_tracker(id, &handle.inbox);
         }
-        drop(command);
-        answer.await.map_err(|_| Error::NotConnected)?
     }
 
     /// The events of a session, whatever session of the agent it is.
@@ -244,39 +277,118 @@ impl Shared {
         result.unwrap_or_else(|_| Err(StoreError::timed_out("the store")))
     }
 
-    pub(super) fn position(&self, incarnation: u64, place: Position) -> StreamPosition {
-        StreamPosition { incarnation, offset: place.offset, fingerprint: Fingerprint(place.fingerprint) }
+    pub(super) fn position(&self, incarnation: u64, at: Position) -> StreamPosition {
+        StreamPosition { incarnation, offset: at.offset, fingerprint: Fingerprint(at.fingerprint) }
     }
 
-    /// The incarnation of the server on a stream, if it was determined.
-    pub(super) fn incarnation_of(&self, stream: u64) -> Option<u64> {
-        lock(&self.incarnation).filter(|(of, _)| *of == stream).map(|(_, incarnation)| incarnation)
+    /// The endpoint of the present connection, as records name it: that of this process alone, or the server's.
+    pub(super) async fn endpoint(&self, client: &SandboxAgentClient) -> Result<String, Error> {
+        let connection = client.inner().connection().await?;
+        Ok(format!("{}{}", self.server, connection.own_path().unwrap_or_default()))
+    }
+
+    /// The path of an endpoint of a released server that one process has for itself.
+    pub(super) fn path_of<'a>(&self, endpoint: &'a str) -> Option<&'a str> {
+        let path = endpoint.strip_prefix(&self.server)?;
+        path.starts_with(&format!("{}/", crate::client::ENDPOINTS)).then_some(path)
+    }
+
+    /// Whether an endpoint is in use, as far as stored sessions say.
+    pub(super) async fn is_in_use(&self, endpoint: &str, by: UsedBy<'_>) -> Result<bool, StoreError> {
+        let mut query = RecordQuery::counted().endpoint(endpoint);
+        loop {
+            let page = self.in_time(self.store.list(&query)).await?;
+            let uses = |record: &SessionRecord| match by {
+                UsedBy::SessionsBut(id) => record.id != id,
+                UsedBy::OtherProcesses => record.owner.as_ref().is_some_and(|owner| *owner != self.owner),
+            };
+            match (page.records.iter().any(uses), page.next) {
+                (true, _) => return Ok(true),
+                (false, Some(next)) => query = query.after(next),
+                (false, None) => return Ok(false),
+            }
+        }
+    }
+
+    /// Leaves the endpoint of this process to another one that owns a session on it, instead of ending it with the
+    /// connection.
+    pub(super) async fn leave_endpoint_in_use(&self, client: &SandboxAgentClient, until: Instant) -> bool {
+        let connection = client.inner().present();
+        let Some(connection) = connection.filter(|connection| connection.own_path().is_some()) else {
+            return false;
+        };
+        let endpoint = format!("{}{}", self.server, connection.own_path().unwrap_or_default());
+        let using = self.is_in_use(&endpoint, UsedBy::OtherProcesses);
+        // If the store does not say so, the next owner that finds the endpoint ends it.
+        let is_used = !matches!(tokio::time::timeout_at(until, using).await, Ok(Ok(false)));
+        if is_used {
+            connection.leave_endpoint();
+        }
+        is_used
+    }
+
+    /// Gives an event of another endpoint to those who follow a session.
+    pub(super) fn deliver(&self, id: &str, event: &Event) {
+        let followers = lock(&self.followers).get(id).cloned().unwrap_or_default();
+        for queue in followers.iter().filter_map(Weak::upgrade) {
+            queue.push(event.copy_for(false));
+        }
+    }
+
+    /// How far this process has read the stream, if its incarnation is known.
+    pub(super) fn scanned_to(&self) -> Option<ScannedTo> {
+        let (stream, at) = self.feed.scanned_to()?;
+        // A stream after a restart has no incarnation until a session was acquired on it.
+        let known = lock(&self.stream).clone().filter(|known| known.number == stream)?;
+        let position = self.position(known.incarnation, at);
+        Some(ScannedTo { owner: self.owner.clone(), endpoint: known.endpoint, position })
     }
 
     /// The incarnation of the server on this stream. Another stream after one that is known is another incarnation,
-    /// unless the server is proven to be the same.
-    pub(super) async fn incarnation(&self, stream: u64, is_proven: bool) -> Result<u64, StoreError> {
-        if let Some(known) = self.incarnation_of(stream) {
-            return Ok(known);
+    /// unless the server is proven to be the same; and so is the stream of each endpoint that one process has for
+    /// itself.
+    pub(super) async fn incarnation(
+        &self,
+        stream: u64,
+        endpoint: &str,
+        is_proven: bool,
+    ) -> Result<u64, StoreError> {
+        let known = lock(&self.stream).clone();
+        if let Some(known) = known.as_ref().filter(|known| known.number == stream) {
+            return Ok(known.incarnation);
         }
-        let known = lock(&self.incarnation).map(|(_, incarnation)| incarnation);
-        let incarnation = match known.filter(|_| !is_proven) {
-            Some(known) => self.in_time(self.store.raise_incarnation(&self.endpoint, known)).await?,
-            None => self.in_time(self.store.incarnation(&self.endpoint)).await?,
+        let is_own = self.path_of(endpoint).is_some();
+        let before = match known.filter(|_| !is_proven) {
+            Some(known) => Some(known.incarnation),
+            None if is_own => Some(self.in_time(self.store.incarnation(&self.server)).await?),
+            None => None,
         };
-        *lock(&self.incarnation) = Some((stream, incarnation));
+        let incarnation = match before {
+            Some(before) => self.in_time(self.store.raise_incarnation(&self.server, before)).await?,
+            None => self.in_time(self.store.incarnation(&self.server)).await?,
+        };
+        self.know(stream, incarnation, endpoint);
         Ok(incarnation)
     }
 
     /// The server on this stream is not the one of that incarnation.
-    pub(super) async fn raise_incarnation(&self, stream: u64, from: u64) -> Result<u64, StoreError> {
-        let current = self.incarnation_of(stream);
-        if let Some(current) = current.filter(|current| *current != from) {
-            return Ok(current);
+    pub(super) async fn raise_incarnation(
+        &self,
+        stream: u64,
+        endpoint: &str,
+        from: u64,
+    ) -> Result<u64, StoreError> {
+        let known = lock(&self.stream).clone();
+        if let Some(known) = known.filter(|known| known.number == stream && known.incarnation != from) {
+            return Ok(known.incarnation);
         }
-        let raised = self.in_time(self.store.raise_incarnation(&self.endpoint, from)).await?;
-        *lock(&self.incarnation) = Some((stream, raised));
+        let raised = self.in_time(self.store.raise_incarnation(&self.server, from)).await?;
+        self.know(stream, raised, endpoint);
         Ok(raised)
+    }
+
+    fn know(&self, number: u64, incarnation: u64, endpoint: &str) {
+        *lock(&self.stream) = Some(KnownStream { number, incarnation, endpoint: endpoint.to_owned() });
     }
 
     /// Events could not be stored.
@@ -314,14 +426,31 @@ impl Drop for Shared {
     }
 }
 
-/// Reports what did not fit, also while the store stands still.
-async fn report_losses(feed: &Feed, shared: &Weak<Shared>) {
+/// Reports what did not fit, also while the store stands still, and stores how far the stream was read while no session
+/// has anything to store.
+async fn report(feed: &Feed, shared: &Weak<Shared>) {
+    let mut advancing = pin!(Fuse::terminated());
     loop {
-        feed.losing.notified().await;
+        tokio::select! {
+            () = feed.news.notified() => {}
+            () = &mut advancing => continue,
+        }
         let Some(shared) = shared.upgrade() else { return };
         for (session_id, count) in feed.take_lost() {
             shared.lost(EventsLost { session_id, count, error: None });
         }
+        if advancing.is_terminated() && feed.take_due() {
+            advancing.set(advance(shared).fuse());
+        }
+    }
+}
+
+async fn advance(shared: Arc<Shared>) {
+    if let Some(scanned_to) = shared.scanned_to()
+        && let Err(error) = shared.in_time(shared.store.advance(scanned_to)).await
+    {
+        // The next append stores it, or the next owner reads more than it has to.
+        tracing::debug!(%error, "how far the stream was read could not be stored");
     }
 }
 
@@ -332,4 +461,22 @@ async fn capabilities(client: &SandboxAgentClient) -> Result<Arc<Capabilities>, 
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::SandboxAgentClient;
+    use crate::sessions::MemoryStore;
+
+    #[tokio::test]
+    async fn a_tracker_of_a_session_that_does_not_exist_is_freed() {
+        let client = SandboxAgentClient::builder("http://127.0.0.1:1").build().unwrap();
+        let client = client.with_store(MemoryStore::new());
+        for _ in 0..3 {
+            client.session("nothing").resume().await.unwrap_err();
+        }
+        while !client.shared.all_tracked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
 }

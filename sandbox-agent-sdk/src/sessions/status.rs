@@ -1,4 +1,4 @@
-//! Where a session stands in its life.
+//! The status of a session, and what changes it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,10 +11,10 @@ mod tests;
 
 pub use retention::RetentionPolicy;
 
-/// Where a session stands.
+/// The status of a session.
 ///
-/// Sessions do not complete: people can always go on. Above all, the death of an agent is not the death of
-/// its session: neither an agent's exit nor the clean-up of idle agents changes the status.
+/// Sessions do not complete: a user can always continue. The end of an agent is not the end of its session: neither an
+/// agent's exit nor the clean-up of idle agents changes the status.
 ///
 /// ```text
 /// created ──▶ Active ──┬── shutdown ──▶ Suspended ── resume ──▶ Active
@@ -24,55 +24,54 @@ pub use retention::RetentionPolicy;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionStatus {
-    /// It takes messages. Its agent may be running, or will be started for the next one.
+    /// It accepts prompts. Its agent is running, or is started by the next prompt.
     #[default]
     Active,
-    /// It was put aside when the program or the server shut down, and may be resumable.
+    /// It was suspended when the program or the server shut down, and may be resumable.
     Suspended,
-    /// Its user put it away. It can be looked at; there is no way back.
+    /// Its user archived it. It can be viewed. This is final.
     Archived,
-    /// A fatal error ended it. There is no way back.
+    /// A fatal error ended it. This is final.
     Error,
 }
 
-/// Something that happens to a session.
+/// An event that may change the status of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StatusEvent {
-    /// The agent's process exited, in whatever way. Changes nothing: the next message starts it again.
+    /// The agent's process exited. Changes nothing: the next prompt starts it again.
     AgentExited,
-    /// The agent's process was ended because nothing happened for a while. Changes nothing either.
+    /// The agent's process was ended because it was idle. Changes nothing.
     IdleCleanup,
-    /// The program or the server shuts down in good order. Suspends what is active and leaves the rest
-    /// alone.
+    /// The program or the server shuts down. Suspends an active session and changes no other one.
     Shutdown,
-    /// Somebody cleans up by hand. A suspended session stays suspended; what has outlived its time is
-    /// deleted instead, see [`RetentionPolicy`].
+    /// A manual clean-up. A suspended session stays suspended; expired ones are deleted instead, see
+    /// [`RetentionPolicy`].
     ManualCleanup,
     /// The user archives the session. Only an active session can be archived, and only a user does it.
     Archive,
-    /// The user cancels the session: its agent ends, and the session is archived. There were cancelled sessions when
-    /// there were five states, and they are archived as well.
+    /// The user cancels the session: its turn ends, and the session is archived. Cancelled sessions of the earlier model
+    /// with five states are archived as well.
     Cancel,
-    /// An error after which the session cannot go on. An agent's crash is none.
+    /// An error after which the session cannot continue. An agent's crash is not one.
     FatalError,
-    /// The session is taken up again, with what is there for it.
+    /// The session is resumed, with what is there to resume it from.
     Resume(ResumeSupport),
 }
 
-/// What a user may want to do with a session.
+/// An action of a user on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UserAction {
-    /// Send it a message.
+    /// Send a prompt.
     Send,
-    /// Look at its messages.
+    /// View its messages.
     View,
-    /// Cancel it, or what it is doing.
+    /// Cancel it, or its turn.
     Cancel,
-    /// Put it away.
+    /// Archive it.
     Archive,
-    /// Take it up again, where the agent supports that.
+    /// Resume it, where the agent supports that.
     Resume,
 }
 
@@ -115,7 +114,7 @@ pub enum ResumeRequirement {
     ResumeData,
 }
 
-/// Whether archived sessions are to be seen.
+/// Whether archived sessions are listed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ArchivedSessions {
     /// They are left out.

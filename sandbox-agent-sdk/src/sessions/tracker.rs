@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use tokio::sync::{oneshot, watch};
 use super::entry::Entry;
 use super::feed::Moment;
 use super::inbox::{Inbox, Item};
+use super::remote::RemoteTurn;
 use super::restored::Restored;
 use super::scan::Response;
 use super::shared::Shared;
@@ -31,9 +32,6 @@ mod writing;
 
 pub(super) use acquire::Wish;
 
-/// How long events are gathered before they are stored, so that many of them are one transaction.
-const LINGER: Duration = Duration::from_millis(20);
-
 /// What a tracker notices, and what is asked of it.
 pub(super) enum Command {
     /// The agent, the server or the connection is gone.
@@ -42,6 +40,8 @@ pub(super) enum Command {
     TurnEnded(String, Box<Result<TurnOutcome, Error>>),
     /// The response to a prompt of another program arrived.
     ForeignTurnEnded(Response),
+    /// The stream on which a turn of another program runs has ended, or is of another incarnation.
+    ForeignTurnLost,
     /// A call changed the state of the session.
     Described,
     /// An agent request is answered. The answer is sent when it is stored.
@@ -73,6 +73,10 @@ pub(super) enum Ask {
         prompt: Prompt,
         new: Option<Box<NewSession>>,
         answer: oneshot::Sender<Result<(Resend, Fence), Error>>,
+    },
+    /// Cancels the turn of another program, on the endpoint of that program.
+    CancelRemote {
+        answer: oneshot::Sender<Result<(), Error>>,
     },
     Interrupt {
         turn: String,
@@ -129,6 +133,8 @@ pub(super) struct Tracker {
     pub(super) owned: Option<Owned>,
     /// Events that could not be stored, and are not counted in the store yet.
     pub(super) lost: u64,
+    /// The stream and the offset from which on nothing counts as stored until those events are counted.
+    pub(super) lost_at: Option<(u64, u64)>,
     /// Whether the last append failed because the store did not take it in time.
     pub(super) is_failing: bool,
 }
@@ -142,7 +148,10 @@ pub(super) struct Owned {
     pub(super) incarnation: u64,
     /// Messages up to this offset of this stream were read when the session was acquired.
     pub(super) scanned: Option<(Moment, u64)>,
-    pub(super) is_shared: bool,
+    /// The endpoint that the agent's session is on.
+    pub(super) endpoint: String,
+    /// Whether other processes can read the stream of that endpoint.
+    pub(super) is_numbered: bool,
     /// The running turn of this process.
     pub(super) turn: Option<String>,
     pub(super) foreign: Option<ForeignTurn>,
@@ -167,10 +176,55 @@ pub(super) struct ForeignTurn {
     pub(super) turn: OpenTurn,
     /// Whether the agent has reported anything since its prompt.
     pub(super) is_heard: bool,
-    /// Its agent requests are addressed to this client meanwhile.
-    pub(super) _claim: SessionClaim,
-    /// Its open requests are answered through this reader.
-    pub(super) _reader: Option<Mutex<StreamReader>>,
+    pub(super) link: ForeignLink,
+}
+
+/// How a turn of another program is followed.
+pub(super) enum ForeignLink {
+    /// It runs on the endpoint of this client.
+    Here {
+        /// Its agent requests are addressed to this client meanwhile.
+        _claim: SessionClaim,
+        /// Its open requests are answered through this reader.
+        _reader: Option<Mutex<StreamReader>>,
+    },
+    /// It runs on the endpoint of another process.
+    Remote(RemoteTurn),
+}
+
+impl ForeignTurn {
+    pub(super) fn remote(&self) -> Option<&RemoteTurn> {
+        match &self.link {
+            ForeignLink::Remote(remote) => Some(remote),
+            ForeignLink::Here { .. } => None,
+        }
+    }
+}
+
+impl Owned {
+    /// A session whose agent has not been asked for it yet.
+    pub(super) fn new(record: &SessionRecord, endpoint: String, is_numbered: bool) -> Self {
+        Self {
+            fence: record.fence(),
+            agent_session: record.agent_session.as_ref().map(|session| session.id.clone()),
+            is_live: false,
+            incarnation: record.position.map_or(1, |position| position.incarnation),
+            scanned: None,
+            endpoint,
+            is_numbered,
+            turn: None,
+            foreign: None,
+            replay: if record.details.replay_pending { Replay::Pending } else { Replay::Done },
+            late: LateReplay::No,
+            requests: BTreeMap::new(),
+            described: Described::default(),
+        }
+    }
+
+    /// Whether a turn of another program is followed on the endpoint of that program.
+    pub(super) fn is_remote(&self) -> bool {
+        self.foreign.as_ref().is_some_and(|foreign| foreign.remote().is_some())
+    }
 }
 
 /// Whether the agent has to get the history as text.
@@ -202,10 +256,24 @@ impl Tracker {
             }
             let items = self.inbox.take(self.shared.options.batch);
             self.handle_all(items.into()).await;
+            if self.owned.is_none() && self.lost == 0 && self.inbox.close_if_empty() {
+                // Another process owns the session, or there is none. The next call starts another tracker.
+                break;
+            }
         }
-        self.owned = None;
-        self.shared.feed.unroute(&self.inbox, None);
+        self.shared.forget_tracker(&self.id, &self.inbox);
+        self.disown();
         self.show();
+    }
+
+    /// This process does not own the session any more.
+    pub(super) fn disown(&mut self) {
+        // The next owner reads what could not be stored from the server, where that is possible.
+        if self.owned.take().is_none_or(|owned| owned.is_numbered) {
+            self.lost = 0;
+        }
+        self.shared.feed.unroute(&self.inbox, None);
+        self.shared.feed.settle(self.lost_at.take());
     }
 
     async fn linger(&self) {
@@ -214,7 +282,7 @@ impl Tracker {
                 self.inbox.more().await;
             }
         };
-        let _ = tokio::time::timeout(LINGER, gathering).await;
+        let _ = tokio::time::timeout(self.shared.options.linger, gathering).await;
     }
 
     /// Handles what has arrived, but for what is asked.
@@ -228,8 +296,14 @@ impl Tracker {
         loop {
             match items.pop_front() {
                 Some(Item::Event(entry)) => entries.push(entry),
-                Some(Item::Lost(count)) => {
-                    entries.push(Entry::own(StoredEventKind::Lost, json!({ "count": count })));
+                Some(Item::Lost(first, count)) => {
+                    // The mark stands in the position of the first one, and has no key of the stream.
+                    let stream = first.stream;
+                    if let Some(at) = first.held_at() {
+                        self.hold_lost(at);
+                    }
+                    let mark = Entry::own(StoredEventKind::Lost, json!({ "count": count }));
+                    entries.push(Entry { stream, ..mark });
                 }
                 next => {
                     if !entries.is_empty() {
@@ -248,7 +322,8 @@ impl Tracker {
         match command {
             Command::Gone => self.gone(),
             Command::TurnEnded(session, outcome) => self.turn_ended(&session, &outcome).await,
-            Command::ForeignTurnEnded(response) => self.foreign_turn_ended(&response).await,
+            Command::ForeignTurnEnded(response) => self.foreign_turn_ended(Some(&response)).await,
+            Command::ForeignTurnLost => self.foreign_turn_ended(None).await,
             Command::Described => self.describe().await,
             Command::Answered { payload, stored } => self.answered(payload, stored).await,
             Command::Flush(done) => {
@@ -288,6 +363,9 @@ impl Tracker {
                 self.show();
                 let _ = answer.send(resent);
             }
+            Ask::CancelRemote { answer } => {
+                let _ = answer.send(self.cancel_remote().await);
+            }
             Ask::Interrupt { turn, answer } => {
                 let _ = answer.send(self.interrupt(&turn).await);
             }
@@ -314,9 +392,9 @@ impl Tracker {
 
     /// Another process acquired the session.
     pub(super) fn lose_ownership(&mut self) {
-        if self.owned.take().is_some() {
+        if self.owned.is_some() {
             tracing::debug!(session = self.id, "another process acquired the session");
-            self.shared.feed.unroute(&self.inbox, None);
+            self.disown();
             self.show();
             self.shared.hub.publish(&Event::OwnershipLost { session_id: self.id.clone() });
         }

@@ -39,7 +39,7 @@ struct Header {
 
 /// Where the writing of a transcript stands.
 #[derive(Debug)]
-enum Place {
+enum Stage {
     Start,
     Events(Written),
     End(Written),
@@ -60,14 +60,14 @@ impl StoredClient {
     /// A session with everything that happened in it, as lines of JSON without their ends. It is read as it is written
     /// out, page by page.
     ///
-    /// The stream ends with the first failure; a transcript without its last line is none. A session that is deleted
-    /// meanwhile is a failure, too.
+    /// The stream ends with the first failure. A transcript without its last line is incomplete and is not imported. A
+    /// session that is deleted meanwhile is a failure.
     pub fn export(&self, id: impl Into<String>) -> BoxStream<'static, Result<String, Error>> {
         let (client, id) = (self.clone(), id.into());
-        let pages = stream::unfold(Some(Place::Start), move |place| {
+        let pages = stream::unfold(Some(Stage::Start), move |stage| {
             let (client, id) = (client.clone(), id.clone());
             async move {
-                match client.export_from(&id, place?).await {
+                match client.export_from(&id, stage?).await {
                     Ok((lines, next)) => Some((lines.into_iter().map(Ok).collect::<Vec<_>>(), next)),
                     Err(error) => Some((vec![Err(error)], None)),
                 }
@@ -76,17 +76,17 @@ impl StoredClient {
         pages.flat_map(stream::iter).boxed()
     }
 
-    /// The next lines, and where to go on behind them.
-    async fn export_from(&self, id: &str, place: Place) -> Result<(Vec<String>, Option<Place>), Error> {
-        match place {
-            Place::Start => {
+    /// The next lines, and the stage behind them.
+    async fn export_from(&self, id: &str, stage: Stage) -> Result<(Vec<String>, Option<Stage>), Error> {
+        match stage {
+            Stage::Start => {
                 self.flush_session(id).await;
                 let record = Box::new(self.shared.record(id).await?);
                 let (made_at, goal) = (record.created_at, record.last_index);
                 let line = write(&Line::Session { version: VERSION, record })?;
-                Ok((vec![line], Some(Place::Events(Written { made_at, goal, index: 0, count: 0 }))))
+                Ok((vec![line], Some(Stage::Events(Written { made_at, goal, index: 0, count: 0 }))))
             }
-            Place::Events(mut written) => {
+            Stage::Events(mut written) => {
                 let query = EventQuery::of(id).after(written.index).limit(MAX_PAGE);
                 let page = self.shared.events(&query).await?;
                 let mut lines = Vec::with_capacity(page.events.len());
@@ -98,10 +98,10 @@ impl StoredClient {
                     (written.index, written.count) = (event.index, written.count + 1);
                     lines.push(write(&Line::Event { event })?);
                 }
-                let next = if page.next.is_some() { Place::Events(written) } else { Place::End(written) };
+                let next = if page.next.is_some() { Stage::Events(written) } else { Stage::End(written) };
                 Ok((lines, Some(next)))
             }
-            Place::End(written) => {
+            Stage::End(written) => {
                 let record = self.shared.record(id).await?;
                 if record.created_at != written.made_at || written.index < written.goal {
                     return Err(changed(id));
@@ -114,9 +114,9 @@ impl StoredClient {
     /// Takes a transcript into the store, under the id it has: all of it or nothing, also if this is dropped or the
     /// program is killed meanwhile.
     ///
-    /// The events get indexes from 1 on. If the first ones were gone already when the transcript was written, an event
-    /// of the kind [`StoredEventKind::Lost`] stands for them. The agent's session is not known to have come along, so
-    /// the next prompt finds out.
+    /// The events get indexes from 1 on. If the store had dropped the first ones when the transcript was written, an event
+    /// of the kind [`StoredEventKind::Lost`] stands for them. Whether the agent has the session is found out by the next
+    /// prompt.
     ///
     /// # Errors
     /// [`StoreError::Transcript`] with the line that cannot be read, [`StoreError::Exists`] if there is such a session.
@@ -198,12 +198,12 @@ impl Reading {
         let line: Line = read_json(text).map_err(|error| error.to_string())?;
         let refuse = |reason: &str| Err(reason.to_owned());
         match line {
-            _ if self.is_whole => refuse("it goes on behind its end"),
+            _ if self.is_whole => refuse("there are lines behind the last one"),
             Line::Session { .. } => refuse("there is a second session"),
             Line::Event { event } if event.session_id != self.record.id => {
                 refuse("the event belongs to another session")
             }
-            Line::Event { event } if event.index == 0 => refuse("the event has no place"),
+            Line::Event { event } if event.index == 0 => refuse("the event has no index"),
             Line::Event { event }
                 if !self.keys.is_empty() && self.index.checked_add(1) != Some(event.index) =>
             {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::session::StoredSession;
-use super::store::{StoredEvent, StoredEventKind};
+use super::store::{StoredEvent, StoredEventKind, raw_update};
 use crate::event::Origin;
 use crate::session::Timestamp;
 use crate::usage::{Meter, Rules, TurnEnd, UsageTotals};
 use crate::{Error, Update};
 
 impl StoredSession {
-    /// What the session used over its whole life: in every program, and before and after every restart.
+    /// What the session used since it was created: in every program, and before and after every restart.
     ///
     /// It is counted from the stored events, each of which is stored once.
     ///
@@ -55,7 +55,7 @@ impl Count {
                 self.began = Some(event.recorded_at);
             }
             StoredEventKind::Update => {
-                let update = Update::read(json!({ "update": payload }), Origin::Live, 0);
+                let update = Update::read(json!({ "update": raw_update(payload) }), Origin::Live, 0);
                 self.meter.observe(&update, self.rules);
             }
             StoredEventKind::TurnEnded => {

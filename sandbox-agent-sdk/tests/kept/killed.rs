@@ -12,29 +12,36 @@ use crate::world::{Ability, World, counting, said, stored};
 
 const URL: &str = "KILLED_TEST_SERVER_URL";
 const FILE: &str = "KILLED_TEST_STORE_FILE";
+const RELEASED: &str = "KILLED_TEST_RELEASED_SERVER";
 
 /// The program that is killed: it is this test, started again.
 #[tokio::test]
 async fn a_program_that_prompts() {
     let (Ok(url), Ok(file)) = (std::env::var(URL), std::env::var(FILE)) else { return };
     let store = SqliteStore::open(file).await.unwrap();
-    let options = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::Shared);
+    let kind = std::env::var(RELEASED).map_or(ServerKind::Shared, |_| ServerKind::PerAgent);
+    let options = SandboxAgentClient::builder(url).agent("mock").server(kind);
     let client = options.timeouts(timeouts()).build().unwrap().with_store(store);
     let _deciding = client.events().deciding();
+    // Another session of the same process, in which nothing happens.
+    within(client.new_session_as("other", NewSession::in_dir("/"))).await.unwrap();
     let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let mut turn = within(session.prompt("go")).await.unwrap();
     within(turn.outcome()).await.unwrap();
 }
 
 /// Starts the program, and kills it when it has stored an event of this kind.
-async fn kill_a_program(world: &World, kind: StoredEventKind) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+pub(crate) async fn kill_a_program(world: &World, kind: StoredEventKind) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", "killed::a_program_that_prompts", "--nocapture"])
         .env(URL, world.server.url())
         .env(FILE, world.directory.path().join("sessions.db"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::null());
+    if world.kind == ServerKind::PerAgent {
+        command.env(RELEASED, "");
+    }
+    let mut child = command.spawn().unwrap();
     let store = world.store().await;
     within(async {
         while !stored(&store, "mine").await.iter().any(|event| event.kind == kind) {
@@ -47,7 +54,7 @@ async fn kill_a_program(world: &World, kind: StoredEventKind) {
 }
 
 /// Waits until the session has stored an event of this kind.
-async fn has_stored(client: &StoredClient, id: &str, kind: StoredEventKind) {
+pub(crate) async fn has_stored(client: &StoredClient, id: &str, kind: StoredEventKind) {
     within(async {
         loop {
             client.flush().await.unwrap();

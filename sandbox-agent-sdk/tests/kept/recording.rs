@@ -1,6 +1,7 @@
 //! A store that is slow, or fails, while events come.
 
 use mock_server::{Script, Step};
+use sandbox_agent_sdk::limits::Limits;
 use sandbox_agent_sdk::sessions::{MemoryStore, StoreOptions, StoredEventKind};
 use sandbox_agent_sdk::{Event, Events, NewSession};
 
@@ -76,4 +77,41 @@ async fn what_comes_before_the_answer_that_makes_a_session_is_stored_too() {
     let kept = stored(&**sessions.store(), "s").await;
     assert_eq!(kept.len(), 1, "{kept:?}");
     assert_eq!(kept[0].payload["sessionUpdate"], "available_commands_update");
+}
+
+#[tokio::test]
+async fn the_meta_of_a_notification_is_stored_with_its_update() {
+    let script = Script::new(|turn| {
+        let chunk = serde_json::json!({"sessionUpdate": "agent_message_chunk",
+            "content": {"type": "text", "text": "hi"}});
+        let params = serde_json::json!({"sessionId": turn.params["sessionId"], "update": chunk,
+            "_meta": {"trace": 7}});
+        let update = serde_json::json!({"jsonrpc": "2.0", "method": "session/update", "params": params});
+        vec![Step::Raw(update)]
+    });
+    let world = World::new(KINDS[0], script).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+    within(session.prompt("go").await.unwrap().outcome()).await.unwrap();
+    sessions.flush().await.unwrap();
+    let kept = stored(&**sessions.store(), "s").await;
+    let update = kept.iter().find_map(|event| event.update()).unwrap();
+    assert_eq!(update.message_text(), Some("hi"));
+    assert_eq!(update.notification_meta(), Some(&serde_json::json!({"trace": 7})));
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_leaves_a_mark() {
+    for kind in KINDS {
+        let world = World::new(kind, Script::steps(vec![Step::Flood { updates: 1, bytes: 200_000 }])).await;
+        let limits = Limits::default().message(100_000);
+        let sessions = world.options().await.limits(limits).build().unwrap();
+        let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        within(session.prompt("go").await.unwrap().outcome()).await.unwrap();
+        sessions.flush().await.unwrap();
+        let kept = stored(&**sessions.store(), "s").await;
+        let lost: Vec<_> = kept.iter().filter(|event| event.kind == StoredEventKind::Lost).collect();
+        assert_eq!(lost.len(), 1, "{kept:?}");
+        assert_eq!(lost[0].payload["count"], 1);
+    }
 }

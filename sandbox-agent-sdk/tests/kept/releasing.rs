@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use mock_server::{Script, Step};
+use sandbox_agent_sdk::limits::Limits;
 use sandbox_agent_sdk::sessions::{RestoredBy, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, NewSession, ServerKind};
 
 use crate::support::within;
-use crate::world::{Ability, World, agent, counted, counting, delivered, said, stored};
+use crate::world::{Ability, World, agent, ask, counted, counting, delivered, said, stored};
 
 #[tokio::test]
 async fn another_program_gets_exactly_the_rest() {
@@ -143,4 +144,52 @@ async fn a_quiet_session_on_a_busy_endpoint_is_no_gap() {
     sessions.flush().await.unwrap();
     let kept = stored(&world.store().await, "mine").await;
     assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{kept:?}");
+}
+
+#[tokio::test]
+async fn a_process_that_stores_nothing_stores_how_far_it_has_read() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let quiet = world.options().await.stored(|options| options.advance_every(8)).build().unwrap();
+    within(quiet.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    quiet.flush().await.unwrap();
+    let (_client, busy) = world.program().await;
+    let session = within(busy.new_session_as("busy", NewSession::in_dir("/"))).await.unwrap();
+    let endpoint = quiet.get("mine").await.unwrap().unwrap().endpoint.unwrap();
+    let before = quiet.store().scanned_to(quiet.owner(), &endpoint).await.unwrap().map_or(0, |at| at.offset);
+    for _ in 0..8 {
+        ask(&session, "anything").await;
+    }
+    within(async {
+        loop {
+            let now = quiet.store().scanned_to(quiet.owner(), &endpoint).await.unwrap();
+            if now.is_some_and(|now| now.offset >= before + 16) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn acquiring_a_session_refuses_no_request_of_other_clients() {
+    const REQUESTS: usize = 8;
+    let world = World::new(ServerKind::Shared, Script::steps(vec![Step::FireRequests(REQUESTS)])).await;
+    let (first_client, first) = world.program().await;
+    let _deciding = first_client.events().deciding();
+    let session = within(first.new_session_as("asking", NewSession::in_dir("/"))).await.unwrap();
+    within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let turn = within(session.prompt("go")).await.unwrap();
+    within(async {
+        while first.store().open("asking").await.unwrap().requests.len() < REQUESTS {
+            first.flush().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let limits = Limits::default().open_requests(2);
+    let second = world.options().await.limits(limits).build().unwrap();
+    within(second.session("mine").resume()).await.unwrap();
+    assert_eq!(world.server.answers().len(), 0, "nothing was answered");
+    drop(turn);
 }

@@ -157,6 +157,11 @@ impl ProgramOptions {
         self
     }
 
+    pub(crate) fn limits(mut self, limits: sandbox_agent_sdk::limits::Limits) -> Self {
+        self.options = self.options.limits(limits);
+        self
+    }
+
     pub(crate) fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
         self.options = self.options.reconnect(policy);
         self

@@ -23,9 +23,14 @@ async fn a_killed_program_loses_nothing_of_fifty_busy_sessions() {
 }
 
 #[tokio::test]
-async fn a_killed_database_loses_nothing_of_fifty_busy_sessions() {
+async fn a_killed_server_loses_nothing_of_fifty_busy_sessions_but_what_a_gap_names() {
+    survives(5, &[Target::Server, Target::Program], Backend::Sqlite).await;
+}
+
+#[tokio::test]
+async fn a_killed_database_and_a_killed_server_lose_nothing_but_what_a_gap_names() {
     let Some(cluster) = Cluster::start_with(&[], &["synchronous_commit=on"]).await else { return };
     let cluster = Arc::new(cluster);
-    survives(3, &[Target::Database], Backend::Postgres(cluster.clone())).await;
+    survives(3, &[Target::Database, Target::Server], Backend::Postgres(cluster.clone())).await;
     tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();
 }

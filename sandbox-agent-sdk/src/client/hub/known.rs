@@ -89,8 +89,12 @@ impl Hub {
 
     /// Whether other clients have sessions on the stream of the connection.
     pub(in crate::client) fn set_shared(&self, shared: bool) {
-        self.is_shared.store(shared, std::sync::atomic::Ordering::Release);
         self.lock().shared = shared;
+    }
+
+    /// Whether other processes can read the stream of the connection by the numbers of its events.
+    pub(in crate::client) fn set_numbered(&self, numbered: bool) {
+        self.is_numbered.store(numbered, std::sync::atomic::Ordering::Release);
     }
 
     /// Counts an agent request of a session as open, until the guard is dropped.

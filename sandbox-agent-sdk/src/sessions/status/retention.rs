@@ -1,4 +1,4 @@
-//! How long what is kept.
+//! How long sessions are retained.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::session::Timestamp;
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long sessions are kept, and agents kept running, when nothing happens.
+/// How long inactive sessions are retained, and how long idle agents run.
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,11 +25,11 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetentionPolicy {
-    /// How long a suspended session is kept: 7 days.
+    /// How long a suspended session is retained: 7 days.
     pub suspended: Duration,
-    /// How long a suspended session is kept that is marked as one that can be resumed: 30 days.
+    /// How long a suspended session that can be resumed is retained: 30 days.
     pub resumable: Duration,
-    /// How long a failed session is kept for somebody to look into it: 24 hours.
+    /// How long a failed session is retained for debugging: 24 hours.
     pub error: Duration,
     /// How long an agent may be idle before its process is ended: 30 minutes.
     pub idle: Duration,
@@ -62,11 +62,9 @@ impl RetentionPolicy {
         self
     }
 
-    /// How long a session is kept after it was last active; `None` when it is kept until somebody deletes
-    /// it.
+    /// How long a session is retained after its last activity; `None` if it does not expire.
     ///
-    /// Active sessions are in use, and archived ones were put away by a person who may want to find them
-    /// again.
+    /// Active sessions are in use, and archived ones were archived by a user who may want to view them.
     #[must_use]
     pub const fn period(&self, status: SessionStatus, support: ResumeSupport) -> Option<Duration> {
         match status {
@@ -77,9 +75,9 @@ impl RetentionPolicy {
         }
     }
 
-    /// The last moment at which the session is kept; `None` when there is none.
+    /// When the session expires; `None` if it does not.
     #[must_use]
-    pub fn kept_until(
+    pub fn expires_at(
         &self,
         status: SessionStatus,
         support: ResumeSupport,
@@ -88,7 +86,7 @@ impl RetentionPolicy {
         self.period(status, support).map(|period| last_active.saturating_add(period))
     }
 
-    /// Whether the session has outlived its time and may be deleted.
+    /// Whether the session has expired and may be deleted.
     #[must_use]
     pub fn is_expired(
         &self,
@@ -97,7 +95,7 @@ impl RetentionPolicy {
         last_active: Timestamp,
         now: Timestamp,
     ) -> bool {
-        self.kept_until(status, support, last_active).is_some_and(|kept_until| now > kept_until)
+        self.expires_at(status, support, last_active).is_some_and(|expires_at| now > expires_at)
     }
 
     /// Whether the session's agent has been idle for so long that its process may be ended. The session

@@ -204,11 +204,11 @@ fn every_session_is_kept_as_long_as_specified() {
                 Some(period) => {
                     assert!(!expired(at(period)), "{status} goes a moment too early");
                     assert!(expired(at(period + tick)), "{status} stays");
-                    assert_eq!(policy.kept_until(status, support, last_active), Some(at(period)));
+                    assert_eq!(policy.expires_at(status, support, last_active), Some(at(period)));
                 }
                 None => assert!(!expired(Timestamp::from_millis(u64::MAX)), "{status} goes"),
             }
-            // A session of the future, by a clock that went wrong, is kept.
+            // A session of the future, by a wrong clock, is retained.
             assert!(!policy.is_expired(status, support, last_active, Timestamp::from_millis(0)));
         }
     }

@@ -273,13 +273,14 @@ impl StoredEvent {
                 let params = format!("{{\"sessionId\":{},\"update\":{text}}}", Value::from(session.as_str()));
                 Update::from_text(&params, Origin::History, text.len())
             }
-            Value::Object(members) if members.contains_key("update") && members.contains_key("_meta") => {
-                let params = json!({
-                    "sessionId": session, "update": members["update"], "_meta": members["_meta"]
-                });
+            payload => {
+                let update = raw_update(payload);
+                let mut params = json!({ "sessionId": session, "update": update });
+                if !std::ptr::eq(update, payload) {
+                    params["_meta"] = payload["_meta"].clone();
+                }
                 Update::read(params, Origin::History, 0)
             }
-            update => Update::read(json!({ "sessionId": session, "update": update }), Origin::History, 0),
         })
     }
 
@@ -304,6 +305,14 @@ impl StoredEvent {
     pub fn into_new(self) -> NewEvent {
         let Self { key, recorded_at, kind, payload, turn_id, rpc_id, .. } = self;
         NewEvent { key, recorded_at, kind, payload, turn_id, rpc_id }
+    }
+}
+
+/// The update in the payload of an event of the kind `update`, which may have the `_meta` of its notification beside it.
+pub(in crate::sessions) fn raw_update(payload: &Value) -> &Value {
+    match (payload.get("update"), payload.get("_meta"), payload.get("sessionUpdate")) {
+        (Some(update), Some(_), None) => update,
+        _ => payload,
     }
 }
 

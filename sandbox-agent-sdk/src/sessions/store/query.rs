@@ -20,6 +20,8 @@ pub struct RecordQuery {
     pub endpoint: Option<String>,
     /// Only those that this process owns.
     pub owner: Option<String>,
+    /// Only those that are bound to the agent's session of this id.
+    pub agent_session_id: Option<String>,
     /// Where to begin; `None` for the newest.
     pub cursor: Option<Cursor>,
     /// The most sessions of a page; at most [`MAX_PAGE`](super::MAX_PAGE).
@@ -35,6 +37,7 @@ impl RecordQuery {
             user_key: None,
             endpoint: None,
             owner: None,
+            agent_session_id: None,
             cursor: None,
             limit: DEFAULT_PAGE,
         }
@@ -82,6 +85,12 @@ impl RecordQuery {
         self
     }
 
+    /// Only those that are bound to the agent's session of this id.
+    pub fn agent_session_id(mut self, id: impl Into<String>) -> Self {
+        self.agent_session_id = Some(id.into());
+        self
+    }
+
     /// Those behind this cursor.
     pub fn after(mut self, cursor: Cursor) -> Self {
         self.cursor = Some(cursor);
@@ -105,6 +114,7 @@ impl RecordQuery {
             && fits(&self.user_key, record.user_key.as_ref())
             && fits(&self.endpoint, record.endpoint.as_ref())
             && fits(&self.owner, record.owner.as_ref())
+            && fits(&self.agent_session_id, record.agent_session.as_ref().map(|session| &session.id))
     }
 
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -115,6 +125,7 @@ impl RecordQuery {
             ("user_key", &self.user_key),
             ("endpoint", &self.endpoint),
             ("owner", &self.owner),
+            ("agent_session_id", &self.agent_session_id),
         ];
         filters.into_iter().filter_map(|(column, wanted)| Some((column, wanted.as_deref()?)))
     }

@@ -1,18 +1,20 @@
 //! Becoming the owner of a session, and catching up with the server's stream.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Described, LateReplay, Owned, Replay, Tracker};
+use tokio::time::Instant;
+
+use super::reopen::Restoring;
+use super::{Owned, Tracker};
 use crate::client::random::random_below;
 use crate::connection::Capabilities;
 use crate::sessions::restored::Restored;
+use crate::sessions::shared::UsedBy;
 use crate::sessions::store::{Acquire, Acquired, SessionRecord, StoreError};
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent, UserAction};
-use crate::{Error, Event, NewSession, ServerKind};
+use crate::{Error, Event, NewSession, SandboxAgentClient, ServerKind};
 
-/// How often a session is acquired against others who want it at the same moment.
-const RIVALS: u32 = 8;
+/// How long to wait before a session is acquired again that another process has acquired at the same time, at first.
 const RIVAL_WAIT: Duration = Duration::from_millis(5);
 
 /// Why a session is acquired, and with what.
@@ -40,7 +42,7 @@ impl Tracker {
             }
             return false;
         }
-        owned.is_live
+        owned.is_live || owned.is_remote()
     }
 
     /// Acquires the session, unless this process has it.
@@ -53,22 +55,23 @@ impl Tracker {
     }
 
     pub(super) async fn acquire(&mut self, wish: &Wish) -> Result<Restored, Error> {
-        for attempt in 1.. {
+        let deadline = self.shared.deadline();
+        let mut wait = RIVAL_WAIT;
+        loop {
             let acquired = self.acquire_once(wish).await;
             if acquired.is_err() && self.owned.as_ref().is_some_and(|owned| !owned.is_live) {
                 // What the server has is not stored yet: nothing behind it may be stored before.
-                self.owned = None;
-                self.shared.feed.unroute(&self.inbox, None);
+                self.disown();
             }
             match acquired {
                 // Another process wants it at the same moment; one of the two is last, and has it.
-                Err(Error::Store(StoreError::OwnershipLost { .. })) if attempt < RIVALS => {
-                    tokio::time::sleep(RIVAL_WAIT * attempt * (1 + random_below(8))).await;
+                Err(Error::Store(StoreError::OwnershipLost { .. })) if Instant::now() < deadline => {
+                    tokio::time::sleep(wait * (1 + random_below(8))).await;
+                    wait = (wait * 2).min(RIVAL_WAIT * 16);
                 }
                 acquired => return acquired,
             }
         }
-        Err(Error::NotConnected)
     }
 
     async fn acquire_once(&mut self, wish: &Wish) -> Result<Restored, Error> {
@@ -96,34 +99,39 @@ impl Tracker {
         if !was_live {
             self.lose_ownership();
         }
-        let agent_session = record.agent_session.as_ref().map(|session| session.id.clone());
-        let is_shared = can.server == ServerKind::Shared;
-        self.owned = Some(Owned {
-            fence: record.fence(),
-            agent_session: agent_session.clone(),
-            is_live: false,
-            incarnation: record.position.map_or(1, |position| position.incarnation),
-            scanned: None,
-            is_shared,
-            turn: own_turn,
-            foreign: None,
-            replay: if record.details.replay_pending { Replay::Pending } else { Replay::Done },
-            late: LateReplay::No,
-            requests: BTreeMap::new(),
-            described: Described::default(),
-        });
+        let is_numbered = can.server != ServerKind::ConnectionId;
+        let endpoint = self.shared.endpoint(&client).await?;
+        let is_here = record.endpoint.as_ref() == Some(&endpoint);
+        let mut owned = Owned::new(&record, record.endpoint.clone().unwrap_or_default(), is_numbered);
+        owned.turn = own_turn;
+        let agent_session = owned.agent_session.clone().filter(|_| is_here);
+        self.owned = Some(owned);
+        self.shared.feed.unroute(&self.inbox, agent_session.as_deref());
         if let Some(agent_session) = &agent_session {
-            self.shared.feed.unroute(&self.inbox, Some(agent_session));
             self.shared.feed.route_if_free(agent_session, &self.id, &self.inbox, moment);
         }
-        let mut caught_up = self.read_stream(&client, &before, &record, moment, is_shared).await?;
+        let mut caught_up = self.read_stream(&client, (&before, &record), moment, &endpoint).await?;
         // An owner that released the session left it with its agent.
-        caught_up.is_there &= before.owner.is_none() && before.details.termination_info.is_none();
-        let moment = caught_up.restarted.unwrap_or(moment);
-        let restored = self.restore(&client, &record, caught_up, (wish, support, ways, moment)).await?;
+        caught_up.is_there &= is_here && before.owner.is_none() && before.details.termination_info.is_none();
+        let (moment, was_remote) = (caught_up.restarted.unwrap_or(moment), caught_up.is_remote);
+        let restoring = Restoring { record: &record, wish, support, ways, moment, endpoint: &endpoint };
+        let restored = self.restore(&client, &restoring, caught_up).await?;
+        if was_remote && self.owned.as_ref().is_some_and(|owned| !owned.is_remote()) {
+            self.end_left_endpoint(&client, &record).await;
+        }
         tracing::debug!(session = self.id, by = %restored.by, "session restored");
         self.shared.hub.publish(&Event::Restored { session_id: self.id.clone(), restored: restored.clone() });
         Ok(restored)
+    }
+
+    /// Ends the endpoint of a released server that the session was on before, if no other stored session is on it.
+    async fn end_left_endpoint(&self, client: &SandboxAgentClient, before: &SessionRecord) {
+        let left = before.endpoint.as_deref().and_then(|left| Some((left, self.shared.path_of(left)?)));
+        let Some((left, path)) = left else { return };
+        // If the store does not say, the next owner of a session on it ends it.
+        if matches!(self.shared.is_in_use(left, UsedBy::SessionsBut(&self.id)).await, Ok(false)) {
+            client.end_endpoint(path).await;
+        }
     }
 
     /// Whether the status allows it. Returns what a suspended session is resumed by.

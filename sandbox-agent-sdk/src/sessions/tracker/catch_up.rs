@@ -3,7 +3,9 @@
 use std::time::SystemTime;
 
 use serde_json::json;
+use tokio::time::Instant;
 
+use super::writing::FIRST_WAIT;
 use super::{OpenTurn, Tracker, TurnEnd, ended_by, interrupted, turn_end_entry};
 use crate::sessions::entry::{Entry, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
@@ -12,6 +14,7 @@ use crate::sessions::store::{
     Append, EventQuery, NewEvent, OpenEvents, SessionRecord, StoredEventKind, StreamPosition,
 };
 use crate::stream::{StreamPosition as Position, StreamReader};
+use crate::termination::EndReason;
 use crate::{Error, SandboxAgentClient};
 
 /// Marks that the agent is being asked to load the session: what it replays until `restored` is not new.
@@ -27,65 +30,110 @@ pub(super) struct CaughtUp {
     pub(super) is_there: bool,
     /// When it was found that the server has restarted, if it has.
     pub(super) restarted: Option<Moment>,
-    /// The turn that is still running, and whether anything was heard of it.
+    /// The turn that is still running, and whether the agent has reported anything of it.
     pub(super) running: Option<(OpenTurn, bool)>,
     /// The ids of agent requests that are offered again.
     pub(super) requests: Vec<String>,
     pub(super) reader: Option<StreamReader>,
+    /// The ids of the prompt of the turn that is still running.
+    pub(super) prompts: Vec<String>,
+    /// Whether that was the stream of another process.
+    pub(super) is_remote: bool,
+}
+
+/// Where the stream of a session's position is.
+#[derive(Debug, PartialEq)]
+enum Source {
+    /// It is that of the present endpoint.
+    Present,
+    /// It is that of another process, on a released server that still has its endpoint: its path.
+    Other(String),
+    /// It was that of another process, and the server has its endpoint no longer.
+    Gone,
+    /// It is on another server, or its agent is known to have ended.
+    Unreadable,
+}
+
+impl Source {
+    /// Whether the session is restored although its stream could not be read.
+    fn may_be_skipped(&self, error: &Error) -> bool {
+        match error {
+            Error::Unsupported { .. } => true,
+            // Nothing but the killed process could have ended an agent that hangs.
+            Error::Timeout(_) => matches!(self, Self::Other(_)),
+            _ => false,
+        }
+    }
 }
 
 impl Tracker {
-    /// Reads what the server's stream has behind the session's position.
+    /// Reads what the stream has behind the session's position: that of the present endpoint, or that of another
+    /// process on a released server.
     pub(super) async fn read_stream(
         &mut self,
         client: &SandboxAgentClient,
-        before: &SessionRecord,
-        record: &SessionRecord,
+        (before, record): (&SessionRecord, &SessionRecord),
         moment: Moment,
-        is_shared: bool,
+        endpoint: &str,
     ) -> Result<CaughtUp, Error> {
         let shared = self.shared.clone();
         let open = shared.in_time(shared.store.open(&self.id)).await?;
-        let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.clone());
-        let same_endpoint = record.endpoint.as_ref() == Some(&shared.endpoint);
-        let agent_session = record.agent_session.as_ref().filter(|_| is_shared && same_endpoint);
-        let (Some(agent_session), Some(position)) = (agent_session, record.position) else {
-            let incarnation = if is_shared { shared.incarnation(moment.stream, false).await? } else { 1 };
+        let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
+        let (own_turn, is_numbered) = (owned.turn.clone(), owned.is_numbered);
+        let source = self.source(client, record, endpoint).await?;
+        let was_seen = before.owner.is_none() || before.owner.as_ref() == Some(&shared.owner);
+        let bound = record.agent_session.as_ref().zip(record.position).filter(|_| is_numbered);
+        let (Some((agent_session, position)), Source::Present | Source::Other(_)) = (bound, &source) else {
+            let incarnation = match source {
+                Source::Present if is_numbered => shared.incarnation(moment.stream, endpoint, false).await?,
+                _ => owned.incarnation,
+            };
             self.set_incarnation(incarnation);
-            return Ok(CaughtUp {
-                events: closing(&open, own_turn.as_deref(), incarnation),
-                ..CaughtUp::default()
-            });
+            // The endpoint is gone, with what its process had not stored.
+            let is_gap = source == Source::Gone && (!was_seen || !open.turns.is_empty());
+            let from = record.position.map(|position| position.offset + 1);
+            let gap = is_gap
+                .then(|| Entry::gap(from, None).into_event(incarnation, SystemTime::now().into(), None));
+            let mut events: Vec<_> = gap.into_iter().collect();
+            events.extend(closing(&open, own_turn.as_deref(), incarnation));
+            return Ok(CaughtUp { events, ..CaughtUp::default() });
         };
-        // The end of a turn that is running arrives here, unless the scan finds it.
-        for id in open.turns.iter().flat_map(|turn| &turn.rpc_ids) {
-            shared.feed.expect_response(&text_of_rpc_id(id), &self.inbox);
+        if source == Source::Present {
+            // The end of a turn that is running arrives here, unless the scan finds it.
+            for id in open.turns.iter().flat_map(|turn| &turn.rpc_ids) {
+                shared.feed.expect_response(&text_of_rpc_id(id), &self.inbox);
+            }
         }
-        let mut scan = match self.scan(client, &agent_session.id, position, &open).await {
+        let mut scan = match self.scan(client, &source, &agent_session.id, position, &open).await {
             Ok(scan) => scan,
-            Err(error) if !matches!(error, Error::Unsupported { .. }) => return Err(error),
+            Err(error) if !source.may_be_skipped(&error) => return Err(error),
             Err(error) => {
-                // A server that allows no second reader.
-                tracing::debug!(%error, session = self.id, "the server's stream cannot be read again");
-                let incarnation = shared.incarnation(moment.stream, false).await?;
+                // A server that allows no second reader, or an agent of another endpoint that does not respond.
+                tracing::debug!(%error, session = self.id, "the stream cannot be read");
+                let incarnation = match source {
+                    Source::Present => shared.incarnation(moment.stream, endpoint, false).await?,
+                    _ => position.incarnation,
+                };
                 self.set_incarnation(incarnation);
                 let gap = Entry::gap(Some(position.offset + 1), None);
                 let mut events = vec![gap.into_event(incarnation, SystemTime::now().into(), None)];
                 events.extend(closing(&open, own_turn.as_deref(), incarnation));
-                return Ok(CaughtUp { events, ..CaughtUp::default() });
+                let is_remote = source != Source::Present;
+                return Ok(CaughtUp { events, is_remote, ..CaughtUp::default() });
             }
         };
         // The agent's session is of an earlier incarnation than the position: its id may be another session's now.
         scan.is_other |= agent_session.incarnation < position.incarnation;
-        let incarnation = match scan.is_other {
-            true => shared.raise_incarnation(moment.stream, position.incarnation).await?,
-            false => shared.incarnation(moment.stream, scan.is_proven).await?,
+        let incarnation = match (&source, scan.is_other) {
+            (Source::Other(_), _) => position.incarnation,
+            (_, true) => shared.raise_incarnation(moment.stream, endpoint, position.incarnation).await?,
+            (_, false) => shared.incarnation(moment.stream, endpoint, scan.is_proven).await?,
         };
         self.set_incarnation(incarnation);
-        let restarted = scan.is_other.then(|| shared.feed.restart_found(moment));
+        let is_present = source == Source::Present;
+        let restarted = (scan.is_other && is_present).then(|| shared.feed.restart_found(moment));
         let is_ambiguous = self.is_restoring().await?;
-        let has_ended = before.details.termination_info.is_some();
-        let was_seen = before.owner.is_none() || before.owner.as_ref() == Some(&shared.owner);
+        let has_ended = before.details.termination_info.is_some() && is_present;
         let mut caught_up = sort(
             scan,
             &open,
@@ -95,10 +143,34 @@ impl Tracker {
         );
         caught_up.restarted = restarted;
         self.settle_requests(&open, &mut caught_up, incarnation);
-        if let (Some(owned), Some(end)) = (&mut self.owned, caught_up.end) {
+        if let (Some(owned), Some(end), true) = (&mut self.owned, caught_up.end, is_present) {
             owned.scanned = Some((moment, end.offset));
         }
+        caught_up.is_remote = !is_present;
         Ok(caught_up)
+    }
+
+    /// Where the stream of the session's position is.
+    async fn source(
+        &self,
+        client: &SandboxAgentClient,
+        record: &SessionRecord,
+        endpoint: &str,
+    ) -> Result<Source, Error> {
+        let Some(stored) = record.endpoint.as_deref() else { return Ok(Source::Unreadable) };
+        let termination = record.details.termination_info.as_ref();
+        match self.shared.path_of(stored) {
+            _ if stored == endpoint => Ok(Source::Present),
+            // The process saw the end of the agent: nothing came behind it.
+            Some(_) if termination.is_some_and(|info| info.reason != EndReason::Unknown) => {
+                Ok(Source::Unreadable)
+            }
+            Some(path) if self.shared.path_of(endpoint).is_some() => match client.has_endpoint(path).await? {
+                true => Ok(Source::Other(path.to_owned())),
+                false => Ok(Source::Gone),
+            },
+            _ => Ok(Source::Unreadable),
+        }
     }
 
     fn set_incarnation(&mut self, incarnation: u64) {
@@ -118,6 +190,7 @@ impl Tracker {
     async fn scan(
         &self,
         client: &SandboxAgentClient,
+        source: &Source,
         agent_session: &str,
         position: StreamPosition,
         open: &OpenEvents,
@@ -132,7 +205,22 @@ impl Tracker {
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
         let wanted = Wanted { agent_session: agent_session.to_owned(), behind, from, responses };
-        Scan::run(client, &wanted).await
+        let deadline = self.shared.deadline();
+        let mut wait = FIRST_WAIT;
+        loop {
+            let reader = match source {
+                Source::Other(path) => client.read_endpoint(path, from),
+                _ => client.read(from, None),
+            };
+            match Scan::run(reader, &wanted).await {
+                // The stream broke: it is read again.
+                Err(Error::ConnectionLost { .. }) if Instant::now() < deadline => {
+                    tokio::time::sleep(wait).await;
+                    wait *= 2;
+                }
+                scan => return scan,
+            }
+        }
     }
 
     /// Sends stored answers again, and closes requests that the agent does not wait for any more. What is left is
@@ -175,10 +263,14 @@ impl Tracker {
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         let mut append = Append::to(&self.id).fence(owned.fence);
         append.events = std::mem::take(&mut caught_up.events);
+        if !owned.is_numbered {
+            append.events.extend(self.lost_mark());
+        }
         append.patch.caught_up = true;
-        append.patch.endpoint = Some(self.shared.endpoint.clone());
-        append.position = caught_up.end.map(|place| self.shared.position(owned.incarnation, place));
+        append.position = caught_up.end.map(|end| self.shared.position(owned.incarnation, end));
         self.shared.in_time(self.shared.store.append(append)).await?;
+        self.lost = 0;
+        self.shared.feed.settle(self.lost_at.take());
         self.shared.feed.caught_up(&self.inbox);
         Ok(())
     }
@@ -253,7 +345,8 @@ fn sort(
         events.extend(end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));
     }
     let is_there = is_same && is_proven && !has_ended;
-    CaughtUp { events, end, is_there, restarted: None, running, requests, reader: Some(reader) }
+    let (reader, prompts) = (Some(reader), ids);
+    CaughtUp { events, end, is_there, running, requests, reader, prompts, ..CaughtUp::default() }
 }
 
 fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -> Option<NewEvent> {

@@ -1,11 +1,10 @@
 //! Creating a session.
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use super::acquire::can_reopen;
 use super::reopen::describe;
-use super::{Described, LateReplay, Owned, Replay, Tracker};
+use super::{Owned, Tracker};
 use crate::sessions::store::{
     AgentSession, Append, Change, Fingerprint, RecordPatch, SessionRecord, StoreError, StreamPosition,
 };
@@ -22,16 +21,20 @@ impl Tracker {
         let agent = new.agent_wanted().or(client.inner().options.agent.as_deref()).unwrap_or_default();
         let can = shared.connected(&client, agent).await?;
         let agent = new.agent_wanted().unwrap_or(&can.agent).to_owned();
-        let is_shared = can.server == ServerKind::Shared;
+        let is_numbered = can.server != ServerKind::ConnectionId;
+        let endpoint = shared.endpoint(&client).await?;
         let _creating = shared.feed.creating();
         let moment = shared.feed.now();
-        let incarnation = if is_shared { shared.incarnation(moment.stream, false).await? } else { 1 };
-        let place = shared.feed.place();
+        let incarnation = match is_numbered {
+            true => shared.incarnation(moment.stream, &endpoint, false).await?,
+            false => 1,
+        };
+        let position = shared.feed.position();
         let mut record =
             SessionRecord::new(&self.id, &agent, SystemTime::now().into()).owned_by(&shared.owner);
-        record.endpoint = Some(shared.endpoint.clone());
-        record.position = is_shared.then(|| match place {
-            Some(place) => shared.position(incarnation, place),
+        record.endpoint = Some(endpoint.clone());
+        record.position = is_numbered.then(|| match position {
+            Some(position) => shared.position(incarnation, position),
             // Nothing was read yet.
             None => StreamPosition { incarnation, offset: 0, fingerprint: Fingerprint(0) },
         });
@@ -60,20 +63,10 @@ impl Tracker {
         let is_live = shared.feed.route(session.id(), &self.id, &self.inbox, moment);
         shared.feed.claim_early(session.id(), &self.inbox);
         shared.move_followers(&self.id, None, session.id());
-        self.owned = Some(Owned {
-            fence,
-            agent_session: Some(session.id().to_owned()),
-            is_live,
-            incarnation,
-            scanned: None,
-            is_shared,
-            turn: None,
-            foreign: None,
-            replay: Replay::Done,
-            late: LateReplay::No,
-            requests: BTreeMap::new(),
-            described: Described::default(),
-        });
+        let mut owned = Owned::new(&record, endpoint, is_numbered);
+        (owned.agent_session, owned.is_live) = (Some(session.id().to_owned()), is_live);
+        owned.incarnation = incarnation;
+        self.owned = Some(owned);
         self.is_active_now();
         // What came while it was created is noticed before the session is handed out.
         self.catch_up().await;

@@ -1,23 +1,44 @@
 //! Having an agent continue a session.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
 use super::acquire::{Ways, Wish};
 use super::catch_up::{CaughtUp, RESTORING};
-use super::{ForeignTurn, LateReplay, Replay, Tracker};
+use super::{ForeignLink, ForeignTurn, LateReplay, Replay, Tracker};
 use crate::client::Others;
 use crate::sessions::entry::Entry;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::feed::Moment;
+use crate::sessions::remote::{Followed, RemoteTurn};
 use crate::sessions::restored::{Restored, RestoredBy};
 use crate::sessions::store::{
-    AgentSession, Append, Change, EventQuery, RecordPatch, SessionRecord, StoreError, StoredEventKind,
+    AgentSession, Append, Change, EventQuery, RecordPatch, RecordQuery, SessionRecord, StoreError,
+    StoredEventKind,
 };
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent};
 use crate::{Error, NewSession, OpenSession, SandboxAgentClient, Session};
+
+/// A session that is being restored.
+pub(super) struct Restoring<'a> {
+    pub(super) record: &'a SessionRecord,
+    pub(super) wish: &'a Wish,
+    /// What a suspended session is resumed by.
+    pub(super) support: Option<ResumeSupport>,
+    pub(super) ways: Ways,
+    pub(super) moment: Moment,
+    /// The endpoint of the present connection.
+    pub(super) endpoint: &'a str,
+}
+
+impl Restoring<'_> {
+    /// Whether the session was on another endpoint before.
+    fn is_moved(&self) -> bool {
+        self.record.endpoint.as_deref() != Some(self.endpoint)
+    }
+}
 
 /// A session as the agent has opened it.
 struct Reopened {
@@ -30,39 +51,42 @@ impl Tracker {
     pub(super) async fn restore(
         &mut self,
         client: &SandboxAgentClient,
-        record: &SessionRecord,
+        restoring: &Restoring<'_>,
         mut caught_up: CaughtUp,
-        (wish, support, ways, moment): (&Wish, Option<ResumeSupport>, Ways, Moment),
     ) -> Result<Restored, Error> {
+        let (record, ways) = (restoring.record, restoring.ways);
         let attaches = caught_up.running.is_some() || caught_up.is_there;
         let loads = ways.load && !attaches && record.agent_session.is_some();
         if let Some(owned) = &self.owned
-            && owned.is_shared
+            && owned.is_numbered
             && loads
         {
             let marker = Entry::own(StoredEventKind::from(RESTORING), json!({}));
             caught_up.events.push(marker.into_event(owned.incarnation, SystemTime::now().into(), None));
         }
         self.store_read(&mut caught_up).await?;
+        if caught_up.is_remote && attaches {
+            return self.follow_remote(client, record, caught_up).await;
+        }
         let mut is_ambiguous = false;
         let reopened = match (&record.agent_session, attaches) {
             (Some(session), true) => {
                 Reopened { session: client.session(&session.id), by: RestoredBy::Attach }
             }
             _ => {
-                // A server that restarted, and an agent that ended, have no turn.
+                // A server that restarted, another agent process, and an agent that ended, have no turn.
                 let may_run = caught_up.restarted.is_none()
+                    && !restoring.is_moved()
                     && record.details.termination_info.is_none()
                     && self.may_have_a_turn().await?;
-                let reopened = self.reopen(client, record, wish, support, ways, may_run).await?;
+                let reopened = self.reopen(client, restoring, may_run).await?;
                 is_ambiguous = may_run && reopened.by == RestoredBy::Load;
                 reopened
             }
         };
         client.inner().connection().await?.barrier().await;
         let restored = self.compare(&reopened).await?;
-        self.bind(client, record, &reopened, &restored, (support, ways, moment, is_ambiguous), caught_up)
-            .await?;
+        self.bind(client, restoring, (&reopened, &restored), is_ambiguous, caught_up).await?;
         Ok(restored)
     }
 
@@ -82,12 +106,10 @@ impl Tracker {
     async fn reopen(
         &mut self,
         client: &SandboxAgentClient,
-        record: &SessionRecord,
-        wish: &Wish,
-        support: Option<ResumeSupport>,
-        ways: Ways,
+        restoring: &Restoring<'_>,
         may_run: bool,
     ) -> Result<Reopened, Error> {
+        let Restoring { record, wish, support, ways, moment, .. } = *restoring;
         let new = wish.new.as_deref().cloned();
         let new = new.unwrap_or_else(|| NewSession::from_stored(&record.details.init));
         let connected = client.capabilities().map(|can| can.agent.clone());
@@ -95,6 +117,13 @@ impl Tracker {
         // A restarted server may have given the id to another session.
         let bound = record.agent_session.as_ref();
         let bound = bound.filter(|session| !self.shared.feed.is_of_another(&session.id, &self.inbox));
+        let bound = match bound {
+            Some(session) if self.is_taken(session, restoring.endpoint).await? => None,
+            bound => bound,
+        };
+        if let Some(session) = bound {
+            self.shared.feed.route_if_free(&session.id, &self.id, &self.inbox, moment);
+        }
         if let Some(session) = bound
             && let Some(reopened) = resume_or_load(client, &session.id, &new, ways, may_run).await?
         {
@@ -110,6 +139,20 @@ impl Tracker {
         self.shared.feed.route(session.id(), &self.id, &self.inbox, moment);
         self.shared.feed.claim_early(session.id(), &self.inbox);
         Ok(Reopened { session, by: RestoredBy::Replay })
+    }
+
+    /// Whether another stored session is bound to the agent's session since the server restarted.
+    async fn is_taken(&self, session: &AgentSession, endpoint: &str) -> Result<bool, Error> {
+        let Some(owned) = self.owned.as_ref().filter(|owned| owned.incarnation > session.incarnation) else {
+            return Ok(false);
+        };
+        let query = RecordQuery::all().endpoint(endpoint).agent_session_id(&session.id);
+        let page = self.shared.in_time(self.shared.store.list(&query)).await?;
+        let is_bound = |record: &SessionRecord| {
+            let bound = record.agent_session.as_ref();
+            record.id != self.id && bound.is_some_and(|bound| bound.incarnation >= owned.incarnation)
+        };
+        Ok(page.records.iter().any(is_bound))
     }
 
     /// Says which stored prompts the agent no longer knows, by what it replayed.
@@ -132,23 +175,26 @@ impl Tracker {
     }
 
     /// Stores how the session was restored, and follows it from now on.
-    #[allow(clippy::too_many_arguments, reason = "each is another part of one step")]
     async fn bind(
         &mut self,
         client: &SandboxAgentClient,
-        record: &SessionRecord,
-        reopened: &Reopened,
-        restored: &Restored,
-        (support, ways, moment, is_ambiguous): (Option<ResumeSupport>, Ways, Moment, bool),
+        restoring: &Restoring<'_>,
+        (reopened, restored): (&Reopened, &Restored),
+        is_ambiguous: bool,
         mut caught_up: CaughtUp,
     ) -> Result<(), Error> {
+        let Restoring { record, support, ways, moment, endpoint, .. } = *restoring;
+        if restoring.is_moved() {
+            self.move_to(endpoint, record, moment).await?;
+        }
         let agent_session = reopened.session.id().to_owned();
         if let (Some((turn, is_heard)), Some(owned)) = (caught_up.running.take(), &mut self.owned) {
             let claim = client.claim_requests(&agent_session);
-            owned.foreign = Some(ForeignTurn { turn, is_heard, _claim: claim, _reader: None });
+            let link = ForeignLink::Here { _claim: claim, _reader: None };
+            owned.foreign = Some(ForeignTurn { turn, is_heard, link });
         }
-        // What the agent replayed lies before this place.
-        let reached = self.shared.feed.place();
+        // What the agent replayed lies before this position.
+        let reached = self.shared.feed.position();
         self.catch_up().await;
         let Some(owned) = &self.owned else {
             return Err(StoreError::OwnershipLost { id: self.id.clone(), epoch: record.epoch }.into());
@@ -163,6 +209,7 @@ impl Tracker {
             supports_resume: Some(ways.resume || ways.load),
             replay_pending: (reopened.by == RestoredBy::Replay).then_some(true),
             termination_info: Change::Clear,
+            endpoint: Some(endpoint.to_owned()),
             ..RecordPatch::default()
         };
         describe(reopened.session.raw(), &mut patch);
@@ -171,6 +218,7 @@ impl Tracker {
             payload["unknownPrompts"] = unknown.into();
         }
         let event = Entry::own(StoredEventKind::Restored, payload);
+        let (is_numbered, incarnation) = (owned.is_numbered, owned.incarnation);
         let mut append = Append::to(&self.id).fence(owned.fence).patch(patch);
         if let (Some(end), Some(reached), true) = (caught_up.end, reached, is_ambiguous)
             && reached.offset > end.offset
@@ -180,8 +228,8 @@ impl Tracker {
             append.events.push(gap.into_event(owned.incarnation, SystemTime::now().into(), None));
         }
         append.events.push(event.into_event(owned.incarnation, SystemTime::now().into(), None));
-        append.position =
-            reached.filter(|_| owned.is_shared).map(|place| self.shared.position(owned.incarnation, place));
+        let reached = reached.filter(|_| is_numbered);
+        append.position = reached.map(|reached| self.shared.position(incarnation, reached));
         if let Err(error) = self.shared.in_time(self.shared.store.append(append)).await {
             if reopened.by == RestoredBy::Replay {
                 // Nothing holds it, so it should not run on. The caller gets the first error.
@@ -212,12 +260,62 @@ impl Tracker {
                 reader.offer(request).await;
             }
             let owned = self.owned.as_mut();
-            if let Some(foreign) = owned.and_then(|owned| owned.foreign.as_mut()) {
+            let foreign = owned.and_then(|owned| owned.foreign.as_mut());
+            if let Some(ForeignLink::Here { _reader, .. }) = foreign.map(|foreign| &mut foreign.link) {
                 // The requests are answered through it.
-                foreign._reader = Some(Mutex::new(reader));
+                *_reader = Some(Mutex::new(reader));
             }
         }
         Ok(())
+    }
+
+    /// The session is on the endpoint of the present connection from now on: its stream is another incarnation.
+    async fn move_to(&mut self, endpoint: &str, record: &SessionRecord, moment: Moment) -> Result<(), Error> {
+        let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
+        let mut incarnation = 1;
+        if owned.is_numbered {
+            let after = record.position.map_or(1, |position| position.incarnation + 1);
+            // Two processes may have got the same number at once. It must be another one for this session.
+            incarnation = self.shared.incarnation(moment.stream, endpoint, false).await?.max(after);
+        }
+        if let Some(owned) = &mut self.owned {
+            (owned.endpoint, owned.incarnation) = (endpoint.to_owned(), incarnation);
+        }
+        Ok(())
+    }
+
+    /// Follows a turn that is running on the endpoint of another process. The session moves to the endpoint of this
+    /// process when it has ended.
+    async fn follow_remote(
+        &mut self,
+        client: &SandboxAgentClient,
+        record: &SessionRecord,
+        mut caught_up: CaughtUp,
+    ) -> Result<Restored, Error> {
+        let restored = Restored { by: RestoredBy::Attach, unknown_prompts: None };
+        let (Some(session), Some((turn, is_heard)), Some(reader), Some(owned)) =
+            (&record.agent_session, caught_up.running.take(), caught_up.reader.take(), &mut self.owned)
+        else {
+            return Err(Error::NotConnected);
+        };
+        let payload = json!({"by": restored.by.as_str(), "agentSessionId": session.id});
+        let event = Entry::own(StoredEventKind::Restored, payload);
+        let event = event.into_event(owned.incarnation, SystemTime::now().into(), None);
+        let append = Append::to(&self.id).fence(owned.fence).events([event]);
+        self.shared.in_time(self.shared.store.append(append)).await?;
+        let followed = Followed {
+            id: self.id.clone(),
+            agent_session: session.id.clone(),
+            prompts: caught_up.prompts,
+            requests: caught_up.requests,
+            inbox: Arc::clone(&self.inbox),
+            reader,
+        };
+        let link = ForeignLink::Remote(RemoteTurn::follow(client, &self.shared, followed));
+        owned.foreign = Some(ForeignTurn { turn, is_heard, link });
+        self.is_active_now();
+        self.show();
+        Ok(restored)
     }
 }
 

@@ -6,8 +6,11 @@ use std::time::SystemTime;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
-use super::{Ask, Begun, LateReplay, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry};
+use super::{
+    Ask, Begun, ForeignTurn, LateReplay, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry,
+};
 use crate::client::WeakClient;
 use crate::client::random::random_id;
 use crate::sessions::UserAction;
@@ -19,14 +22,12 @@ use crate::sessions::store::{Append, Fence, NewEvent, RecordPatch, StoreError, S
 use crate::stream::{PromptLayer, Resend};
 use crate::{Content, Error, NewSession, Prompt, TurnOutcome};
 
-/// How often a prompt is stored against others who acquire the session at the same moment.
-const ATTEMPTS: usize = 4;
-
 impl Tracker {
     /// Begins a turn: acquires the session if need be, stores the prompt, and sends it.
     pub(super) async fn prompt(&mut self, prompt: &Prompt, new: Option<&NewSession>) -> Result<Begun, Error> {
         let wish = Wish { action: UserAction::Send, new: new.cloned().map(Box::new) };
-        for attempt in 1.. {
+        let deadline = self.shared.deadline();
+        loop {
             let record = self.shared.record(&self.id).await?;
             if !record.status.accepts_input() {
                 return Err(Error::NotAllowed { action: UserAction::Send, status: record.status });
@@ -35,13 +36,13 @@ impl Tracker {
                 self.acquire(&wish).await?;
             }
             match self.send(prompt, new).await {
-                Err(Error::Store(StoreError::OwnershipLost { .. })) if attempt < ATTEMPTS => {
+                // Another process acquired it meanwhile.
+                Err(Error::Store(StoreError::OwnershipLost { .. })) if Instant::now() < deadline => {
                     self.lose_ownership();
                 }
                 begun => return begun,
             }
         }
-        Err(Error::NotConnected)
     }
 
     async fn send(&mut self, prompt: &Prompt, new: Option<&NewSession>) -> Result<Begun, Error> {
@@ -56,7 +57,7 @@ impl Tracker {
         let agent_session = agent_session.ok_or_else(in_progress)?;
         let fence = Arc::new(Mutex::new(owned.fence));
         let sent = self.with_history(prompt, None).await?;
-        let (turn_id, at) = (random_id(), self.shared.feed.place());
+        let (turn_id, at) = (random_id(), self.shared.feed.position());
         let payload = json!({"prompt": prompt.to_value(), "at": at});
         let (stored, written) = oneshot::channel();
         let (entered, restoring) = oneshot::channel();
@@ -149,15 +150,24 @@ impl Tracker {
         Ok((Resend { session_id: session, prompt }, owned.fence))
     }
 
-    /// The response to the prompt of another program arrived.
-    pub(super) async fn foreign_turn_ended(&mut self, response: &Response) {
+    /// The response to the prompt of another program arrived, or never will.
+    pub(super) async fn foreign_turn_ended(&mut self, response: Option<&Response>) {
         let Some(foreign) = self.owned.as_mut().and_then(|owned| owned.foreign.take()) else { return };
         let mut entries = self.close_requests();
-        entries.push(turn_end_entry(&ended_by(response)));
+        entries.push(turn_end_entry(&response.map_or_else(interrupted, ended_by)));
         self.write(entries, RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
     }
 
-    /// Gives up a turn of another program that did not stop and of which nothing was ever heard: it was never sent.
+    /// Cancels a turn on the endpoint of another process.
+    pub(super) async fn cancel_remote(&mut self) -> Result<(), Error> {
+        let foreign = self.owned.as_ref().and_then(|owned| owned.foreign.as_ref());
+        match foreign.and_then(ForeignTurn::remote) {
+            Some(remote) => remote.cancel().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Gives up a turn of another program that did not stop and of which the agent reported nothing: it was never sent.
     pub(super) async fn interrupt(&mut self, turn: &str) -> Result<bool, Error> {
         let Some(owned) = &mut self.owned else { return Ok(false) };
         let Some(foreign) =
@@ -184,7 +194,7 @@ struct WriteAhead {
     fence: Arc<Mutex<Fence>>,
     /// Gets the outcome of the first attempt.
     stored: Option<oneshot::Sender<Result<(), Error>>>,
-    /// Hears that the session is being restored.
+    /// Is notified that the session is being restored.
     entered: Option<oneshot::Sender<()>>,
 }
 

@@ -17,7 +17,7 @@ use crate::sessions::store::{
 };
 
 /// How long to wait before a store that failed is tried again, at first and at most.
-const FIRST_WAIT: Duration = Duration::from_millis(20);
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LAST_WAIT: Duration = Duration::from_secs(2);
 /// How long a store is given at least for one attempt.
 const SHORTEST: Duration = Duration::from_millis(500);
@@ -25,26 +25,45 @@ const SHORTEST: Duration = Duration::from_millis(500);
 impl Tracker {
     /// Stores what happened in the session, if this process owns it.
     pub(super) async fn store_entries(&mut self, mut entries: Vec<Entry>) {
-        let places: Vec<_> =
-            entries.iter().filter_map(|entry| Some((entry.stream, entry.place?.offset))).collect();
+        let mut held: Vec<_> = entries.iter().filter_map(Entry::held_at).collect();
         if let Some(owned) = &self.owned {
             // What was read when the session was acquired is stored.
-            let is_stored = |entry: &Entry| match (owned.scanned, entry.place) {
-                (Some((moment, to)), Some(place)) => entry.stream == moment.stream && place.offset <= to,
+            let is_stored = |entry: &Entry| match (owned.scanned, entry.position) {
+                (Some((moment, to)), Some(position)) => {
+                    entry.stream == moment.stream && position.offset <= to
+                }
                 _ => false,
             };
             entries.retain(|entry| !is_stored(entry));
         }
         self.notice(&mut entries);
-        if !entries.is_empty() && self.owned.is_some() {
-            self.is_active_now();
-            let mut patch = RecordPatch::default();
-            self.patch_settings(&mut patch);
-            entries.iter().for_each(|entry| entry.patch(&mut patch));
-            self.write(entries, patch, None).await;
+        if self.owned.is_some() {
+            // If the store does not take them, nothing from the first one on counts as stored before the loss is.
+            if !held.is_empty() {
+                let first = held.remove(0);
+                self.hold_lost(first);
+            }
+            if !entries.is_empty() {
+                self.is_active_now();
+                let mut patch = RecordPatch::default();
+                self.patch_settings(&mut patch);
+                entries.iter().for_each(|entry| entry.patch(&mut patch));
+                self.write(entries, patch, None).await;
+            }
         }
-        self.shared.feed.settled(places);
+        self.shared.feed.settle(held);
+        if self.lost == 0 {
+            self.shared.feed.settle(self.lost_at.take());
+        }
         self.show();
+    }
+
+    /// Nothing from here on counts as stored until what is lost is counted in the store.
+    pub(super) fn hold_lost(&mut self, at: (u64, u64)) {
+        match self.lost_at {
+            Some((stream, _)) if stream == at.0 => self.shared.feed.settle([at]),
+            _ => self.lost_at = Some(at),
+        }
     }
 
     /// Takes in what entries say about the state of the session, and drops what an agent replays late.
@@ -62,7 +81,7 @@ impl Tracker {
                 _ => {}
             }
             if entry.kind == StoredEventKind::Update {
-                let update = entry.payload["sessionUpdate"].as_str().unwrap_or_default();
+                let update = entry.update()["sessionUpdate"].as_str().unwrap_or_default();
                 let in_turn = owned.turn.is_some() || owned.foreign.is_some();
                 if update == "user_message_chunk" && owned.late == LateReplay::Possible && !in_turn {
                     owned.late = LateReplay::Running;
@@ -102,7 +121,12 @@ impl Tracker {
         let turn = turn.map(str::to_owned);
         let turn = turn.or_else(|| owned.turn.clone());
         let turn = turn.or_else(|| owned.foreign.as_ref().map(|foreign| foreign.turn.turn_id.clone()));
-        let last = entries.iter().rev().find_map(|entry| entry.place);
+        let last = entries.iter().rev().find_map(|entry| entry.position);
+        // What did not fit was reported when it came.
+        let is_mark = |entry: &&Entry| entry.kind == StoredEventKind::Lost;
+        let marked: u64 =
+            entries.iter().filter(is_mark).filter_map(|mark| mark.payload["count"].as_u64()).sum();
+        let count = (entries.len() - entries.iter().filter(is_mark).count()) as u64;
         let into_event = |mut entry: Entry| {
             // The end of another program's turn names that turn.
             let named = entry.payload.as_object_mut().and_then(|payload| payload.remove("turnId"));
@@ -111,17 +135,14 @@ impl Tracker {
             let turn = named.map(str::to_owned).or_else(|| turn.clone());
             entry.into_event(owned.incarnation, now, turn.as_deref())
         };
-        let position =
-            last.filter(|_| owned.is_shared).map(|place| self.shared.position(owned.incarnation, place));
+        let position = last.filter(|_| owned.is_numbered);
+        let position = position.map(|position| self.shared.position(owned.incarnation, position));
         let events: Vec<NewEvent> = entries.into_iter().map(into_event).collect();
         let mut append = Append::to(&self.id).fence(owned.fence).patch(patch);
         append.position = position;
         append.scanned_to = self.scanned_to();
-        let (count, before) = (events.len() as u64, self.lost);
-        if before > 0 {
-            let lost = Entry::own(StoredEventKind::Lost, json!({ "count": before }));
-            append.events.push(lost.into_event(owned.incarnation, now, None));
-        }
+        let before = self.lost;
+        append.events.extend(self.lost_mark());
         append.events.extend(events);
         let mut appended = self.append(append.clone()).await;
         if let (Err(StoreError::Status(_)), Some(_)) = (&appended, append.patch.status.take()) {
@@ -130,20 +151,23 @@ impl Tracker {
         }
         match appended {
             Ok(()) => self.lost -= before,
-            Err(error) => self.give_up(count, error),
+            Err(error) => {
+                self.lost += marked;
+                self.give_up(count, error);
+            }
         }
     }
 
-    pub(super) fn scanned_to(&self) -> Option<ScannedTo> {
-        self.owned.as_ref().filter(|owned| owned.is_shared)?;
-        let (stream, place) = self.shared.feed.scanned_to()?;
-        // A stream after a restart has no incarnation until a session was acquired on it.
-        let incarnation = self.shared.incarnation_of(stream)?;
-        Some(ScannedTo {
-            owner: self.shared.owner.clone(),
-            endpoint: self.shared.endpoint.clone(),
-            position: self.shared.position(incarnation, place),
-        })
+    /// The event that counts what could not be stored before.
+    pub(super) fn lost_mark(&self) -> Option<NewEvent> {
+        let owned = self.owned.as_ref().filter(|_| self.lost > 0)?;
+        let lost = Entry::own(StoredEventKind::Lost, json!({ "count": self.lost }));
+        Some(lost.into_event(owned.incarnation, SystemTime::now().into(), None))
+    }
+
+    fn scanned_to(&self) -> Option<ScannedTo> {
+        self.owned.as_ref().filter(|owned| owned.is_numbered)?;
+        self.shared.scanned_to()
     }
 
     /// Appends within the time that a store is tried again. An event that it refuses is given up alone.
@@ -201,8 +225,7 @@ impl Tracker {
             StoreError::OwnershipLost { .. } => return self.lose_ownership(),
             StoreError::NotFound { .. } => {
                 // Another program deleted it.
-                self.owned = None;
-                self.shared.feed.unroute(&self.inbox, None);
+                self.disown();
                 self.show();
             }
             _ => {}
@@ -307,14 +330,16 @@ impl Tracker {
 
     /// Ends the ownership of the session. Its agent continues.
     pub(super) async fn release(&mut self) -> Result<SessionRecord, Error> {
-        // What is behind this place is the next owner's.
-        let place = self.shared.feed.place();
+        // What is behind this position is the next owner's.
+        let position = self.shared.feed.position();
         self.catch_up().await;
         let Some(owned) = &self.owned else { return self.shared.record(&self.id).await };
         let fence = owned.fence;
         let mut append = Append::to(&self.id).fence(fence);
-        let place = place.filter(|_| owned.is_shared);
-        append.position = place.map(|place| self.shared.position(owned.incarnation, place));
+        // A turn on the endpoint of another process has its own position there.
+        let position = position.filter(|_| owned.is_numbered && !owned.is_remote());
+        append.position = position.map(|position| self.shared.position(owned.incarnation, position));
+        append.events.extend(self.lost_mark());
         let detached = Entry::own(StoredEventKind::Detached, json!({}));
         append.events.push(detached.into_event(owned.incarnation, SystemTime::now().into(), None));
         self.shared.in_time(self.shared.store.append(append)).await?;
@@ -327,8 +352,7 @@ impl Tracker {
             released => released,
         };
         let released = released?;
-        self.owned = None;
-        self.shared.feed.unroute(&self.inbox, None);
+        self.disown();
         Ok(released)
     }
 }

@@ -1,14 +1,16 @@
 //! Sessions that are kept: each goes on, whatever ended in between, with every store, whatever its agent can do.
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use sandbox_agent_sdk::connection::Capabilities;
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::sessions::{
     EventQuery, MemoryStore, PostgresStore, SessionStatus, SessionStore, SqliteStore, StoreOptions,
-    StoredClient, StoredEvent, StoredSession,
+    StoredClient, StoredEvent, StoredEventKind, StoredSession,
 };
-use sandbox_agent_sdk::{Error, Event, Events, NewSession};
+use sandbox_agent_sdk::{Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
 use sdk_tests::{Cluster, Schema, within};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -81,6 +83,76 @@ pub(super) async fn a_stored_session_continues_after_its_server_was_killed(row: 
 /// The adapter never starts its agent again: there this is an error, and one that tells how the agent ended.
 pub(super) async fn a_stored_session_continues_after_its_agent_crashed(row: Row) {
     goes_on(row, Blow::AgentCrashes).await;
+}
+
+const URL: &str = "IT_KILLED_PROGRAM_SERVER_URL";
+const FILE: &str = "IT_KILLED_PROGRAM_STORE_FILE";
+const PER_AGENT: &str = "IT_KILLED_PROGRAM_PER_AGENT";
+
+/// The program that is killed: it is this test, started again.
+#[tokio::test]
+async fn a_program_that_asks_for_a_permission() {
+    let (Ok(url), Ok(file)) = (std::env::var(URL), std::env::var(FILE)) else { return };
+    let mut options = SandboxAgentClient::builder(url).agent("mock");
+    if std::env::var(PER_AGENT).is_ok() {
+        options = options.server(ServerKind::PerAgent);
+    }
+    let store = SqliteStore::open(file).await.expect("a store in a file");
+    let client = options.build().expect("options that can be used").with_store(store);
+    let _undecided = client.events().deciding();
+    let session = client.new_session_as("mine", NewSession::in_dir("/")).await.expect("a session");
+    let mut turn = session.prompt("say one; permission; say two").await.expect("a turn");
+    turn.outcome().await.expect("it is killed before");
+}
+
+/// Its text is complete, its permission is decided by the next program, and it gets its end. On a released server that
+/// program reads the endpoint of the one before, and ends it when it does not need it any more.
+pub(super) async fn a_turn_of_a_killed_program_gets_its_permission_and_its_end(row: Row) {
+    let Some(server) = Server::start(row.kind, Setup::takes_up(TakesUp::Load)).await else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("sessions.db");
+    let mut command = Command::new(std::env::current_exe().expect("this binary"));
+    command
+        .args(["--exact", "servers::kept::a_program_that_asks_for_a_permission", "--nocapture"])
+        .env(URL, server.url())
+        .env(FILE, &file)
+        .stdout(Stdio::null());
+    if server.layout() == Layout::PerAgent {
+        command.env(PER_AGENT, "");
+    }
+    let mut program = command.spawn().expect("this binary can be run");
+    let store = SqliteStore::open(&file).await.expect("a store in a file");
+    within("the permission", async {
+        while !stored(&store).await.iter().any(|event| event.kind == StoredEventKind::Permission) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    program.kill().expect("it can be killed");
+    program.wait().expect("it has ended");
+
+    let client = options(&server, &Knobs::default()).build().expect("options that can be used");
+    let client = client.with_store(store);
+    within("connect", client.client().connect()).await.expect("the handshake succeeds");
+    let session = client.session("mine");
+    within("acquiring", session.resume()).await.expect("it is acquired");
+    within("the turn", session.open_turn_ended()).await;
+    assert_eq!(told(&session, "say three").await.expect("a turn"), ["three"]);
+    within("storing", client.flush()).await.expect("everything is stored");
+    let stored = stored(&**client.store()).await;
+    let texts: Vec<&str> = stored.iter().filter_map(text_of).collect();
+    assert_eq!(texts.len(), 4, "{texts:?}");
+    assert_eq!((texts[0], &texts[2..]), ("one", &["two", "three"][..]));
+    assert!(texts[1].contains("allow"), "{texts:?}");
+    let count = |kind: StoredEventKind| stored.iter().filter(|event| event.kind == kind).count();
+    assert_eq!((count(StoredEventKind::Permission), count(StoredEventKind::Answered)), (1, 1));
+    assert_eq!((count(StoredEventKind::Gap), count(StoredEventKind::TurnEnded)), (0, 2), "{stored:#?}");
+    if server.layout() == Layout::PerAgent {
+        let list = reqwest::get(format!("{}/v1/acp", server.url())).await.expect("a list");
+        let list: Value = list.json().await.expect("a list");
+        assert_eq!(list["servers"].as_array().map(Vec::len), Some(1), "the old endpoint is ended: {list}");
+    }
+    within("disconnecting", client.disconnect()).await.expect("disconnecting does not fail");
 }
 
 async fn goes_on(row: Row, blow: Blow) {

@@ -92,7 +92,11 @@ macro_rules! ours {
 
 macro_rules! ours_by_sdk {
     ($row:expr) => {
-        tests! { $row; kept::a_stored_session_continues_after_its_server_was_killed }
+        tests! {
+            $row;
+            kept::a_stored_session_continues_after_its_server_was_killed
+            kept::a_turn_of_a_killed_program_gets_its_permission_and_its_end
+        }
     };
 }
 

@@ -1,0 +1,43 @@
+//! The endpoints of a released server: each has an agent process and a stream of its own.
+
+use std::sync::Arc;
+
+use reqwest::Method;
+use serde_json::Value;
+
+use super::ENDPOINTS;
+use super::handle::SandboxAgentClient;
+use super::reading::StreamReader;
+use super::stream::StreamPosition;
+use super::wiring::RELEASED_CLOSE;
+use crate::Error;
+use crate::control::{Call, Route};
+
+impl SandboxAgentClient {
+    /// Whether a released server still has this endpoint, if only with an agent that has ended.
+    pub(crate) async fn has_endpoint(&self, path: &str) -> Result<bool, Error> {
+        let call = Call::new("list endpoints", Method::GET, Route::new(ENDPOINTS));
+        let list: Value = self.control().http().value(Ok(call)).await?;
+        let servers = list.get("servers").and_then(Value::as_array);
+        let is_it = |server: &Value| server["serverId"].as_str().is_some_and(|id| id == name_of(path));
+        Ok(servers.into_iter().flatten().any(is_it))
+    }
+
+    /// Ends an endpoint with its agent. A released server responds when the agent has ended, or the request is dropped.
+    pub(crate) async fn end_endpoint(&self, path: &str) {
+        let route = Route::new(ENDPOINTS).segment(name_of(path));
+        let call = route.map(|route| Call::new("end endpoint", Method::DELETE, route));
+        if let Ok(Err(error)) = tokio::time::timeout(RELEASED_CLOSE, self.control().http().done(call)).await {
+            tracing::warn!(%error, "the endpoint of another process could not be ended");
+        }
+    }
+
+    /// Reads the stream of another endpoint of the same server.
+    pub(crate) fn read_endpoint(&self, path: &str, from: StreamPosition) -> StreamReader {
+        StreamReader::at(Arc::clone(self.inner()), path.to_owned(), from)
+    }
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}

@@ -1,0 +1,96 @@
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Feed, Mailbox};
+use crate::client::{Hub, LogSink as _};
+use crate::event::Origin;
+use crate::sessions::inbox::{Inbox, Item};
+use crate::stream::{LogEntry, StreamPosition};
+use crate::{Event, Update};
+
+/// A feed of a numbered stream, and the mailbox of a tracker that holds so many events.
+fn feed(capacity: usize) -> (Arc<Feed>, Mailbox) {
+    let hub = Hub::new(1 << 20);
+    hub.set_numbered(true);
+    (Feed::attached(&hub, 3), Arc::new(Inbox::new(capacity, 1 << 20)))
+}
+
+fn push(feed: &Feed, session: &str, offset: u64) {
+    let content = json!({"type": "text", "text": offset.to_string()});
+    let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+    let update = Update::read(json!({"sessionId": session, "update": update}), Origin::Live, 1);
+    feed.push(&LogEntry::of_event(&Event::Update(update), Some(StreamPosition::of(0, offset, b""))));
+}
+
+fn scanned_to(feed: &Feed) -> Option<u64> {
+    feed.scanned_to().map(|(_, position)| position.offset)
+}
+
+#[test]
+fn what_waits_for_a_tracker_that_ends_does_not_hold_up_the_progress() {
+    let (feed, inbox) = feed(9);
+    let (_, other) = self::feed(9);
+    feed.route("a", "mine", &inbox, feed.now());
+    feed.route("b", "other", &other, feed.now());
+    push(&feed, "x", 1);
+    push(&feed, "a", 2);
+    push(&feed, "x", 3);
+    assert_eq!(scanned_to(&feed), Some(1), "the second one is not stored");
+    feed.unroute(&inbox, None);
+    feed.discard(inbox.close());
+    assert_eq!(scanned_to(&feed), Some(3));
+    // What comes for a tracker that has ended is not stored either.
+    feed.route("a", "mine", &inbox, feed.now());
+    push(&feed, "a", 4);
+    assert_eq!(scanned_to(&feed), Some(4));
+}
+
+#[test]
+fn events_that_do_not_fit_are_not_stored_before_their_mark_is() {
+    let (feed, inbox) = feed(1);
+    feed.route("a", "mine", &inbox, feed.now());
+    (1..=4).for_each(|offset| push(&feed, "a", offset));
+    assert_eq!(feed.take_lost()["mine"], 3);
+    let items = inbox.take(9);
+    let [Item::Event(stored), Item::Lost(first, 3)] = &items[..] else { panic!("{items:?}") };
+    assert_eq!(scanned_to(&feed), None);
+    feed.settle(stored.held_at());
+    assert_eq!(scanned_to(&feed), Some(1), "the mark of the others is not stored");
+    feed.settle(first.held_at());
+    assert_eq!(scanned_to(&feed), Some(4));
+}
+
+#[test]
+fn what_comes_while_a_session_is_created_is_not_stored_before_its_tracker_stores_it() {
+    let (feed, inbox) = feed(1);
+    let (_, other) = self::feed(9);
+    feed.route("b", "other", &other, feed.now());
+    let creating = feed.creating();
+    push(&feed, "b", 1);
+    feed.discard(other.take(9));
+    (2..=4).for_each(|offset| push(&feed, "a", offset));
+    push(&feed, "x", 5);
+    assert_eq!(scanned_to(&feed), Some(1));
+    feed.claim_early("a", &inbox);
+    assert_eq!(scanned_to(&feed), Some(1), "the tracker has them");
+    // One fits, and the two others are one mark.
+    feed.discard(inbox.take(9));
+    assert_eq!(scanned_to(&feed), Some(4), "what came for an unknown session may be of the next one");
+    drop(creating);
+    assert_eq!(scanned_to(&feed), Some(5));
+}
+
+#[test]
+fn the_progress_is_due_after_some_events_without_an_append() {
+    let (feed, inbox) = feed(9);
+    feed.route("a", "mine", &inbox, feed.now());
+    push(&feed, "x", 1);
+    push(&feed, "x", 2);
+    assert!(!feed.take_due());
+    push(&feed, "x", 3);
+    assert!(feed.take_due());
+    assert_eq!(scanned_to(&feed), Some(3));
+    push(&feed, "x", 4);
+    assert!(!feed.take_due());
+}

@@ -1,0 +1,160 @@
+//! A turn that runs on the endpoint of another process.
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::entry::Entry;
+use super::feed::Mailbox;
+use super::shared::Shared;
+use super::store::StoredEventKind;
+use super::tracker::Command;
+use crate::client::AGENT_EXITED;
+use crate::stream::{LogEntry, LogRecord, StreamReader};
+use crate::termination::TerminationReport;
+use crate::{Error, Event, SandboxAgentClient};
+
+/// A turn that another process began on its own endpoint of a released server. It is followed until it ends; dropping
+/// this ends the following, and leaves the turn as it is.
+#[derive(Debug)]
+pub(super) struct RemoteTurn {
+    cancels: mpsc::Sender<oneshot::Sender<Result<(), Error>>>,
+}
+
+/// What is followed.
+pub(super) struct Followed {
+    /// The id of the stored session.
+    pub(super) id: String,
+    /// The id of the agent's session on that endpoint.
+    pub(super) agent_session: String,
+    /// The JSON-RPC ids under which the prompt was sent.
+    pub(super) prompts: Vec<String>,
+    /// The agent requests that are open.
+    pub(super) requests: Vec<String>,
+    pub(super) inbox: Mailbox,
+    pub(super) reader: StreamReader,
+}
+
+impl RemoteTurn {
+    /// Follows a turn behind what was read of it.
+    pub(super) fn follow(
+        client: &SandboxAgentClient,
+        shared: &std::sync::Arc<Shared>,
+        followed: Followed,
+    ) -> Self {
+        let (cancels, asked) = mpsc::channel(1);
+        let shared = std::sync::Arc::downgrade(shared);
+        // Without a client nothing is stored any more.
+        client.inner().spawn(async move { followed.run(shared, asked).await });
+        Self { cancels }
+    }
+
+    /// Cancels the turn.
+    pub(super) async fn cancel(&self) -> Result<(), Error> {
+        let (done, cancelled) = oneshot::channel();
+        // A turn that has ended needs no cancel.
+        let _ = self.cancels.send(done).await;
+        cancelled.await.unwrap_or(Ok(()))
+    }
+}
+
+impl Followed {
+    async fn run(
+        mut self,
+        shared: std::sync::Weak<Shared>,
+        mut cancels: mpsc::Receiver<oneshot::Sender<Result<(), Error>>>,
+    ) {
+        for request in std::mem::take(&mut self.requests) {
+            let Some(shared) = shared.upgrade() else { return };
+            self.offer(&shared, &request).await;
+        }
+        loop {
+            let entry = tokio::select! {
+                entry = self.reader.follow() => entry,
+                done = cancels.recv() => match done {
+                    Some(done) => {
+                        // A caller that went away needs no answer.
+                        let _ = done.send(self.reader.cancel_turn(&self.agent_session).await);
+                        continue;
+                    }
+                    // The tracker does not follow the turn any more.
+                    None => return,
+                },
+            };
+            let Some(shared) = shared.upgrade() else { return };
+            let is_over = match entry {
+                Some(entry) => self.take(&shared, entry).await,
+                None => {
+                    self.lose();
+                    true
+                }
+            };
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Takes in what happened on the endpoint, and returns whether the turn is over.
+    async fn take(&mut self, shared: &Shared, entry: LogEntry) -> bool {
+        match &entry.record {
+            LogRecord::Response { request_id, result } if self.prompts.contains(request_id) => {
+                self.inbox.note(Command::ForeignTurnEnded(result.clone()));
+                return true;
+            }
+            LogRecord::Event(Event::ServerRestarted) => {
+                self.lose();
+                return true;
+            }
+            LogRecord::Missing(_)
+            | LogRecord::Event(Event::Lagged(_) | Event::Malformed { lost: true, .. }) => {
+                self.push(Entry::of_record(&entry.record, None));
+            }
+            record if ended(record).is_some() => {
+                self.push(ended(record).map(|ended| Entry { position: entry.position, ..ended }));
+                return true;
+            }
+            _ => {}
+        }
+        if entry.session_id() != Some(&self.agent_session) {
+            return false;
+        }
+        self.push(Entry::of_record(&entry.record, entry.position));
+        match &entry.record {
+            LogRecord::AgentRequest { request_id, .. } => self.offer(shared, &request_id.clone()).await,
+            LogRecord::Event(event) => shared.deliver(&self.id, event),
+            _ => {}
+        }
+        false
+    }
+
+    /// Offers an agent request to the application. If the agent of this process has given the id of the session to
+    /// another session, nothing could tell their requests apart, and it is answered as cancelled.
+    async fn offer(&mut self, shared: &Shared, request: &str) {
+        if shared.feed.is_of_another(&self.agent_session, &self.inbox) {
+            tracing::warn!(
+                session = self.id,
+                "a request of another endpoint is cancelled: its session id is in use"
+            );
+            return self.reader.cancel_request(request);
+        }
+        shared.feed.offer(&self.agent_session, request, &self.inbox);
+        self.reader.offer(request).await;
+    }
+
+    fn push(&self, entry: Option<Entry>) {
+        // It is not of the stream of this process, whose progress it does not change.
+        let _ = entry.map(|entry| self.inbox.push(Entry { stream: u64::MAX, ..entry }));
+    }
+
+    /// The end of the turn cannot be seen any more.
+    fn lose(&self) {
+        self.push(Some(Entry::gap(None, None)));
+        self.inbox.note(Command::ForeignTurnLost);
+    }
+}
+
+/// The end of the one agent of an endpoint of a released server.
+pub(super) fn ended(record: &LogRecord) -> Option<Entry> {
+    let LogRecord::Event(Event::Other { method, params, .. }) = record else { return None };
+    let info = (method == AGENT_EXITED).then(|| TerminationReport::from_agent_exited(params).into_info())?;
+    Some(Entry::own(StoredEventKind::Ended, serde_json::json!(info)))
+}

@@ -1,0 +1,189 @@
+//! Endpoints of a released server: each has the agent process and the stream of one program.
+
+use mock_server::{Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::sessions::{RestoredBy, StoredEventKind};
+use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
+
+use crate::killed::{has_stored, kill_a_program};
+use crate::support::{event, within};
+use crate::world::{Ability, World, ask, counting, said, stored};
+
+const COUNT: usize = 300;
+
+/// The endpoints that were ended.
+fn ended(world: &World) -> Vec<String> {
+    let requests = world.server.requests();
+    let ended = requests.iter().filter(|request| request.method == "DELETE");
+    ended.map(|request| request.path.clone()).collect()
+}
+
+/// The endpoint that the record of a session names.
+async fn endpoint(world: &World, id: &str) -> String {
+    use sandbox_agent_sdk::sessions::SessionStore as _;
+    let record = world.store().await.get(id).await.unwrap().unwrap();
+    let endpoint = record.endpoint.expect("it is stored");
+    endpoint.strip_prefix(&world.server.url()).expect("it is of this server").to_owned()
+}
+
+fn asking() -> Script {
+    Script::new(|_| {
+        let call = ToolCall::new("call-1", "Remove everything");
+        vec![Step::AskPermission(Permission::new(call)), Step::Say("done".to_owned())]
+    })
+}
+
+#[tokio::test]
+async fn an_open_permission_of_a_killed_program_is_offered_by_its_id() {
+    let world = World::new(ServerKind::PerAgent, asking()).await;
+    kill_a_program(&world, StoredEventKind::Permission).await;
+    let before = stored(&world.store().await, "mine").await;
+    let asked = before.iter().find(|event| event.kind == StoredEventKind::Permission).unwrap();
+    let left = endpoint(&world, "mine").await;
+
+    let (client, sessions) = world.program().await;
+    let mut events = client.events().deciding();
+    let session = sessions.session("mine");
+    let mut followed = session.events();
+    let restored = within(session.resume()).await.unwrap().unwrap();
+    assert_eq!(restored.by, RestoredBy::Attach, "the turn is running");
+    assert!(session.open_turn().is_some());
+    assert_eq!(within(session.resume()).await.unwrap(), None, "it is acquired");
+    let request = event(&mut events, |event| match event {
+        Event::Permission(request) => Some(request),
+        _ => None,
+    })
+    .await;
+    assert_eq!(asked.rpc_id.as_deref(), Some(format!("{:?}", request.id()).as_str()));
+    request.allow_once().unwrap();
+    within(session.open_turn_ended()).await;
+    has_stored(&sessions, "mine", StoredEventKind::TurnEnded).await;
+    let done = event(&mut followed, |event| match event {
+        Event::Update(update) => update.message_text().filter(|text| *text == "done").map(str::to_owned),
+        _ => None,
+    });
+    assert_eq!(done.await, "done", "those who follow the session see it");
+    let kept = stored(&**sessions.store(), "mine").await;
+    let count = |kind| kept.iter().filter(|event| event.kind == kind).count();
+    assert_eq!((count(StoredEventKind::Permission), count(StoredEventKind::Answered)), (1, 1));
+    assert_eq!(said(&kept), ["permission: allow_once", "done"]);
+    let end = kept.iter().find_map(|event| event.turn_end()).unwrap();
+    assert_eq!(end.stop_reason.map(|reason| reason.as_str().to_owned()).as_deref(), Some("end_turn"));
+    assert!(sessions.store().open("mine").await.unwrap().is_empty(), "nothing is open any more");
+    assert_eq!(endpoint(&world, "mine").await, left, "it is on its endpoint until it is needed");
+}
+
+#[tokio::test]
+async fn a_turn_of_a_killed_program_is_read_to_its_end_and_then_the_session_moves() {
+    for ability in [Ability::Load, Ability::Neither] {
+        let world = World::new(ServerKind::PerAgent, counting(ability, COUNT)).await;
+        kill_a_program(&world, StoredEventKind::Update).await;
+        let left = endpoint(&world, "mine").await;
+        let (_client, sessions) = world.program().await;
+        let session = sessions.session("mine");
+        within(session.resume()).await.unwrap();
+        let open = session.open_turn().expect("it is running");
+        // The prompt waits for the end of that turn.
+        within(within(session.prompt("again")).await.unwrap().outcome()).await.unwrap();
+        assert_eq!(session.open_turn(), None);
+        sessions.flush().await.unwrap();
+        let kept = stored(&**sessions.store(), "mine").await;
+        let of_turn = |id: &str| {
+            let events = kept.iter().filter(|event| event.turn_id.as_deref() == Some(id)).cloned();
+            events.collect::<Vec<_>>()
+        };
+        let first = of_turn(&open.turn_id);
+        let numbers: Vec<usize> = said(&first).iter().map(|text| text.trim().parse().unwrap()).collect();
+        assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>(), "{ability:?}");
+        assert_eq!(first.last().unwrap().kind, StoredEventKind::TurnEnded);
+        let second = kept.iter().rev().find_map(|event| event.turn_id.clone()).unwrap();
+        assert_eq!(said(&of_turn(&second)).len(), COUNT, "{ability:?}");
+        assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{ability:?}");
+        assert_ne!(endpoint(&world, "mine").await, left, "it has moved to the endpoint of this process");
+        assert_eq!(ended(&world), [""; 0], "another session is on the endpoint");
+        // The last session leaves it.
+        within(sessions.session("other").resume()).await.unwrap();
+        assert_eq!(ended(&world), [left]);
+    }
+}
+
+#[tokio::test]
+async fn a_turn_on_the_endpoint_of_another_process_can_be_cancelled() {
+    let world = World::new(ServerKind::PerAgent, counting(Ability::Load, 100_000)).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    let (_client, sessions) = world.program().await;
+    let session = sessions.session("mine");
+    within(session.resume()).await.unwrap();
+    within(session.cancel()).await.unwrap();
+    assert_eq!(session.open_turn(), None);
+    has_stored(&sessions, "mine", StoredEventKind::TurnEnded).await;
+    let kept = stored(&**sessions.store(), "mine").await;
+    let end = kept.iter().find_map(|event| event.turn_end()).unwrap();
+    assert_eq!(end.stop_reason.map(|reason| reason.as_str().to_owned()).as_deref(), Some("cancelled"));
+}
+
+#[tokio::test]
+async fn an_agent_that_died_after_its_program_is_read_up_to_its_end() {
+    let world = World::new(ServerKind::PerAgent, counting(Ability::Load, 100_000)).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    let seen = said(&stored(&world.store().await, "mine").await).len();
+    let left = endpoint(&world, "mine").await;
+    assert!(world.server.kill_agent_of(left.strip_prefix("/v1/acp/").unwrap()));
+    let (_client, sessions) = world.program().await;
+    let session = sessions.session("mine");
+    within(session.resume()).await.unwrap();
+    assert_eq!(session.open_turn(), None);
+    let kept = stored(&**sessions.store(), "mine").await;
+    let numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+    assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>());
+    assert!(numbers.len() >= seen);
+    let end = kept.iter().find_map(|event| event.turn_end()).expect("the turn has an end");
+    assert!(end.error.is_some());
+    let ended = kept.iter().find(|event| event.kind == StoredEventKind::Ended).expect("it says how");
+    assert!(ended.termination_info().is_some());
+    assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_gone_with_its_server_is_a_gap() {
+    let world = World::new(ServerKind::PerAgent, counting(Ability::Load, COUNT)).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    world.server.restart(mock_server::State::Lost).await;
+    let (_client, sessions) = world.program().await;
+    within(sessions.session("mine").resume()).await.unwrap();
+    let kept = stored(&**sessions.store(), "mine").await;
+    let count = |kind| kept.iter().filter(|event| event.kind == kind).count();
+    assert_eq!((count(StoredEventKind::Gap), count(StoredEventKind::TurnEnded)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_process_that_disconnects_leaves_an_endpoint_on_which_another_one_works() {
+    let world = World::new(ServerKind::PerAgent, counting(Ability::Load, COUNT)).await;
+    let first = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("count")).await.unwrap();
+    within(turn.next()).await.unwrap();
+    let (_client, second) = world.program().await;
+    let acquired = second.session("mine");
+    within(acquired.resume()).await.unwrap();
+    assert!(acquired.open_turn().is_some());
+    drop(turn);
+    within(first.disconnect()).await.unwrap();
+    assert_eq!(ended(&world), [""; 0]);
+    within(acquired.open_turn_ended()).await;
+    second.flush().await.unwrap();
+    let kept = stored(&**second.store(), "mine").await;
+    assert_eq!(said(&kept).len(), COUNT);
+    let end = kept.iter().find_map(|event| event.turn_end()).unwrap();
+    assert_eq!(end.stop_reason.map(|reason| reason.as_str().to_owned()).as_deref(), Some("end_turn"));
+}
+
+#[tokio::test]
+async fn a_quiet_session_of_a_killed_program_is_no_gap() {
+    let world = World::new(ServerKind::PerAgent, crate::world::agent(Ability::Load)).await;
+    kill_a_program(&world, StoredEventKind::TurnEnded).await;
+    let (_client, sessions) = world.program().await;
+    ask(&sessions.session("other"), "anything").await;
+    sessions.flush().await.unwrap();
+    let kept = stored(&**sessions.store(), "other").await;
+    assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{kept:?}");
+}
