@@ -289,7 +289,10 @@ impl Opened {
                     event = self.events.recv() => event.ok_or(Error::NotConnected)?,
                     probed = probe => {
                         self.probe = None;
-                        self.check_order(probed?)?;
+                        match probed {
+                            Ok(order) => self.check_order(order)?,
+                            Err(error) => self.probe_failed(error)?,
+                        }
                         continue;
                     }
                 },
@@ -313,6 +316,20 @@ impl Opened {
                 return Ok(Some(entry));
             }
         }
+    }
+
+    /// A released server refuses the probe if its agent has ended. The stream has the notice of that, which is waited for.
+    fn probe_failed(&mut self, error: Error) -> Result<(), Error> {
+        let status = error.http().map(|http| http.status);
+        if self.connection.kind() != ServerKind::PerAgent || !matches!(status, Some(500 | 502)) {
+            return Err(error);
+        }
+        let limit = wire::Timeouts::default().stream_open;
+        self.probe = Some(Box::pin(async move {
+            tokio::time::sleep(limit).await;
+            Err(error)
+        }));
+        Ok(())
     }
 
     /// A response whose order is not verified ends the reading only if the stream is open, as where a server does not

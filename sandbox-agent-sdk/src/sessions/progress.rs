@@ -21,6 +21,10 @@ pub(super) struct Progress {
 impl Progress {
     /// An event of the stream was seen. Returns how many were since the progress was stored.
     pub(super) fn pass(&mut self, position: Position) -> usize {
+        if self.passed.back().is_some_and(|last| last.incarnation != position.incarnation) {
+            // Another stream, whose offsets do not compare.
+            *self = Self::default();
+        }
         if self.passed.len() == POSITIONS {
             self.passed.pop_front();
         }

@@ -354,7 +354,8 @@ impl Shared {
         is_proven: bool,
     ) -> Result<u64, StoreError> {
         let known = lock(&self.stream).clone();
-        if let Some(known) = known.as_ref().filter(|known| known.number == stream) {
+        let is_known = |known: &&KnownStream| known.number == stream && known.endpoint == endpoint;
+        if let Some(known) = known.as_ref().filter(is_known) {
             return Ok(known.incarnation);
         }
         let is_own = self.path_of(endpoint).is_some();
@@ -470,7 +471,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_tracker_of_a_session_that_does_not_exist_is_freed() {
-        let client = SandboxAgentClient::builder("http://127.0.0.1:1").build().unwrap();
+        let client = SandboxAgentClient::builder("http://127.0.0.1:1").auto_connect(false).build().unwrap();
         let client = client.with_store(MemoryStore::new());
         for _ in 0..3 {
             client.session("nothing").resume().await.unwrap_err();

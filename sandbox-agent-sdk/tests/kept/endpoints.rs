@@ -6,7 +6,7 @@ use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
 
 use crate::killed::{has_stored, kill_a_program};
 use crate::support::{event, within};
-use crate::world::{Ability, World, ask, counting, said, stored};
+use crate::world::{Ability, World, counting, said, stored};
 
 const COUNT: usize = 300;
 
@@ -179,11 +179,10 @@ async fn a_process_that_disconnects_leaves_an_endpoint_on_which_another_one_work
 
 #[tokio::test]
 async fn a_quiet_session_of_a_killed_program_is_no_gap() {
-    let world = World::new(ServerKind::PerAgent, crate::world::agent(Ability::Load)).await;
-    kill_a_program(&world, StoredEventKind::TurnEnded).await;
+    let world = World::new(ServerKind::PerAgent, counting(Ability::Load, COUNT)).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
     let (_client, sessions) = world.program().await;
-    ask(&sessions.session("other"), "anything").await;
-    sessions.flush().await.unwrap();
+    within(sessions.session("other").resume()).await.unwrap();
     let kept = stored(&**sessions.store(), "other").await;
     assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{kept:?}");
 }

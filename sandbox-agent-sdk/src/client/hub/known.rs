@@ -93,7 +93,7 @@ impl Hub {
     }
 
     /// Whether other processes can read the stream of the connection by the numbers of its events.
-    pub(in crate::client) fn set_numbered(&self, numbered: bool) {
+    pub(crate) fn set_numbered(&self, numbered: bool) {
         self.is_numbered.store(numbered, std::sync::atomic::Ordering::Release);
     }
 

@@ -116,7 +116,9 @@ impl Tracker {
         let (moment, was_remote) = (caught_up.restarted.unwrap_or(moment), caught_up.is_remote);
         let restoring = Restoring { record: &record, wish, support, ways, moment, endpoint: &endpoint };
         let restored = self.restore(&client, &restoring, caught_up).await?;
-        if was_remote && self.owned.as_ref().is_some_and(|owned| !owned.is_remote()) {
+        // A process that released the session ends its endpoint itself.
+        let is_left = was_remote && before.owner.is_some();
+        if is_left && self.owned.as_ref().is_some_and(|owned| !owned.is_remote()) {
             self.end_left_endpoint(&client, &record).await;
         }
         tracing::debug!(session = self.id, by = %restored.by, "session restored");

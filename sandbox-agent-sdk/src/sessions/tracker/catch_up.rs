@@ -88,15 +88,11 @@ impl Tracker {
                 Source::Present if is_numbered => shared.incarnation(moment.stream, endpoint, false).await?,
                 _ => owned.incarnation,
             };
-            self.set_incarnation(incarnation);
             // The endpoint is gone, with what its process had not stored.
-            let is_gap = source == Source::Gone && (!was_seen || !open.turns.is_empty());
-            let from = record.position.map(|position| position.offset + 1);
-            let gap = is_gap
-                .then(|| Entry::gap(from, None).into_event(incarnation, SystemTime::now().into(), None));
-            let mut events: Vec<_> = gap.into_iter().collect();
-            events.extend(closing(&open, own_turn.as_deref(), incarnation));
-            return Ok(CaughtUp { events, ..CaughtUp::default() });
+            let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id != own_turn);
+            let is_gap = source == Source::Gone && (!was_seen || turns.next().is_some());
+            let gap = is_gap.then(|| Entry::gap(record.position.map(|position| position.offset + 1), None));
+            return Ok(self.unread(&open, gap, incarnation));
         };
         if source == Source::Present {
             // The end of a turn that is running arrives here, unless the scan finds it.
@@ -114,12 +110,9 @@ impl Tracker {
                     Source::Present => shared.incarnation(moment.stream, endpoint, false).await?,
                     _ => position.incarnation,
                 };
-                self.set_incarnation(incarnation);
                 let gap = Entry::gap(Some(position.offset + 1), None);
-                let mut events = vec![gap.into_event(incarnation, SystemTime::now().into(), None)];
-                events.extend(closing(&open, own_turn.as_deref(), incarnation));
-                let is_remote = source != Source::Present;
-                return Ok(CaughtUp { events, is_remote, ..CaughtUp::default() });
+                let unread = self.unread(&open, Some(gap), incarnation);
+                return Ok(CaughtUp { is_remote: source != Source::Present, ..unread });
             }
         };
         // The agent's session is of an earlier incarnation than the position: its id may be another session's now.
@@ -148,6 +141,15 @@ impl Tracker {
         }
         caught_up.is_remote = !is_present;
         Ok(caught_up)
+    }
+
+    /// Nothing was read: what is open ends, behind a gap if there is one.
+    fn unread(&mut self, open: &OpenEvents, gap: Option<Entry>, incarnation: u64) -> CaughtUp {
+        self.set_incarnation(incarnation);
+        let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.as_deref());
+        let gap = gap.map(|gap| gap.into_event(incarnation, SystemTime::now().into(), None));
+        let events = gap.into_iter().chain(closing(open, own_turn, incarnation)).collect();
+        CaughtUp { events, ..CaughtUp::default() }
     }
 
     /// Where the stream of the session's position is.

@@ -148,7 +148,8 @@ pub(super) async fn a_turn_of_a_killed_program_gets_its_permission_and_its_end(r
     assert_eq!((count(StoredEventKind::Permission), count(StoredEventKind::Answered)), (1, 1));
     assert_eq!((count(StoredEventKind::Gap), count(StoredEventKind::TurnEnded)), (0, 2), "{stored:#?}");
     if server.layout() == Layout::PerAgent {
-        let list = reqwest::get(format!("{}/v1/acp", server.url())).await.expect("a list");
+        let list =
+            reqwest::Client::new().get(format!("{}/v1/acp", server.url())).send().await.expect("a list");
         let list: Value = list.json().await.expect("a list");
         assert_eq!(list["servers"].as_array().map(Vec::len), Some(1), "the old endpoint is ended: {list}");
     }
