@@ -221,7 +221,7 @@ fn count(
                 next[writer] = number + 1;
                 *events += 1;
             }
-            Item::Lost(count) => *events += usize::try_from(count).unwrap(),
+            Item::Lost(_, count) => *events += usize::try_from(count).unwrap(),
             Item::Command(_) => *commands += 1,
         }
     }
