@@ -1,4 +1,4 @@
-//! Runs seeds of the simulator; `--help` says how.
+//! Runs seeds of the simulator. See `--help`.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -16,11 +16,11 @@ simulate: runs the client against a model of servers and networks, under a virtu
 USAGE: simulate [OPTIONS]
 
 OPTIONS:
-  --seeds N        Runs N seeds (default 10000) and stops at the first that breaks an invariant.
-  --from SEED      Begins with this seed (default 0).
-  --seed SEED      Replays one seed with a trace.
-  --dialect NAME   One of rpc, released, early, official, auto (default: each seed draws one).
-  --help           Shows this text.
+  --seeds N        Run N seeds (default 10000) and stop at the first that violates an invariant.
+  --from SEED      Start with this seed (default 0).
+  --seed SEED      Replay one seed with a trace.
+  --dialect NAME   One of rpc, released, early, official, auto (default: each seed chooses one).
+  --help           Print this help.
 ";
 
 struct Options {
@@ -62,9 +62,9 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
             "--seed" => options.seed = Some(number()?),
             "--dialect" => {
                 let model = Model::ALL.into_iter().find(|model| model.name() == value);
-                options.model = Some(model.ok_or_else(|| format!("there is no dialect {value}"))?);
+                options.model = Some(model.ok_or_else(|| format!("unknown dialect {value}"))?);
             }
-            _ => return Err(format!("there is no option {name}")),
+            _ => return Err(format!("unknown option {name}")),
         }
     }
     Ok(Some(options))
@@ -123,7 +123,7 @@ fn work(options: &Options, progress: &Progress) -> Option<Report> {
     None
 }
 
-/// How far the runs have come.
+/// The progress of the runs.
 #[derive(Default)]
 struct Progress {
     next: AtomicU64,
@@ -137,7 +137,7 @@ struct Progress {
 impl Progress {
     const WIDTH: u64 = 40;
 
-    /// Draws a progress bar until the runs are over, on a terminal.
+    /// Draws a progress bar until the runs end, if standard error is a terminal.
     fn show(&self, total: u64) {
         let started = Instant::now();
         while io::stderr().is_terminal() && !self.over.load(Ordering::Relaxed) {
