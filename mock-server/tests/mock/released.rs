@@ -286,7 +286,7 @@ async fn a_test_can_publish_for_the_agent_and_kill_it() {
     let mut events = client.stream(Some(2)).await;
     assert!(server.emit_to("s", json!({ "jsonrpc": "2.0", "method": "_test/hello" })));
     assert!(server.kill_agent_of("s"));
-    assert!(!server.emit_to("nobody", json!({})) && !server.kill_agent_of("nobody"));
+    assert!(!server.emit_to("unknown", json!({})) && !server.kill_agent_of("nobody"));
     assert_eq!(events.next().await.unwrap().json()["method"], "_test/hello");
     let exited = events.next().await.unwrap().json();
     assert_eq!(exited["params"], json!({ "code": null, "success": false }));

@@ -84,12 +84,12 @@ async fn a_handler_decides_and_gets_the_tool_call_as_it_was_reported() {
         ]);
         let server = MockServer::builder().agent("mock", script).start().await;
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&seen);
+        let requests = Arc::clone(&seen);
         let client = options(&server, kind)
             .permission_handler(move |request| {
-                let told = Arc::clone(&told);
+                let requests = Arc::clone(&requests);
                 async move {
-                    told.lock().unwrap().push(request);
+                    requests.lock().unwrap().push(request);
                     PermissionDecision::Reply(PermissionReply::Once)
                 }
             })

@@ -265,7 +265,7 @@ async fn dropping_the_client_while_connecting_ends_everything() {
 async fn the_next_call_returns_the_error_of_a_failed_background_connection() {
     for kind in KINDS {
         let server = MockServer::start().await;
-        let client = options(&server, kind).agent("nobody").build().unwrap();
+        let client = options(&server, kind).agent("unknown").build().unwrap();
         for _ in 0..2 {
             let error = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
             assert!(matches!(error, Error::UnsupportedAgent(_)), "{error:?}");
@@ -322,9 +322,9 @@ async fn every_change_of_the_connection_state_is_published() {
     let mut events = client.events();
     within(client.connect()).await.unwrap();
     within(client.disconnect()).await.unwrap();
-    let mut told = Vec::new();
-    while told.last() != Some(&ConnectionState::Disconnected) {
-        told.push(
+    let mut states = Vec::new();
+    while states.last() != Some(&ConnectionState::Disconnected) {
+        states.push(
             event(&mut events, |event| match event {
                 Event::Connection(state) => Some(state),
                 _ => None,
@@ -333,7 +333,7 @@ async fn every_change_of_the_connection_state_is_published() {
         );
     }
     assert_eq!(
-        told,
+        states,
         [ConnectionState::Connecting, ConnectionState::Connected, ConnectionState::Disconnected]
     );
 }

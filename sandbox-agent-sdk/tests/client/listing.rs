@@ -72,7 +72,7 @@ async fn an_agent_that_cannot_list_is_asked_once_and_known_sessions_are_listed()
     }
     let info = within(client.get_session(session.id())).await.unwrap();
     assert_eq!((info.session_id.as_str(), info.termination_info), (session.id(), None));
-    assert!(matches!(within(client.get_session("nobody")).await, Err(Error::Unsupported { .. })));
+    assert!(matches!(within(client.get_session("unknown")).await, Err(Error::Unsupported { .. })));
     assert_eq!(server.messages("session/list").len(), 1);
 }
 
@@ -125,7 +125,7 @@ async fn a_list_that_fails_in_the_middle_continues_with_another_method_without_d
 async fn an_unknown_session_is_not_found() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
-    let error = within(client.get_session("nobody")).await.unwrap_err();
+    let error = within(client.get_session("unknown")).await.unwrap_err();
     assert!(error.is_not_found(), "{error:?}");
 }
 

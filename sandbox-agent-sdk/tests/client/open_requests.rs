@@ -29,12 +29,13 @@ async fn question(events: &mut Events) -> QuestionRequest {
 }
 
 pub(super) fn asked(events: &mut Events) -> Vec<PermissionRequest> {
-    let told = std::iter::from_fn(|| events.try_next());
-    told.filter_map(|event| match event {
-        Event::Permission(request) => Some(request),
-        _ => None,
-    })
-    .collect()
+    let received = std::iter::from_fn(|| events.try_next());
+    received
+        .filter_map(|event| match event {
+            Event::Permission(request) => Some(request),
+            _ => None,
+        })
+        .collect()
 }
 
 pub(super) async fn closes(request: &PermissionRequest) {

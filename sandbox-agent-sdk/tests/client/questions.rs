@@ -32,10 +32,10 @@ async fn questions_are_advertised_only_if_they_are_on() {
         let server = MockServer::start().await;
         let client = options(&server, ServerKind::Shared).questions(support).build().unwrap();
         session(&client).await;
-        let told = &server.messages("initialize")[0]["params"]["clientCapabilities"];
-        assert_eq!(told.get("elicitation").cloned().unwrap_or_default(), expected, "{support:?}");
-        assert_eq!(told["fs"], json!({"readTextFile": false, "writeTextFile": false}));
-        assert_eq!(told["terminal"], false);
+        let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"];
+        assert_eq!(advertised.get("elicitation").cloned().unwrap_or_default(), expected, "{support:?}");
+        assert_eq!(advertised["fs"], json!({"readTextFile": false, "writeTextFile": false}));
+        assert_eq!(advertised["terminal"], false);
     }
 }
 

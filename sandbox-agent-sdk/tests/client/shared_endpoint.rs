@@ -259,9 +259,9 @@ async fn an_agents_exit_notification_ends_only_its_own_sessions() {
     settled(&server, &client).await;
     assert_eq!((client.state(), ours.termination()), (ConnectionState::Connected, None));
     let seen: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
-    let told =
+    let is_notice =
         |event: &Event| matches!(event, Event::Other { method, .. } if method == "_adapter/agent_exited");
-    assert!(seen.iter().any(told), "the notice is visible: {seen:?}");
+    assert!(seen.iter().any(is_notice), "the notice is visible: {seen:?}");
     within(ours.cancel()).await.unwrap();
     assert_eq!(within(turn.outcome()).await.unwrap().stop_reason.as_str(), "cancelled");
 }

@@ -71,12 +71,13 @@ pub(crate) async fn session_ended(events: &mut Events) -> SessionEnded {
 
 /// Returns the ends of sessions among the events received so far.
 pub(crate) fn ends_so_far(events: &mut Events) -> Vec<SessionEnded> {
-    let told = std::iter::from_fn(|| events.try_next());
-    told.filter_map(|event| match event {
-        Event::SessionEnded(ended) => Some(*ended),
-        _ => None,
-    })
-    .collect()
+    let received = std::iter::from_fn(|| events.try_next());
+    received
+        .filter_map(|event| match event {
+            Event::SessionEnded(ended) => Some(*ended),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Waits until no event stream of the server is open.

@@ -390,13 +390,13 @@ async fn a_command_that_starts_during_an_end_is_killed() {
         let server = MockServer::builder().agent("mock", script).start().await;
         // The first start blocks in `allow_if` until the other event has happened.
         let entered = Arc::new(Semaphore::new(0));
-        let told = Arc::clone(&entered);
+        let signal = Arc::clone(&entered);
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = std::sync::Mutex::new(Some(gate));
         let terminals = TerminalOptions::new(root(&directory)).allow_if(move |_| {
             let gate = gate.lock().unwrap().take();
             if let Some(gate) = gate {
-                told.add_permits(1);
+                signal.add_permits(1);
                 gate.recv_timeout(LIMIT).unwrap();
             }
             true

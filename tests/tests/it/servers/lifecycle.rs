@@ -67,7 +67,7 @@ pub(super) async fn a_session_is_loaded_and_resumed_by_another_client(row: Row) 
     }
     let peer = Peer::connect(&server, row.via).await;
     let mut watch = peer.watch();
-    let unknown = within("session/load", peer.load("nobody's")).await;
+    let unknown = within("session/load", peer.load("unknown")).await;
     if row.kind != Kind::Given {
         assert!(unknown.expect_err("it is not known").rpc_code().is_some(), "an error of the agent");
     }

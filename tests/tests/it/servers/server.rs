@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     OfficialHttp1,
     /// The official server, over HTTP/2.
     OfficialHttp2,
-    /// Whatever `SANDBOX_AGENT_URL` points at.
+    /// The server at `SANDBOX_AGENT_URL`.
     Given,
 }
 
