@@ -275,7 +275,7 @@ async fn a_restarted_server_ends_the_stream_and_its_processes() {
 #[tokio::test]
 async fn the_response_timeout_of_a_command_includes_its_run_time() {
     let server = MockServer::start().await;
-    let plane = impatient(&server.url(), |timeouts| timeouts.answer = Duration::from_millis(300));
+    let plane = impatient(&server.url(), |timeouts| timeouts.response = Duration::from_millis(300));
     let command = RunProcess::new("sleep").args(["0.6"]).timeout(Duration::from_secs(20));
     let output = plane.processes().run(command).await.unwrap();
     assert_eq!(output.exit(), ProcessExit::Code(0));

@@ -29,7 +29,7 @@ async fn begin(stream: &mut TcpStream, some: &[u8]) {
 fn quick(stub: &Stub) -> ControlPlane {
     impatient(&stub.url, |timeouts| {
         timeouts.stall = STALL;
-        timeouts.answer = STALL;
+        timeouts.response = STALL;
     })
 }
 
