@@ -93,9 +93,9 @@ impl Script {
         self
     }
 
-    /// Sets whether turns end by a `state_update`, as in the draft of version 2 of the protocol.
+    /// Sets whether turns end by a `state_update` instead of the response.
     ///
-    /// The response to a prompt then says only that it was accepted.
+    /// This is the draft of version 2 of the protocol. The response to a prompt then only accepts it.
     #[must_use]
     pub fn ends_by_state(mut self, ends: bool) -> Self {
         self.ends_by_state = ends;

@@ -65,7 +65,7 @@ pub enum Fault {
     StreamAcceptThenClose,
     /// Accepts a stream and never sends a byte, not even a heartbeat.
     StreamStall,
-    /// Stops sending on a stream after this many bytes, including heartbeats, and keeps it open.
+    /// Sends nothing more on a stream after this many bytes, and keeps it open.
     StreamStallAt {
         /// How many bytes of the body are sent.
         byte: u64,
@@ -96,7 +96,7 @@ pub enum Fault {
         /// The size of the text.
         bytes: usize,
     },
-    /// Starts a stream with an unterminated `data:` line of this many bytes, and sends nothing else.
+    /// Sends only an unterminated `data:` line of this many bytes on a stream.
     UnterminatedEvent {
         /// The size of the incomplete line.
         bytes: usize,

@@ -145,9 +145,9 @@ impl QuestionForm {
         Value::Object(defaults.collect())
     }
 
-    /// Checks the types, bounds and choices of an answer, and that no required field is missing.
+    /// Checks an answer against the form.
     ///
-    /// Patterns and formats are not checked; that is left to the agent.
+    /// Checks required fields, types, bounds and choices. Patterns and formats are left to the agent.
     ///
     /// # Errors
     /// [`ReplyError::Unfit`] with the first invalid field.

@@ -17,9 +17,9 @@ use crate::update::ToolCall;
 pub enum PermissionReply {
     /// Allows the action this time.
     Once,
-    /// Allows the action from now on, or this time if the agent does not offer that.
+    /// Allows the action from now on, or, if that is not offered, this time.
     Always,
-    /// Rejects the action this time, or from now on if the agent offers only that.
+    /// Rejects the action this time, or, if that is not offered, from now on.
     Reject,
 }
 

@@ -18,9 +18,10 @@ pub enum PermissionDecision {
     Option(String),
     /// Rejects the request: with an option that rejects if there is one, otherwise by cancelling.
     Refuse,
-    /// Leaves the decision to the handler, to the reader of the turn, or to deciding subscriptions.
+    /// Leaves the decision to the application.
     ///
-    /// Without any of these the request is rejected.
+    /// The handler, the reader of the turn or a deciding subscription decides. Without any of these the request is
+    /// rejected.
     Ask,
 }
 

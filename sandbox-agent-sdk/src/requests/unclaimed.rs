@@ -18,7 +18,7 @@ pub(crate) const REQUEST_PERMISSION: &str = "session/request_permission";
 /// The maximum length of a method and of a session id in a summary.
 const SUMMARY_CHARS: usize = 256;
 
-/// An agent request on a shared endpoint that belongs to no pending call of this client.
+/// An agent request on a shared endpoint that is not addressed to this client.
 ///
 /// Every client of a shared endpoint receives the requests of all agents. A request is addressed to this
 /// client only while a call of this client about its session is pending. Every other request arrives as an

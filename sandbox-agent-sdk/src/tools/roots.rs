@@ -27,7 +27,7 @@ impl Roots {
         Self::default()
     }
 
-    /// Creates a set of one directory, which the agent sees under its path on this machine.
+    /// Creates a set of one directory under its path on this machine.
     #[must_use]
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self::new().and(directory)

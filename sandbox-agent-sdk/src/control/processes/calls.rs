@@ -258,9 +258,10 @@ impl Processes {
         })
     }
 
-    /// Ends the input of a process in a terminal by sending the end-of-transmission character (Ctrl-D).
+    /// Ends the input of a process in a terminal.
     ///
-    /// A program that reads lines treats it as the end of input at the beginning of a line.
+    /// Sends the end-of-transmission character (Ctrl-D). A program that reads lines treats it as the end of input at
+    /// the beginning of a line.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a process without a terminal: no released server can close a pipe.
