@@ -12,7 +12,7 @@ use crate::control::AGENT_IDS;
 use crate::fault::{Fault, Faults, Rule, RuleId, apply_to_log};
 use crate::stream::{Log, StreamCount};
 
-/// Where the response to a request goes on `/v1/rpc`.
+/// How `/v1/rpc` delivers the response to a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Echo {
     /// In the body and, after its updates, on the stream: the behaviour of the contract.
