@@ -155,7 +155,8 @@ async fn a_hole_that_cannot_be_filled_is_reported_with_its_bounds_in_order() {
 
 #[tokio::test]
 async fn events_that_left_the_replay_buffer_are_reported_as_a_gap() {
-    let server = acp_server(|_| vec![Step::Flood { updates: 500, bytes: 10 }]).replay_buffer(100).start().await;
+    let server =
+        acp_server(|_| vec![Step::Flood { updates: 500, bytes: 10 }]).replay_buffer(100).start().await;
     let client = client(&server).reconnect(quick()).build().unwrap();
     let session = session(&client).await;
     eventually("the stream to open", || server.open_streams() == 1).await;

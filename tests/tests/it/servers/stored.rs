@@ -70,19 +70,6 @@ impl Store {
     }
 }
 
-<<<<<<< HEAD:tests/tests/it/servers/kept.rs
-pub(super) async fn a_stored_session_continues_after_its_program_restarted(row: Row) {
-    goes_on(row, Blow::ProgramRestarts).await;
-}
-
-pub(super) async fn a_stored_session_continues_after_its_server_was_killed(row: Row) {
-    goes_on(row, Blow::ServerIsKilled).await;
-}
-
-/// The adapter never starts its agent again: there this is an error, and one that tells how the agent ended.
-pub(super) async fn a_stored_session_continues_after_its_agent_crashed(row: Row) {
-    goes_on(row, Blow::AgentCrashes).await;
-=======
 pub(super) async fn a_stored_session_continues_after_its_program_restarted(row: Row) {
     survives(row, Failure::ProgramRestarts).await;
 }
@@ -94,7 +81,6 @@ pub(super) async fn a_stored_session_continues_after_its_server_was_killed(row: 
 /// The adapter never restarts its agent. There every prompt fails, and the error reports how the agent ended.
 pub(super) async fn a_stored_session_continues_after_its_agent_crashed(row: Row) {
     survives(row, Failure::AgentCrashes).await;
->>>>>>> 002c021 (Rewrite test names, comments and messages in plain technical English):tests/tests/it/servers/stored.rs
 }
 
 async fn survives(row: Row, failure: Failure) {
