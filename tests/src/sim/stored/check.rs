@@ -148,18 +148,13 @@ impl History<'_> {
                 }
             }
         }
-        let prompted: BTreeSet<_> = ledger
-            .emitted
-            .iter()
-            .filter(|emitted| emitted.turn.is_some())
-            .map(|emitted| (emitted.generation, &emitted.session))
-            .collect();
         for (index, emitted) in ledger.emitted.iter().enumerate() {
             let Some(session) = &emitted.session else { continue };
             let directory = ledger.directories.get(&(emitted.generation, session.clone()));
+            // What an agent says outside of turns in a session that was replaced belongs to no program.
             let is_ours = directory == Some(&format!("/{}", self.id))
                 && bound.contains(session)
-                && prompted.contains(&(emitted.generation, &emitted.session));
+                && emitted.turn.is_some();
             if is_ours && emitted.history.is_none() && !words.contains(&index) && !is_marked(&stored, index) {
                 failures.push(format!("u{index} of {:?} is lost without a mark", emitted.turn));
             }

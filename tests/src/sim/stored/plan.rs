@@ -53,16 +53,18 @@ impl Sharing {
     pub(super) fn new(seed: u64, network: NetworkFaults) -> (Plan, Self) {
         let mut plan = Plan::new(seed, Some(Model::Rpc));
         let mut random = Random::labelled(seed, "sharing");
-        plan.memory = Some(Memory {
-            loads: random.per_mille(500),
-            resumes: random.per_mille(300),
-            remembers: random.per_mille(500),
-        });
+        let (loads, resumes) = (random.per_mille(500), random.per_mille(300));
+        // An agent that forgets its sessions gives their ids out again. If it could resume them, nothing would tell a
+        // session from another program's new one.
+        let remembers = loads || resumes || random.per_mille(500);
+        plan.memory = Some(Memory { loads, resumes, remembers });
         if !plan.calm {
             plan.restarts = random.pick(&[0, 0, 1, 2, 4]);
         }
         if network == NetworkFaults::None {
             plan.faults = Faults::default();
+            // A stream that takes long to bring its backlog is a fault, too: responses are not in order then.
+            plan.latency = plan.latency.min(3);
         }
         // A subscriber that is too slow is another matter.
         plan.subscriber = 64 << 20;
