@@ -17,6 +17,9 @@
 //! store              the trait `SessionStore` and three stores
 //! ```
 
+#[macro_use]
+mod setters;
+
 mod answers;
 mod client;
 mod compare;
@@ -46,7 +49,7 @@ mod sync {
 pub use client::StoredClient;
 pub use events_lost::EventsLost;
 pub use maintenance::Suspend;
-pub use options::StoreOptions;
+pub use options::{Durability, StoreOptions};
 pub use replay::ReplayLimits;
 pub use restored::{Restored, RestoredBy};
 pub use session::StoredSession;

@@ -7,6 +7,8 @@ mod support;
 
 #[path = "kept/amending.rs"]
 mod amending;
+#[path = "kept/durable.rs"]
+mod durable;
 #[path = "kept/gated.rs"]
 mod gated;
 #[path = "kept/giving_up.rs"]

@@ -1,10 +1,12 @@
 //! What is stored of an event.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind};
 use crate::Event;
-use crate::client::event::Weight;
+use crate::client::event::{Hold, Holder, Weight};
 use crate::client::random::random_id;
 use crate::requests::{ELICITATION, REQUEST_PERMISSION, REQUEST_QUESTION};
 use crate::session::Timestamp;
@@ -23,6 +25,8 @@ pub(super) struct Entry {
     pub(super) weight: usize,
     /// The stream that it came on, as the feed counts them.
     pub(super) stream: u64,
+    /// Holds it back from the application until it is stored.
+    pub(super) holder: Option<Arc<Holder>>,
 }
 
 impl Entry {
@@ -41,7 +45,7 @@ impl Entry {
         };
         let weight = crate::convert::decoded::value_size(params);
         let rpc_id = Some(rpc_id_of(request_id));
-        Some(Self { kind, payload: params.clone(), place, rpc_id, weight, stream: 0 })
+        Some(Self { kind, payload: params.clone(), place, rpc_id, weight, stream: 0, holder: None })
     }
 
     /// What is stored of an event, if anything is.
@@ -56,7 +60,7 @@ impl Entry {
             Event::Lagged(count) => (StoredEventKind::Lost, json!({ "count": count })),
             _ => return None,
         };
-        Some(Self { kind, payload, place, rpc_id: None, weight: event.weight(), stream: 0 })
+        Some(Self { kind, payload, place, rpc_id: None, weight: event.weight(), stream: 0, holder: None })
     }
 
     /// Messages of the stream that are not stored, by their numbers as far as these are known.
@@ -66,13 +70,28 @@ impl Entry {
 
     /// An event that is not of the stream.
     pub(super) fn own(kind: StoredEventKind, payload: Value) -> Self {
-        Self { kind, payload, place: None, rpc_id: None, weight: 0, stream: 0 }
+        Self { kind, payload, place: None, rpc_id: None, weight: 0, stream: 0, holder: None }
     }
 
     /// An event about an agent request.
     pub(super) fn about(mut self, rpc_id: Option<String>) -> Self {
         self.rpc_id = rpc_id;
         self
+    }
+
+    /// Holds it back from the application until it is released; dropping it discards it.
+    pub(super) fn hold_back(&mut self) -> Hold {
+        let holder = Holder::new();
+        let hold = holder.hold();
+        self.holder = Some(Arc::new(holder));
+        hold
+    }
+
+    /// Gives it to the application.
+    pub(super) fn release(&self) {
+        if let Some(holder) = &self.holder {
+            holder.release();
+        }
     }
 
     /// The event to be stored.

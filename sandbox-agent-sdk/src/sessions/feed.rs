@@ -1,6 +1,6 @@
 //! Brings what the client sees to the trackers of stored sessions.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -10,8 +10,11 @@ use tokio::sync::Notify;
 
 use super::entry::Entry;
 use super::inbox::Inbox;
+use super::options::Durability;
 use super::store::StoredEventKind;
 use super::tracker::Command;
+use crate::client::event::{Fate, Hold, Holder};
+use crate::client::maps::HashMap;
 use crate::client::{Hub, LogSink};
 use crate::error::RpcError;
 use crate::event::Origin;
@@ -40,6 +43,8 @@ pub(super) struct Feed {
     falling_asleep: AtomicBool,
     /// Whether nothing stores what is pushed any more.
     closed: AtomicBool,
+    /// Whether the application gets events after they were stored.
+    holds: bool,
     /// Events that did not fit, by session, until they are reported.
     lost: Mutex<BTreeMap<String, u64>>,
     pub(super) losing: Notify,
@@ -51,8 +56,8 @@ struct State {
     routes: HashMap<String, Route>,
     /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
     gone: HashMap<String, Route>,
-    /// The turns of this process, by the id of the agent's session: their end is delivered even after the route is gone.
-    turns: HashMap<String, Mailbox>,
+    /// The turns of this process with their ids, by the id of the agent's session: their end is delivered even after the route is gone.
+    turns: HashMap<String, (String, Mailbox)>,
     /// Turns of other programs, by the JSON-RPC id of their prompt.
     foreign: HashMap<String, Mailbox>,
     /// How many sessions are being created, and what came for sessions that are not known meanwhile.
@@ -82,12 +87,15 @@ struct Route {
     session: String,
     inbox: Mailbox,
     bound_at: u64,
+    /// The hold on the latest event, if events are held back until they are stored.
+    latest: Option<Hold>,
 }
 
 #[derive(Debug, Default)]
 struct Early {
     entries: Vec<Entry>,
     lost: u64,
+    latest: Option<Hold>,
 }
 
 /// A moment: what was bound before a later loss of the agent is gone with it.
@@ -99,13 +107,14 @@ pub(super) struct Moment {
 
 impl Feed {
     /// A feed that sees everything from now on.
-    pub(super) fn attached(hub: &Hub) -> Arc<Self> {
+    pub(super) fn attached(hub: &Hub, durability: Durability) -> Arc<Self> {
         let feed = Arc::new(Self {
             state: Mutex::default(),
             is_shared: Arc::clone(hub.is_shared()),
             asleep: AtomicBool::new(false),
             falling_asleep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            holds: durability == Durability::BeforeDelivery,
             lost: Mutex::default(),
             losing: Notify::new(),
         });
@@ -154,7 +163,13 @@ impl Feed {
     /// Returns `false` if the agent was lost since that moment.
     pub(super) fn route(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) -> bool {
         let mut state = self.lock();
-        let route = Route { session: session.to_owned(), inbox: Arc::clone(inbox), bound_at: since.clock };
+        let mut route = Route {
+            session: session.to_owned(),
+            inbox: Arc::clone(inbox),
+            bound_at: since.clock,
+            latest: None,
+        };
+        route.latest = state.latest_hold(agent_session);
         let is_live = !state.is_gone(since.clock);
         let before = state.routes.insert(agent_session.to_owned(), route);
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(&before.inbox, inbox)) {
@@ -213,10 +228,10 @@ impl Feed {
     }
 
     /// A turn of this process runs in an agent's session.
-    pub(super) fn begin_turn(&self, agent_session: &str, inbox: &Mailbox) {
+    pub(super) fn begin_turn(&self, agent_session: &str, turn: &str, inbox: &Mailbox) {
         let mut state = self.lock();
         state.last_active = Some(SystemTime::now().into());
-        state.turns.insert(agent_session.to_owned(), Arc::clone(inbox));
+        state.turns.insert(agent_session.to_owned(), (turn.to_owned(), Arc::clone(inbox)));
     }
 
     /// Waits for the response to a prompt of another program.
@@ -273,22 +288,32 @@ impl Feed {
         self.losing.notify_one();
     }
 
-    fn deliver(&self, state: &mut State, session: &str, mut entry: Entry) {
+    /// Gives an entry to the tracker of its session. Returns a hold if the application is to get it later.
+    fn deliver(&self, state: &mut State, session: &str, mut entry: Entry) -> Option<Hold> {
         entry.stream = state.stream;
-        if let Some(route) = state.routes.get(session) {
+        if let Some(route) = state.routes.get_mut(session) {
             let (inbox, id) = (Arc::clone(&route.inbox), route.session.clone());
+            let hold = self.holds.then(|| entry.hold_back());
+            route.latest.clone_from(&hold);
             let offset = entry.place.map(|place| place.offset);
             if inbox.push(entry) {
                 offset.into_iter().for_each(|offset| *state.unstored.entry(offset).or_default() += 1);
             } else {
                 self.lose(&id);
             }
-        } else if let Some(gone) = state.gone.remove(session).filter(|_| entry.kind == StoredEventKind::Ended)
-        {
-            let _ = gone.inbox.push(entry);
-        } else if state.creating > 0 {
-            state.hold(session, entry);
+            return hold;
         }
+        if let Some(gone) = state.gone.remove(session).filter(|_| entry.kind == StoredEventKind::Ended) {
+            let _ = gone.inbox.push(entry);
+        } else if self.holds && state.turns.contains_key(session) {
+            // This process does not own the session of its turn any more, and does not store what happens in it.
+            return Some(entry.hold_back());
+        } else if state.creating > 0 {
+            let hold = self.holds.then(|| entry.hold_back());
+            state.keep_early(session, entry, hold.clone());
+            return hold;
+        }
+        None
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -310,15 +335,24 @@ impl State {
         }
     }
 
-    fn hold(&mut self, session: &str, entry: Entry) {
+    fn keep_early(&mut self, session: &str, entry: Entry, hold: Option<Hold>) {
         let fits = self.early_bytes + entry.weight <= EARLY_BYTES;
         let early = self.early.entry(session.to_owned()).or_default();
+        early.latest = hold;
         if fits && early.entries.len() < EARLY_EVENTS {
             self.early_bytes += entry.weight;
             early.entries.push(entry);
         } else {
             early.lost += 1;
         }
+    }
+
+    /// The hold on the latest event of an agent's session.
+    fn latest_hold(&self, agent_session: &str) -> Option<Hold> {
+        let of_route = self.routes.get(agent_session).and_then(|route| route.latest.as_ref());
+        let latest =
+            of_route.or_else(|| self.early.get(agent_session).and_then(|early| early.latest.as_ref()));
+        latest.filter(|hold| hold.fate() == Fate::Held).cloned()
     }
 
     /// Whether what was bound then is gone.
@@ -379,7 +413,7 @@ impl State {
 }
 
 impl LogSink for Feed {
-    fn push(&self, entry: &LogEntry) {
+    fn push(&self, entry: &LogEntry) -> Option<Hold> {
         let position = entry.position.filter(|_| self.is_shared.load(Ordering::Acquire));
         let mut state = self.lock();
         if let Some(position) = position {
@@ -387,14 +421,21 @@ impl LogSink for Feed {
         }
         match &entry.record {
             LogRecord::Response { request_id, result } => state.responded(request_id, result),
-            LogRecord::Event(Event::TurnEnded(ended)) => state.turn_ended(&ended.session_id, &ended.outcome),
+            LogRecord::Event(Event::TurnEnded(ended)) => {
+                return state.turn_ended(&ended.session_id, &ended.outcome, self.holds);
+            }
             LogRecord::Settled(settlement) => {
                 if let Some(route) = state.routes.get(&settlement.session_id) {
                     route.inbox.note(Command::Described);
                 }
             }
-            record => self.happened(&mut state, record, entry, position),
+            record => return self.happened(&mut state, record, entry, position),
         }
+        None
+    }
+
+    fn latest_hold(&self, session: &str) -> Option<Hold> {
+        if self.holds { self.lock().latest_hold(session) } else { None }
     }
 
     fn is_read(&self) -> bool {
@@ -403,7 +444,13 @@ impl LogSink for Feed {
 }
 
 impl Feed {
-    fn happened(&self, state: &mut State, record: &LogRecord, entry: &LogEntry, position: Option<Position>) {
+    fn happened(
+        &self,
+        state: &mut State,
+        record: &LogRecord,
+        entry: &LogEntry,
+        position: Option<Position>,
+    ) -> Option<Hold> {
         let Some(session) = entry.session_id() else {
             if let LogRecord::Event(event) = record {
                 if let Event::Connection(connection) = event
@@ -413,22 +460,21 @@ impl Feed {
                 }
                 state.happened_to_all(event);
             }
-            return;
+            return None;
         };
         if entry.origin != Origin::Live {
-            return;
+            return None;
         }
         state.last_active = Some(SystemTime::now().into());
-        if let Some(entry) = Entry::of_record(record, position) {
-            self.deliver(state, session, entry);
-        }
+        let entry = Entry::of_record(record, position)?;
+        self.deliver(state, session, entry)
     }
 
     /// The tracker that stores what is answered in a session.
     pub(super) fn answering(&self, session: &str) -> Option<Mailbox> {
         let state = self.lock();
         let route = state.routes.get(session).map(|route| &route.inbox);
-        route.or_else(|| state.turns.get(session)).map(Arc::clone)
+        route.or_else(|| state.turns.get(session).map(|(_, inbox)| inbox)).map(Arc::clone)
     }
 }
 
@@ -439,13 +485,19 @@ impl State {
         }
     }
 
-    fn turn_ended(&mut self, session: &str, outcome: &Result<TurnOutcome, Error>) {
+    fn turn_ended(
+        &mut self,
+        session: &str,
+        outcome: &Result<TurnOutcome, Error>,
+        holds: bool,
+    ) -> Option<Hold> {
         self.last_active = Some(SystemTime::now().into());
-        let turn = self.turns.remove(session);
-        let inbox = turn.or_else(|| self.routes.get(session).map(|route| Arc::clone(&route.inbox)));
-        if let Some(inbox) = inbox {
-            inbox.note(Command::TurnEnded(session.to_owned(), Box::new(outcome.clone())));
-        }
+        // A turn that another layer began is not stored as one.
+        let (turn, inbox) = self.turns.remove(session)?;
+        let holder = holds.then(Holder::new);
+        let hold = holder.as_ref().map(Holder::hold);
+        inbox.note(Command::TurnEnded(turn, Box::new(outcome.clone()), holder.map(Arc::new)));
+        hold
     }
 }
 
@@ -458,6 +510,8 @@ impl Drop for Creating {
         let mut state = self.0.lock();
         state.creating -= 1;
         if state.creating == 0 {
+            // These sessions are not stored.
+            state.early.values().flat_map(|early| &early.entries).for_each(Entry::release);
             state.early.clear();
             state.early_bytes = 0;
         }

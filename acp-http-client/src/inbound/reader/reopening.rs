@@ -35,10 +35,8 @@ impl Reader {
 
     fn not_found(&mut self, error: Error) -> Next {
         let bootstrapped = self.core.options.dialect.bootstrap;
-        if bootstrapped && !self.opened_once {
-            if !self.core.gate.is_open() || self.may_be_missing() {
-                return Next::Soon;
-            }
+        if bootstrapped && !self.opened_once && (!self.core.gate.is_open() || self.may_be_missing()) {
+            return Next::Soon;
         }
         if bootstrapped || self.core.transport.connection_id().is_some() {
             return self.end(error, EndReason::ServerGone);
