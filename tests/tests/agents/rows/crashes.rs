@@ -47,7 +47,7 @@ pub(super) async fn a_turn_right_before_a_kill_is_there_or_reported_missing(cell
     bench.kill_agent();
     if !bench.is_released() {
         // The server reports the end at once; until then the old agent is the present one.
-        until("the end is reported", || connected.client.termination().is_some()).await;
+        until("the end is reported", || session.termination().is_some()).await;
     }
     in_time("a new agent", connected.client.restart_agent()).await.expect("the agent starts again");
     let loaded = connected.client.load_session(session.id(), bench.open_session());
