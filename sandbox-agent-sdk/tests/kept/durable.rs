@@ -41,8 +41,9 @@ async fn nothing_is_delivered_before_it_is_stored() {
         let gate = store.appending.lock().await;
         let mut turn = within(session.prompt("go")).await.unwrap();
         // Everything has arrived, up to the end of the turn.
-        let ended =
-            async { while !matches!(log.next().await.unwrap().record, LogRecord::TurnEnded { .. }) {} };
+        let ended = async {
+            while !matches!(log.next().await.unwrap().record, LogRecord::Event(Event::TurnEnded(_))) {}
+        };
         within(ended).await;
         assert!(turn.next().now_or_never().is_none(), "{kind}: an update that is not stored");
         assert!(turn.outcome().now_or_never().is_none(), "{kind}: an end that is not stored");
